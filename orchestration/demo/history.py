@@ -1,0 +1,146 @@
+"""The demo's table and the snapshots it goes through, each written as a user's engine would."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.snapshots import live_files
+from ops.errors import IcepuffinError
+
+IDENTIFIER = "demo.packages"
+FILES_PER_ROUND = 6
+SHIPPED = Path(__file__).resolve().parents[2] / "examples" / "packages.parquet"
+
+
+class DemoDataError(IcepuffinError):
+    """The rows that the demo is made of were not found, or are not what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRows:
+    """The rows of the demo's table, and vectors kept out of it to ask with."""
+
+    table: pa.Table
+    """id long, name, section, description string, embedding list<float>."""
+    held_out: np.ndarray
+    """f32[queries, dims]; none of them is a row of the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change to the table: what is said of it, and the snapshot it left."""
+
+    what: str
+    snapshot_id: int
+
+
+def load_rows(source: Path | None, *, held_out: int = 200, seed: int = 7) -> DemoRows:
+    """Read the shipped rows, or the full set from `source` (`packages.parquet` beside `embeddings.f16.npy`).
+
+    Raises DemoDataError where the files are missing.
+    """
+    rows = _read_full(source) if source else _read_shipped()
+    order = np.random.default_rng(seed).permutation(len(rows))
+    kept = rows.take(np.sort(order[held_out:]))
+    asked = rows.take(order[:held_out])["embedding"].combine_chunks()
+    return DemoRows(kept, asked.flatten().to_numpy().reshape(held_out, -1))
+
+
+def _read_shipped() -> pa.Table:
+    if not SHIPPED.exists():
+        raise DemoDataError(f"{SHIPPED} is missing: run the demo from a clone of the project, or name --source DIR")
+    return _with_float_lists(pq.read_table(SHIPPED))
+
+
+def _read_full(source: Path) -> pa.Table:
+    packages, embeddings = source / "packages.parquet", source / "embeddings.f16.npy"
+    for path in (packages, embeddings):
+        if not path.exists():
+            raise DemoDataError(f"{path} is missing: --source DIR needs packages.parquet and embeddings.f16.npy")
+    table = pq.read_table(packages).rename_columns(["name", "section", "description"])
+    vectors = np.load(embeddings)
+    if len(vectors) != len(table):
+        raise DemoDataError(f"{source}: {len(table)} packages but {len(vectors)} embeddings")
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    table = table.add_column(0, "id", pa.array(np.arange(len(table)), pa.int64()))
+    return _with_float_lists(table.append_column("embedding", column))
+
+
+def _with_float_lists(table: pa.Table) -> pa.Table:
+    at = table.schema.get_field_index("embedding")
+    return table.set_column(at, "embedding", pc.cast(table["embedding"], pa.list_(pa.float32())))
+
+
+def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:
+    """Create the table and change it step by step; the caller looks at each snapshot before the next is made."""
+    first, second, spare = _split(rows, (0.60, 0.35))
+    table = _create(catalog, rows.schema, rows_per_file=max(1, first.num_rows // FILES_PER_ROUND))
+    changes: tuple[tuple[str, Callable[[], None]], ...] = (
+        (f"append {first.num_rows:,} rows", lambda: table.append(first)),
+        (f"append {second.num_rows:,} rows", lambda: table.append(second)),
+        ("delete one whole file", lambda: _delete_one_file(table)),
+        (f"overwrite {spare.num_rows:,} rows", lambda: _overwrite(table, spare)),
+        ("delete the games (position deletes)", lambda: _delete_games(table)),
+    )
+    for what, change in changes:
+        change()
+        table.refresh()
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            raise DemoDataError(f"{IDENTIFIER}: '{what}' left no snapshot")
+        yield Step(what, snapshot.snapshot_id)
+
+
+def _split(rows: pa.Table, shares: tuple[float, ...]) -> list[pa.Table]:
+    ends = [int(len(rows) * share) for share in np.cumsum(shares)]
+    starts = [0, *ends]
+    return [rows.slice(start, end - start) for start, end in zip(starts, [*ends, len(rows)], strict=True)]
+
+
+def _create(catalog: Catalog, schema: pa.Schema, rows_per_file: int) -> Table:
+    namespace = IDENTIFIER.split(".")[0]
+    catalog.create_namespace_if_not_exists(namespace)
+    bytes_per_row = 4 * 384 + 120
+    return catalog.create_table(
+        IDENTIFIER,
+        schema,
+        properties={"format-version": "2", "write.target-file-size-bytes": str(rows_per_file * bytes_per_row)},
+    )
+
+
+def _delete_one_file(table: Table) -> None:
+    """Every row of the first file: PyIceberg drops the file itself, nothing is rewritten."""
+    table.refresh()
+    path = live_files(table, table.metadata.current_snapshot_id).files[0].path
+    ids = table.inspect.files()
+    at = ids["file_path"].to_pylist().index(path)
+    metrics = ids["readable_metrics"][at].as_py()["id"]
+    table.delete(f"id >= {metrics['lower_bound']} and id <= {metrics['upper_bound']}")
+
+
+def _overwrite(table: Table, spare: pa.Table) -> None:
+    """Replace as many of the lowest ids as there are spare rows."""
+    table.refresh()
+    ids = np.sort(table.scan(selected_fields=("id",)).to_arrow()["id"].to_numpy())
+    table.overwrite(spare, overwrite_filter=f"id <= {ids[min(len(ids), spare.num_rows) - 1]}")
+
+
+def _delete_games(table: Table) -> None:
+    """Row deletes, merge-on-read: the games lie close together, so one shard loses more of its rows than others."""
+    table.refresh()
+    positions: dict[str, np.ndarray] = {}
+    for task in table.scan().plan_files():
+        with table.io.new_input(task.file.file_path).open() as stream:
+            section = pq.read_table(stream, columns=["section"])["section"]
+        at = np.flatnonzero(pc.equal(section, "games"))
+        if len(at):
+            positions[task.file.file_path] = at.astype(np.int64)
+    append_position_deletes(table, positions)
