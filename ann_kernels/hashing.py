@@ -71,6 +71,16 @@ def murmur3_word(value, length, seed):  # type: ignore[no-untyped-def]
     return _finish(seed ^ _mix_k1(value), seed, length)
 
 
+@njit(nogil=True, cache=True, inline="always")
+def murmur3_words(first, second, length, seed):  # type: ignore[no-untyped-def]
+    """First half of the hash of 9 to 16 bytes, given as two little-endian u64 that are zero past the end."""
+    if length < uint64(16):
+        return _finish(seed ^ _mix_k1(first), seed ^ _mix_k2(second), length)
+    h1 = (_rotl(seed ^ _mix_k1(first), 27) + seed) * _FIVE + _M1
+    h2 = (_rotl(seed ^ _mix_k2(second), 31) + h1) * _FIVE + _M2
+    return _finish(h1, h2, length)
+
+
 @njit(inline="always")
 def _load(data, at):  # type: ignore[no-untyped-def]
     # LLVM makes one unaligned 8-byte load of this
