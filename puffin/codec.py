@@ -1,0 +1,88 @@
+"""Compression of blobs and footers: none, LZ4 single frame with content size, zstd single frame with content size.
+
+Decompression trusts nothing: the declared size is checked against a limit before any memory is taken, and the result
+against the declared size. Source: Puffin spec, "Compression codecs".
+"""
+
+import lz4.frame
+import zstandard
+
+from puffin.errors import BadCompressionError, PuffinError
+
+CODECS = (None, "lz4", "zstd")
+DEFAULT_MAX_BYTES = 2**31 - 1
+_ZSTD_LEVEL = 3
+
+
+def compress(data: bytes, codec: str | None) -> bytes:
+    """Compress whole `data` into one frame that declares its content size."""
+    if codec is None:
+        return data
+    if codec == "zstd":
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress(data)
+    if codec == "lz4":
+        return bytes(lz4.frame.compress(data, content_checksum=True, store_size=True))
+    raise PuffinError(f"compression codec {codec!r} is not one of none, lz4, zstd")
+
+
+def decompress(data: bytes, codec: str | None, *, where: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
+    """Undo `compress`. `where` names the bytes in errors.
+
+    Raises BadCompressionError for a frame that is broken, has no content size, or declares more than `max_bytes`.
+    """
+    if codec is None:
+        return data
+    if codec == "zstd":
+        return _decompress_zstd(data, where, max_bytes)
+    if codec == "lz4":
+        return _decompress_lz4(data, where, max_bytes)
+    raise BadCompressionError(f"{where}: compression codec {codec!r} is not one of none, lz4, zstd")
+
+
+def _decompress_zstd(data: bytes, where: str, max_bytes: int) -> bytes:
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+    except zstandard.ZstdError as error:
+        raise BadCompressionError(f"{where}: not a zstd frame ({error})") from error
+    if size == zstandard.CONTENTSIZE_UNKNOWN:
+        raise BadCompressionError(f"{where}: the zstd frame does not declare its content size")
+    _check_declared(size, max_bytes, where)
+    try:
+        # zstandard ignores max_output_size for a frame that declares its size, so the check above is the guard
+        out = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BadCompressionError(f"{where}: broken zstd frame ({error})") from error
+    return _checked(out, size, where)
+
+
+def _decompress_lz4(data: bytes, where: str, max_bytes: int) -> bytes:
+    try:
+        size = lz4.frame.get_frame_info(data)["content_size"]
+    except RuntimeError as error:
+        raise BadCompressionError(f"{where}: not an LZ4 frame ({error})") from error
+    if not size and len(data) > _SMALLEST_LZ4_FRAME:
+        raise BadCompressionError(f"{where}: the LZ4 frame does not declare its content size")
+    _check_declared(size, max_bytes, where)
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    try:
+        out = decompressor.decompress(data, max_length=size + 1)
+    except (RuntimeError, EOFError) as error:
+        raise BadCompressionError(f"{where}: broken LZ4 frame ({error})") from error
+    if not decompressor.eof or decompressor.unused_data:
+        raise BadCompressionError(f"{where}: the LZ4 frame does not end where its bytes end")
+    return _checked(bytes(out), size, where)
+
+
+# magic 4, descriptor 2 to 10, header checksum 1, end mark 4, content checksum 4
+_SMALLEST_LZ4_FRAME = 23
+
+
+def _check_declared(size: int, max_bytes: int, where: str) -> None:
+    if size > max_bytes:
+        raise BadCompressionError(f"{where}: declares {size:,} bytes, over the limit of {max_bytes:,}")
+
+
+def _checked(out: bytes, size: int, where: str) -> bytes:
+    if len(out) != size:
+        raise BadCompressionError(f"{where}: decompressed to {len(out):,} bytes, {size:,} were declared")
+    return out

@@ -1,0 +1,141 @@
+"""The footer: what blobs a file holds, and where. Parsed strictly, since it may come from anybody."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from puffin.codec import CODECS
+from puffin.errors import BadBlobLocationError, BadFooterError
+from puffin.types import MAGIC
+
+_I64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class BlobMetadata:
+    """One blob, as the footer describes it."""
+
+    type: str
+    fields: tuple[int, ...]
+    """Field ids that the blob is about."""
+    snapshot_id: int
+    sequence_number: int
+    offset: int
+    """Bytes from the start of the file."""
+    length: int
+    """Stored bytes, after compression."""
+    compression_codec: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The whole footer payload."""
+
+    blobs: tuple[BlobMetadata, ...]
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def of_type(self, blob_type: str) -> tuple[BlobMetadata, ...]:
+        return tuple(blob for blob in self.blobs if blob.type == blob_type)
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """Footer payload, UTF-8 JSON in the spec's names; byte for byte the same for equal footers."""
+    blobs = [_blob_to_json(blob) for blob in footer.blobs]
+    payload: dict[str, Any] = {"blobs": blobs}
+    if footer.properties:
+        payload["properties"] = dict(sorted(footer.properties.items()))
+    return json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _blob_to_json(blob: BlobMetadata) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "type": blob.type,
+        "fields": list(blob.fields),
+        "snapshot-id": blob.snapshot_id,
+        "sequence-number": blob.sequence_number,
+        "offset": blob.offset,
+        "length": blob.length,
+    }
+    if blob.compression_codec is not None:
+        out["compression-codec"] = blob.compression_codec
+    if blob.properties:
+        out["properties"] = dict(sorted(blob.properties.items()))
+    return out
+
+
+def decode_footer(payload: bytes, *, blob_area_end: int) -> Footer:
+    """Parse a footer payload and check that every blob lies in `[4, blob_area_end)` and overlaps none.
+
+    Raises BadFooterError and BadBlobLocationError.
+    """
+    try:
+        document = json.loads(payload.decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise BadFooterError(f"footer payload is not JSON in UTF-8: {error}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("blobs"), list):
+        raise BadFooterError("footer payload is not an object with a list of blobs")
+    blobs = tuple(_blob_from_json(number, blob) for number, blob in enumerate(document["blobs"]))
+    _check_locations(blobs, blob_area_end)
+    return Footer(blobs, _properties(document.get("properties"), "footer"))
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise BadFooterError(f"footer payload repeats a key among {sorted(key for key, _ in pairs)}")
+    return out
+
+
+def _blob_from_json(number: int, blob: Any) -> BlobMetadata:
+    where = f"blob {number}"
+    if not isinstance(blob, dict):
+        raise BadFooterError(f"{where} is not an object")
+    if not isinstance(blob.get("type"), str) or not blob["type"]:
+        raise BadFooterError(f"{where}: 'type' is not a non-empty string")
+    fields = blob.get("fields")
+    if not isinstance(fields, list):
+        raise BadFooterError(f"{where}: 'fields' is not a list")
+    codec = blob.get("compression-codec")
+    if codec not in CODECS:
+        raise BadFooterError(f"{where}: compression codec {codec!r} is not one of none, lz4, zstd")
+    return BlobMetadata(
+        type=blob["type"],
+        fields=tuple(_integer(value, where, "fields", 2**31) for value in fields),
+        snapshot_id=_integer(blob.get("snapshot-id"), where, "snapshot-id"),
+        sequence_number=_integer(blob.get("sequence-number"), where, "sequence-number"),
+        offset=_integer(blob.get("offset"), where, "offset"),
+        length=_integer(blob.get("length"), where, "length"),
+        compression_codec=codec,
+        properties=_properties(blob.get("properties"), where),
+    )
+
+
+def _integer(value: Any, where: str, key: str, bound: int = _I64) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -bound <= value < bound:
+        raise BadFooterError(f"{where}: {key!r} is {value!r}, not an integer that fits")
+    return value
+
+
+def _properties(value: Any, where: str) -> Mapping[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise BadFooterError(f"{where}: 'properties' is not an object of strings")
+    return value
+
+
+def _check_locations(blobs: tuple[BlobMetadata, ...], blob_area_end: int) -> None:
+    for number, blob in enumerate(blobs):
+        if blob.offset < len(MAGIC) or blob.length < 0 or blob.offset + blob.length > blob_area_end:
+            raise BadBlobLocationError(
+                f"blob {number} ({blob.type}): bytes {blob.offset} to {blob.offset + blob.length} are not between "
+                f"{len(MAGIC)} and the footer at {blob_area_end}"
+            )
+    end, last = 0, -1
+    for number, blob in sorted(enumerate(blobs), key=lambda item: (item[1].offset, item[1].length)):
+        if blob.length and blob.offset < end:
+            raise BadBlobLocationError(f"blob {number} at {blob.offset} overlaps blob {last}, which ends at {end}")
+        if blob.length:
+            end, last = blob.offset + blob.length, number

@@ -1,0 +1,63 @@
+"""Plans a Puffin file out of blobs that already lie in a store, for assembly by server-side concatenation. No I/O."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from puffin.footer import BlobMetadata, Footer
+from puffin.types import MAGIC
+from puffin.writer import footer_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlob:
+    """A blob whose stored bytes exist somewhere; only their number matters here."""
+
+    type: str
+    fields: tuple[int, ...]
+    snapshot_id: int
+    sequence_number: int
+    length: int
+    codec: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    align: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PuffinLayout:
+    """File = `gaps[0]` blob 0 `gaps[1]` blob 1 ... `tail`."""
+
+    gaps: tuple[bytes, ...]
+    """Bytes to write before each blob: the magic first, then padding."""
+    tail: bytes
+    """Everything after the last blob."""
+    footer: Footer
+    file_size: int
+    footer_size: int
+
+
+def plan_puffin(blobs: Sequence[PlannedBlob], properties: Mapping[str, str] | None = None) -> PuffinLayout:
+    """Place the blobs in order, each at its alignment, and write the footer that belongs to them."""
+    position = 0
+    gaps: list[bytes] = []
+    placed: list[BlobMetadata] = []
+    for number, blob in enumerate(blobs):
+        lead = MAGIC if number == 0 else b""
+        lead += bytes(-(position + len(lead)) % blob.align)
+        gaps.append(lead)
+        placed.append(
+            BlobMetadata(
+                type=blob.type,
+                fields=blob.fields,
+                snapshot_id=blob.snapshot_id,
+                sequence_number=blob.sequence_number,
+                offset=position + len(lead),
+                length=blob.length,
+                compression_codec=blob.codec,
+                properties=blob.properties,
+            )
+        )
+        position += len(lead) + blob.length
+    footer = Footer(tuple(placed), dict(properties or {}))
+    end = footer_bytes(footer)
+    tail = end if blobs else MAGIC + end
+    return PuffinLayout(tuple(gaps), tail, footer, position + len(tail), len(end))

@@ -1,0 +1,116 @@
+"""Writing Puffin files: blobs are streamed one after the other, the footer comes last, nothing is sought back."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from puffin.codec import compress
+from puffin.footer import BlobMetadata, Footer, encode_footer
+from puffin.types import MAGIC
+
+T = TypeVar("T")
+
+
+class ByteSink(Protocol):
+    """Anything that takes bytes in order."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """What a catalog's statistics entry needs to know of a finished file."""
+
+    file_size: int
+    footer_size: int
+    """Bytes of the footer as Iceberg counts it: both magics, payload, size and flags."""
+    footer: Footer
+
+
+def footer_bytes(footer: Footer) -> bytes:
+    """The whole footer, from its magic to the end of the file; never compressed, since Java cannot read it then."""
+    payload = encode_footer(footer)
+    return b"".join((MAGIC, payload, len(payload).to_bytes(4, "little"), bytes(4), MAGIC))
+
+
+class PuffinWriter:
+    """Streams one Puffin file into `sink`; call `finish` last. Publication is the sink's affair."""
+
+    def __init__(self, sink: ByteSink) -> None:
+        self._sink = sink
+        self._blobs: list[BlobMetadata] = []
+        self._position = 0
+        self._write(MAGIC)
+
+    def add_blob(
+        self,
+        blob_type: str,
+        *,
+        fields: Iterable[int],
+        snapshot_id: int,
+        sequence_number: int,
+        data: bytes | Iterable[bytes],
+        codec: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        align: int = 1,
+    ) -> BlobMetadata:
+        """Append one blob. Chunks are streamed when they are not compressed; `align` pads the offset with zeros."""
+        self._write(bytes(-self._position % align))
+        offset = self._position
+        if codec is not None:
+            data = compress(data if isinstance(data, bytes) else b"".join(data), codec)
+        for chunk in (data,) if isinstance(data, bytes) else data:
+            self._write(chunk)
+        blob = BlobMetadata(
+            type=blob_type,
+            fields=tuple(fields),
+            snapshot_id=snapshot_id,
+            sequence_number=sequence_number,
+            offset=offset,
+            length=self._position - offset,
+            compression_codec=codec,
+            properties=dict(properties or {}),
+        )
+        self._blobs.append(blob)
+        return blob
+
+    def finish(self, properties: Mapping[str, str] | None = None) -> FileInfo:
+        """Write the footer. The writer takes no blob afterwards."""
+        footer = Footer(tuple(self._blobs), dict(properties or {}))
+        tail = footer_bytes(footer)
+        self._write(tail)
+        return FileInfo(self._position, len(tail), footer)
+
+    def _write(self, data: bytes) -> None:
+        if data:
+            self._sink.write(data)
+            self._position += len(data)
+
+
+def write_atomically(path: str | Path, write: Callable[[BinaryIO], T]) -> T:
+    """Create local file `path` by `write(stream)`, all of it or nothing.
+
+    Written beside under a hidden name, synced, then linked under its final name.
+    Raises FileExistsError where `path` exists; whatever `write` raises leaves no file behind.
+    """
+    final = Path(path)
+    aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+    try:
+        with aside.open("xb") as stream:
+            result = write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(aside, final)  # unlike a rename, fails when somebody else published first
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+    directory = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return result
