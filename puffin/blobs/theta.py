@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from puffin.errors import PuffinError
+from puffin.errors import BadBlobError
 
 MAX_THETA = 2**63 - 1
 SEED_HASH = 0x93CC
@@ -26,7 +26,7 @@ _BIG_ENDIAN, _READ_ONLY, _EMPTY, _COMPACT, _ORDERED, _SINGLE = 1, 2, 4, 8, 16, 3
 _FLAGS = _READ_ONLY | _COMPACT | _ORDERED
 
 
-class ThetaImageError(PuffinError):
+class ThetaImageError(BadBlobError):
     """Raised when bytes are no theta sketch that this reader takes; the message says which byte."""
 
 
