@@ -1,0 +1,160 @@
+"""Blob `flockdb-ann-routing-v1` (`ANNR`): the map of an index version. Read by every probe, so kept small (zstd).
+
+Header: magic `ANNR`, u32 version, dims D, partitions k, shards s, files f, i64 base snapshot id, u32 0, u32 CRC-32 of
+everything after the header. Then: build id and definition (u32 length, UTF-8 each); f32[k][D] codebook; u32[k] partition -> shard;
+per shard u32 count, u32 live, u32 medoid, f32 recall, u64 length, 32 bytes sha256, u32 length and a deletion-vector
+frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from puffin.blobs import deletion_vector
+from puffin.blobs.cursor import Cursor, packed_text
+from puffin.errors import BadBlobError, ChecksumError
+
+MAGIC = b"ANNR"
+VERSION = 1
+_HEADER = struct.Struct("<4s5IqII")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardEntry:
+    """One shard, as the router knows it."""
+
+    count: int
+    """Nodes, tombstones included."""
+    live: int
+    medoid: int
+    recall: float
+    """recall@10 of this shard alone, measured when it was last written; NaN where it has no live rows."""
+    length: int
+    """Bytes of the shard blob."""
+    sha256: bytes
+    """Of the shard blob's bytes."""
+    tombstones: npt.NDArray[np.int64]
+    """Node ids, ascending."""
+
+    @property
+    def tombstone_ratio(self) -> float:
+        return len(self.tombstones) / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoveredFile:
+    """One slot of the file table. Slots keep their number across refreshes, so that shards need not be rewritten."""
+
+    path: str
+    """Relative to the table's location where it lies under it."""
+    rows: int
+    live_rows: int
+    delete_fingerprint: bytes
+    """32 bytes that tell one set of deletes from another; zeros for none."""
+    present: bool
+    """False: the file is not live in the base snapshot; only tombstones still point at the slot."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """Everything about an index version but the shards themselves."""
+
+    base_snapshot_id: int
+    build_id: str
+    definition: str
+    """The index definition, JSON."""
+    codebook: npt.NDArray[np.float32]
+    """f32[k, dims]"""
+    partition_to_shard: npt.NDArray[np.uint32]
+    """u32[k]"""
+    shards: tuple[ShardEntry, ...]
+    files: tuple[CoveredFile, ...]
+
+    @property
+    def dims(self) -> int:
+        return int(self.codebook.shape[1])
+
+
+def encode(routing: Routing) -> bytes:
+    """Serialise; the caller stores it with codec zstd."""
+    parts = [packed_text(routing.build_id), packed_text(routing.definition)]
+    parts.append(np.ascontiguousarray(routing.codebook, "<f4").tobytes())
+    parts.append(np.ascontiguousarray(routing.partition_to_shard, "<u4").tobytes())
+    for shard in routing.shards:
+        bitmap = deletion_vector.encode(shard.tombstones)
+        parts.append(struct.pack("<IIIfQ32s", *_shard_numbers(shard), shard.sha256))
+        parts += [struct.pack("<I", len(bitmap)), bitmap]
+    for file in routing.files:
+        parts.append(struct.pack("<BQQ32s", file.present, file.rows, file.live_rows, file.delete_fingerprint))
+        parts.append(packed_text(file.path))
+    body = b"".join(parts)
+    partitions, dims = routing.codebook.shape
+    header = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        dims,
+        partitions,
+        len(routing.shards),
+        len(routing.files),
+        routing.base_snapshot_id,
+        0,
+        zlib.crc32(body),
+    )
+    return header + body
+
+
+def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
+    return shard.count, shard.live, shard.medoid, shard.recall, shard.length
+
+
+def decode(data: bytes) -> Routing:
+    """Parse and check. Raises BadBlobError or ChecksumError."""
+    if len(data) < _HEADER.size:
+        raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
+    magic, version, dims, partitions, shards, files, base, _, checksum = _HEADER.unpack_from(data)
+    if magic != MAGIC or version != VERSION:
+        raise BadBlobError(f"routing blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    body = data[_HEADER.size :]
+    if zlib.crc32(body) != checksum:
+        raise ChecksumError(f"routing blob has CRC-32 {zlib.crc32(body):08x}, {checksum:08x} is stored")
+    cursor = Cursor(body, "routing blob")
+    build_id, definition = cursor.text("build id"), cursor.text("definition")
+    codebook = cursor.array("<f4", partitions * dims, "codebook").reshape(partitions, dims)
+    to_shard = cursor.array("<u4", partitions, "partition table")
+    routing = Routing(
+        base_snapshot_id=base,
+        build_id=build_id,
+        definition=definition,
+        codebook=codebook,
+        partition_to_shard=to_shard,
+        shards=tuple(_decode_shard(cursor, number) for number in range(shards)),
+        files=tuple(_decode_file(cursor, number) for number in range(files)),
+    )
+    cursor.finish()
+    if partitions and int(to_shard.max()) >= shards:
+        raise BadBlobError(f"routing blob: a partition goes to shard {int(to_shard.max())}, there are {shards}")
+    if not np.isfinite(codebook).all():
+        raise BadBlobError("routing blob: the codebook is not finite")
+    return routing
+
+
+def _decode_shard(cursor: Cursor, number: int) -> ShardEntry:
+    part = f"shard {number}"
+    count, live, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
+    tombstones = deletion_vector.decode(bytes(cursor.take(size, part)))
+    if len(tombstones) + live != count or (len(tombstones) and tombstones[-1] >= count):
+        raise BadBlobError(f"routing blob: {part} has {count} nodes, {live} live and {len(tombstones)} tombstones")
+    if count and medoid >= count:
+        raise BadBlobError(f"routing blob: {part} has medoid {medoid} of {count} nodes")
+    return ShardEntry(count, live, medoid, recall, length, sha256, tombstones)
+
+
+def _decode_file(cursor: Cursor, number: int) -> CoveredFile:
+    part = f"file {number}"
+    present, rows, live_rows, fingerprint = cursor.unpack("BQQ32s", part)
+    if present > 1 or live_rows > rows:
+        raise BadBlobError(f"routing blob: {part} has {live_rows} live rows of {rows}")
+    return CoveredFile(cursor.text(part), rows, live_rows, fingerprint, bool(present))
