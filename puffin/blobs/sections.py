@@ -1,0 +1,80 @@
+"""Sections of a shard blob: their table entries, and zstd in frames that can be read one by one.
+
+Framed section: u32 number of frames, u32 raw bytes a frame (the last may be shorter), u32 stored length of each frame,
+then the frames.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from puffin.codec import decompress
+from puffin.errors import BadBlobError
+
+FRAME_BYTES = 1 << 20
+_LEVEL = 1
+_ENTRY = struct.Struct("<IIQQQI12x")
+
+
+@dataclass(frozen=True, slots=True)
+class SectionEntry:
+    """One row of the section table, 48 bytes."""
+
+    kind: int
+    framed: bool
+    """True: zstd frames; False: raw bytes."""
+    offset: int
+    """Bytes from the start of the blob."""
+    stored_length: int
+    raw_length: int
+    checksum: int
+    """CRC-32 of the stored bytes."""
+
+    SIZE: ClassVar[int] = _ENTRY.size
+
+    def pack(self) -> bytes:
+        return _ENTRY.pack(self.kind, int(self.framed), self.offset, self.stored_length, self.raw_length, self.checksum)
+
+    @classmethod
+    def unpack(cls, table: bytes, number: int) -> "SectionEntry":
+        kind, codec, offset, stored, raw, checksum = _ENTRY.unpack_from(table, number * _ENTRY.size)
+        if codec > 1:
+            raise BadBlobError(f"shard blob: section {kind} has unknown codec {codec}")
+        if not codec and stored != raw:
+            raise BadBlobError(f"shard blob: section {kind} is stored raw in {stored} bytes but declares {raw}")
+        return cls(kind, bool(codec), offset, stored, raw, checksum)
+
+
+def pack_frames(raw: npt.NDArray[np.uint8]) -> bytes:
+    """Compress `raw` u8 into frames."""
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+    view = memoryview(np.ascontiguousarray(raw))
+    frames = [compressor.compress(view[at : at + FRAME_BYTES]) for at in range(0, len(view), FRAME_BYTES)]
+    head = struct.pack(f"<II{len(frames)}I", len(frames), FRAME_BYTES, *map(len, frames))
+    return b"".join((head, *frames))
+
+
+def unpack_frames(stored: bytes, raw_length: int, what: str) -> npt.NDArray[np.uint8]:
+    """Inverse of `pack_frames`, u8[raw_length]. Raises BadBlobError or BadCompressionError."""
+    if len(stored) < 8:
+        raise BadBlobError(f"{what}: {len(stored)} bytes hold no frame table")
+    count, frame_bytes = struct.unpack_from("<II", stored)
+    at = 8 + 4 * count
+    if not frame_bytes or count != -(-raw_length // frame_bytes) or at > len(stored):
+        raise BadBlobError(f"{what}: {count} frames of {frame_bytes} bytes do not make {raw_length}")
+    lengths = struct.unpack_from(f"<{count}I", stored, 8)
+    if at + sum(lengths) != len(stored):
+        raise BadBlobError(f"{what}: frames end at {at + sum(lengths)} of {len(stored)} bytes")
+    parts = []
+    for number, length in enumerate(lengths):
+        expected = min(frame_bytes, raw_length - number * frame_bytes)
+        frame = decompress(stored[at : at + length], "zstd", where=f"{what}, frame {number}", max_bytes=expected)
+        if len(frame) != expected:
+            raise BadBlobError(f"{what}: frame {number} holds {len(frame)} bytes, not {expected}")
+        parts.append(frame)
+        at += length
+    return np.frombuffer(b"".join(parts), np.uint8)

@@ -1,0 +1,283 @@
+"""Blob `flockdb-ann-index-v1` (`DANN`): one Vamana graph, with what is needed to search it and to find its rows.
+
+Puffin codec none, so that a section can be read alone. Header (128 bytes), section table (48 bytes a section),
+sections at 64-byte alignment in the order of `Section`. `docs/formats.md` is the normative text.
+"""
+
+import enum
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
+from puffin.errors import BadBlobError, ChecksumError
+from puffin.sources import BytesSource, RangeSource
+from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed
+
+MAGIC = b"DANN"
+VERSION = 1
+ALIGNMENT = 64
+_HEADER = struct.Struct("<4s7IfIIIIII68x")
+_CODEWORDS = 256
+_MAX_DIMS = 65_536
+_MAX_DEGREE = 4_096
+
+
+class Section(enum.IntEnum):
+    """What a section holds; sections are stored in this order."""
+
+    PQ_CODEBOOK = 1
+    PQ_CODES = 2
+    ADJACENCY_OFFSETS = 3
+    ADJACENCY = 4
+    VECTORS = 5
+    LOCATIONS = 6
+    CONTENT_HASHES = 7
+
+
+VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """One shard in memory. N nodes, D dims, R largest degree; node ids are positions in these arrays."""
+
+    metric: int
+    dims: int
+    max_degree: int
+    search_list: int
+    alpha: float
+    medoid: int
+    neighbors: npt.NDArray[np.int32]
+    """int32[N, R], padded with -1"""
+    degrees: npt.NDArray[np.int32]
+    """int32[N]"""
+    file_slots: npt.NDArray[np.uint32]
+    """u32[N], into the routing blob's files"""
+    row_positions: npt.NDArray[np.int64]
+    """int64[N], absolute row position in the data file"""
+    content_hashes: npt.NDArray[np.uint64]
+    """u64[N], of the vectors as the table has them"""
+    vectors: npt.NDArray[np.float32] | npt.NDArray[np.float16] | None = None
+    """f32 or f16 [N, D], or None in a lean shard"""
+    pq_codebook: npt.NDArray[np.float32] | None = None
+    """f32[m, 256, D / m]"""
+    pq_codes: npt.NDArray[np.uint8] | None = None
+    """u8[N, m]"""
+
+    @property
+    def count(self) -> int:
+        return len(self.degrees)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeader:
+    """The fixed part of a shard blob."""
+
+    dims: int
+    count: int
+    max_degree: int
+    search_list: int
+    metric: int
+    medoid: int
+    alpha: float
+    pq_m: int
+    vector_format: int
+    sections: tuple[SectionEntry, ...]
+
+    def find(self, kind: Section) -> SectionEntry | None:
+        return next((entry for entry in self.sections if entry.kind == kind), None)
+
+
+def encode(shard: Shard) -> Iterator[bytes | memoryview]:
+    """Chunks of the blob, in order; large sections are not copied."""
+    payloads = list(_payloads(shard))
+    position = _HEADER.size + SectionEntry.SIZE * len(payloads)
+    entries = []
+    for kind, stored, raw_length, framed in payloads:
+        position += -position % ALIGNMENT
+        entries.append(SectionEntry(kind, framed, position, len(stored), raw_length, zlib.crc32(stored)))
+        position += len(stored)
+    table = b"".join(entry.pack() for entry in entries)
+    yield _pack_header(shard, len(entries), 0, zlib.crc32(_pack_header(shard, len(entries), 0, 0) + table)) + table
+    position = _HEADER.size + len(table)
+    for entry, (_, stored, _, _) in zip(entries, payloads, strict=True):
+        yield bytes(entry.offset - position)
+        yield stored
+        position = entry.offset + entry.stored_length
+
+
+def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
+    """(kind, stored bytes, raw length, whether zstd frames) of each section that the shard has."""
+    if shard.pq_codebook is not None and shard.pq_codes is not None:
+        yield _plain(Section.PQ_CODEBOOK, shard.pq_codebook, "<f4")
+        yield _plain(Section.PQ_CODES, shard.pq_codes, "u1")
+    lists, offsets = encode_adjacency(shard.neighbors, shard.degrees)
+    yield _framed(Section.ADJACENCY_OFFSETS, encode_signed(offsets.view(np.int64)))
+    yield _framed(Section.ADJACENCY, lists)
+    if shard.vectors is not None:
+        yield _plain(Section.VECTORS, shard.vectors, "<f2" if shard.vectors.dtype == np.float16 else "<f4")
+    slots, rows = encode_signed(shard.file_slots.astype(np.int64)), encode_signed(shard.row_positions)
+    head = np.frombuffer(struct.pack("<Q", len(slots)), np.uint8)
+    yield _framed(Section.LOCATIONS, np.concatenate([head, slots, rows]))
+    yield _plain(Section.CONTENT_HASHES, shard.content_hashes, "<u8")
+
+
+def _plain(kind: Section, array: npt.NDArray[Any], dtype: str) -> tuple[Section, memoryview, int, bool]:
+    stored = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8).data
+    return kind, stored, len(stored), False
+
+
+def _framed(kind: Section, raw: npt.NDArray[np.uint8]) -> tuple[Section, memoryview, int, bool]:
+    return kind, memoryview(pack_frames(raw)), len(raw), True
+
+
+def _pack_header(shard: Shard, sections: int, flags: int, checksum: int) -> bytes:
+    vector_format = 0 if shard.vectors is None else 2 if shard.vectors.dtype == np.float16 else 1
+    pq_m = 0 if shard.pq_codes is None else shard.pq_codes.shape[1]
+    return _HEADER.pack(
+        MAGIC,
+        VERSION,
+        shard.dims,
+        shard.count,
+        shard.max_degree,
+        shard.search_list,
+        shard.metric,
+        shard.medoid,
+        shard.alpha,
+        pq_m,
+        8 if pq_m else 0,
+        vector_format,
+        sections,
+        flags,
+        checksum,
+    )
+
+
+class ShardReader:
+    """Reads a shard blob by sections out of `source` (the blob alone, from its first byte)."""
+
+    def __init__(self, source: RangeSource) -> None:
+        self._source = source
+        self.header = _read_header(source)
+
+    def read_section(self, kind: Section) -> npt.NDArray[np.uint8]:
+        """Raw bytes u8 of one section, checksum checked. Raises BadBlobError where the shard has none."""
+        entry = self.header.find(kind)
+        if entry is None:
+            raise BadBlobError(f"shard blob has no section {kind.name}")
+        stored = self._source.read_range(entry.offset, entry.stored_length)
+        if len(stored) != entry.stored_length:
+            raise BadBlobError(f"shard blob: section {kind.name} is cut off at {entry.offset + len(stored)}")
+        if zlib.crc32(stored) != entry.checksum:
+            raise ChecksumError(f"shard blob: section {kind.name} does not have its checksum {entry.checksum:08x}")
+        if entry.framed:
+            return unpack_frames(stored, entry.raw_length, f"section {kind.name}")
+        return np.frombuffer(stored, np.uint8)
+
+    def read(self) -> Shard:
+        """The whole shard, every id and length checked."""
+        head = self.header
+        offsets = self._signed(Section.ADJACENCY_OFFSETS, head.count + 1).view(np.uint64)
+        neighbors, degrees = decode_adjacency(self.read_section(Section.ADJACENCY), offsets, head.max_degree)
+        slots, rows = self._locations()
+        codebook, codes = self._pq()
+        return Shard(
+            metric=head.metric,
+            dims=head.dims,
+            max_degree=head.max_degree,
+            search_list=head.search_list,
+            alpha=head.alpha,
+            medoid=head.medoid,
+            neighbors=neighbors,
+            degrees=degrees,
+            file_slots=slots,
+            row_positions=rows,
+            content_hashes=self._array(Section.CONTENT_HASHES, "<u8", (head.count,)),
+            vectors=self._vectors(),
+            pq_codebook=codebook,
+            pq_codes=codes,
+        )
+
+    def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        raw = self.read_section(kind)
+        wanted = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if len(raw) != wanted:
+            raise BadBlobError(f"shard blob: section {kind.name} has {len(raw)} bytes, {shape} {dtype} needs {wanted}")
+        array = raw.view(dtype).reshape(shape)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    def _signed(self, kind: Section, count: int) -> npt.NDArray[np.int64]:
+        return decode_signed(self.read_section(kind), count, f"shard blob: section {kind.name}")
+
+    def _locations(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        raw = self.read_section(Section.LOCATIONS)
+        split = int(raw[:8].view("<u8")[0]) if len(raw) >= 8 else 0
+        if 8 + split > len(raw):
+            raise BadBlobError("shard blob: the location map is cut off")
+        slots = decode_signed(raw[8 : 8 + split], self.header.count, "shard blob: file slots")
+        rows = decode_signed(raw[8 + split :], self.header.count, "shard blob: row positions")
+        if len(slots) and (slots.min() < 0 or slots.max() >= 2**32 or rows.min() < 0):
+            raise BadBlobError("shard blob: a file slot or a row position is out of range")
+        return slots.astype(np.uint32), rows
+
+    def _pq(self) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.uint8] | None]:
+        head = self.header
+        if not head.pq_m:
+            return None, None
+        codebook = self._array(Section.PQ_CODEBOOK, "<f4", (head.pq_m, _CODEWORDS, head.dims // head.pq_m))
+        if not np.isfinite(codebook).all():
+            raise BadBlobError("shard blob: the PQ codebook is not finite")
+        return codebook, self._array(Section.PQ_CODES, "u1", (head.count, head.pq_m))
+
+    def _vectors(self) -> npt.NDArray[Any] | None:
+        dtype = VECTOR_FORMATS[self.header.vector_format]
+        if dtype is None:
+            return None
+        return self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
+
+
+def decode(data: bytes | memoryview) -> Shard:
+    """Parse and check a whole blob. Raises BadBlobError or ChecksumError."""
+    return ShardReader(BytesSource(data)).read()
+
+
+def _read_header(source: RangeSource) -> ShardHeader:
+    raw = source.read_range(0, _HEADER.size)
+    if len(raw) < _HEADER.size:
+        raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
+    values = _HEADER.unpack(raw)
+    magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, _, crc = values
+    if magic != MAGIC or version != VERSION:
+        raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    if sections > len(Section):
+        raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
+    table = source.read_range(_HEADER.size, SectionEntry.SIZE * sections)
+    if len(table) < SectionEntry.SIZE * sections:
+        raise BadBlobError("shard blob: the section table is cut off")
+    if zlib.crc32(_HEADER.pack(*values[:-1], 0) + table) != crc:
+        raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
+    if not 1 <= dims <= _MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
+        raise BadBlobError(
+            f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
+        )
+    if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
+        raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
+    entries = tuple(SectionEntry.unpack(table, number) for number in range(sections))
+    _check_sections(entries, source.size())
+    return ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
+
+
+def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
+    end, last = _HEADER.size + SectionEntry.SIZE * len(entries), 0
+    for entry in entries:
+        if entry.kind <= last or entry.kind not in list(Section):
+            raise BadBlobError(f"shard blob: section kind {entry.kind} after {last}")
+        if entry.offset < end or entry.offset % ALIGNMENT or entry.offset + entry.stored_length > size:
+            raise BadBlobError(f"shard blob: section {entry.kind} at {entry.offset} is misplaced in {size} bytes")
+        end, last = entry.offset + entry.stored_length, entry.kind
