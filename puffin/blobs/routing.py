@@ -1,7 +1,8 @@
 """Blob `flockdb-ann-routing-v1` (`ANNR`): the map of an index version. Read by every probe, so kept small (zstd).
 
 Header: magic `ANNR`, u32 version, dims D, partitions k, shards s, files f, i64 base snapshot id, u32 0, u32 CRC-32 of
-everything after the header. Then: build id, definition (u32 length, UTF-8 each); f32[k][D] codebook; u32[k] shard of each partition;
+everything after the header. Then: build id and definition (u32 length, UTF-8 each); codebook f32[k][D]; u32[k], the
+shard of each partition;
 per shard u32 count, u32 live, u32 medoid, f32 recall, u64 length, 32 bytes sha256, u32 length and a deletion-vector
 frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
 """

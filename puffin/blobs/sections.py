@@ -52,7 +52,7 @@ class SectionEntry:
 def pack_frames(raw: npt.NDArray[np.uint8]) -> bytes:
     """Compress `raw` u8 into frames."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
-    view = memoryview(np.ascontiguousarray(raw))
+    view = np.ascontiguousarray(raw).data
     frames = [compressor.compress(view[at : at + FRAME_BYTES]) for at in range(0, len(view), FRAME_BYTES)]
     head = struct.pack(f"<II{len(frames)}I", len(frames), FRAME_BYTES, *map(len, frames))
     return b"".join((head, *frames))
