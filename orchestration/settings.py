@@ -1,0 +1,269 @@
+"""Settings: one TOML file, overridden from the environment, validated when it is loaded.
+
+`load(path)` reads the file named by the argument, by `ICEPUFFIN_SETTINGS`, or `icepuffin.toml` in the current folder.
+`ICEPUFFIN__SPARK__MASTER=local[4]` overrides `[spark] master`; `${NAME}` in a text value is taken from the environment,
+which is where secrets belong. What each setting costs is written in `docs/settings.md`.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from ops.errors import IcepuffinError
+
+FILE_NAME = "icepuffin.toml"
+PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
+_SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+Cron = Annotated[str, Field(pattern=r"^\s*\S+(\s+\S+){4}\s*$")]
+"""Five fields: minute, hour, day of month, month, day of week."""
+
+
+class SettingsError(IcepuffinError):
+    """The settings file is missing, is no TOML, or holds a value that cannot be used. Names the file and the key."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CatalogSettings(BaseModel):
+    """PyIceberg catalog properties, handed on unchanged. Only `type` and `warehouse` ever show in a repr."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, str] = Field(init=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError("must be a table of PyIceberg catalog properties, such as type, uri and warehouse")  # noqa: TRY004
+        return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in _flat(value)}
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self.__pydantic_extra__)
+
+    def __repr__(self) -> str:
+        shown = {key: value for key, value in self.properties.items() if key in _SHOWN_PROPERTIES}
+        return f"CatalogSettings({shown}, {len(self.properties) - len(shown)} more, not shown)"
+
+    __str__ = __repr__
+
+
+class IndexSettings(_Model):
+    """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
+
+    column: str
+    metric: Literal["l2", "cosine", "ip"] = "cosine"
+    max_degree: int = Field(default=64, ge=4, le=512)
+    search_list: int = Field(default=100, ge=8, le=4096)
+    alpha: float = Field(default=1.2, ge=1.0, le=3.0)
+    pq_m: int | None = Field(default=48, ge=1, le=1024)
+    vectors: Literal["none", "f32", "f16"] = "none"
+    shards: int | None = Field(default=None, ge=1, le=4096)
+    seed: int = 0
+    target_recall: float = Field(default=0.9, ge=0.0, le=1.0)
+    rebuild_ratio: float = Field(default=0.2, gt=0.0, le=1.0)
+
+
+class TableSettings(_Model):
+    """One table that is kept up to date."""
+
+    catalog: str
+    name: str = Field(pattern=r"^[^.\s]+(\.[^.\s]+)+$")
+    snapshots: Literal["every", "newest"] = "every"
+    watched_refs: tuple[str, ...] = ("main",)
+    theta_sketches: bool = True
+    indexes: dict[str, IndexSettings] = Field(default_factory=dict)
+    indexes_from_table: bool = True
+    sensor_running: bool = False
+    sensor_interval_seconds: int = Field(default=30, ge=1, le=86_400)
+    snapshots_per_tick: int = Field(default=20, ge=1, le=1000)
+    nightly: Cron | None = "0 2 * * *"
+    maintenance: Cron | None = "0 4 * * 0"
+    schedules_running: bool = False
+    max_runtime_seconds: int = Field(default=86_400, ge=60)
+    retries: int = Field(default=2, ge=0, le=10)
+    retry_delay_seconds: float = Field(default=30.0, ge=0.0)
+    max_freshness_lag: int = Field(default=1, ge=0)
+
+    @field_validator("indexes")
+    @classmethod
+    def _names(cls, value: dict[str, IndexSettings]) -> dict[str, IndexSettings]:
+        for name in value:
+            if not _TAG_NAME.fullmatch(name):
+                raise ValueError(
+                    f"'{name}' cannot name an index: it becomes an Iceberg tag; use letters, digits, '_' and '.'"
+                )
+        return value
+
+    @field_validator("watched_refs")
+    @classmethod
+    def _refs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        ours = [ref for ref in value if ref.startswith("ann_") or ref == "theta_sketches"]
+        if ours:
+            raise ValueError(f"'{ours[0]}' is a tag that icepuffin writes itself; watch branches and tags of your own")
+        if not value:
+            raise ValueError("at least one ref must be watched, usually 'main'")
+        return value
+
+
+class SparkSettings(_Model):
+    """Where the heavy work runs."""
+
+    master: str | None = "local[*]"
+    remote: str | None = None
+    conf: dict[str, str] = Field(default_factory=dict)
+    driver_only_rows: int = Field(default=200_000, ge=0)
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _flat_conf(cls, value: Any) -> Any:
+        return {key: str(item) for key, item in _flat(value)} if isinstance(value, Mapping) else value
+
+
+class CacheSettings(_Model):
+    """Where searches keep decoded shards."""
+
+    directory: Path | None = None
+    max_gib: float = Field(default=20.0, gt=0.0)
+
+
+class RetentionSettings(_Model):
+    """How long versions that nothing newer needs are kept."""
+
+    backfill_ref_days: float | None = Field(default=30.0, gt=0.0)
+    garbage_grace_hours: float = Field(default=24.0, ge=0.0)
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. See `docs/settings.md`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ICEPUFFIN__",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    catalogs: dict[str, CatalogSettings]
+    tables: dict[str, TableSettings] = Field(default_factory=dict)
+    spark: SparkSettings = SparkSettings()
+    threads: int = Field(default=0, ge=0)
+    cache: CacheSettings = CacheSettings()
+    retention: RetentionSettings = RetentionSettings()
+    dagster_home: Path | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _known_catalogs(self) -> Self:
+        if not self.catalogs:
+            raise ValueError(
+                "no catalog is set; add [catalogs.<name>] with the PyIceberg properties type, uri and warehouse"
+            )
+        for key, table in self.tables.items():
+            if table.catalog not in self.catalogs:
+                known = ", ".join(sorted(self.catalogs))
+                raise ValueError(
+                    f"tables.{key}.catalog is '{table.catalog}', which is not among the catalogs set here: {known}"
+                )
+        return self
+
+    @property
+    def thread_count(self) -> int:
+        """Threads of one process: what is set, else every core."""
+        return self.threads or os.cpu_count() or 1
+
+
+def find(path: Path | None = None, directory: Path | None = None) -> Path:
+    """The file to read: `path`, else that of `directory`, else of `ICEPUFFIN_SETTINGS`, else of the current folder."""
+    if path is not None:
+        return path
+    if directory is not None:
+        return directory / FILE_NAME
+    named = os.environ.get(PATH_VARIABLE)
+    return Path(named) if named else Path.cwd() / FILE_NAME
+
+
+def load(path: Path | None = None, directory: Path | None = None) -> Settings:
+    """Read, complete from the environment, and validate. Raises SettingsError, which names file, key and remedy."""
+    file = find(path, directory)
+    try:
+        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SettingsError(
+            f"{file} does not exist: make it (docs/settings.md shows one), name another with --settings or "
+            f"{PATH_VARIABLE}, or run `icepuffin demo`"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} is not valid TOML: {error}") from error
+    try:
+        return Settings(**_filled_in(raw, file, ()))
+    except ValidationError as error:
+        raise SettingsError(
+            _explain(file, error)
+        ) from None  # pydantic's own text repeats the values, which may be secret
+
+
+def _filled_in(value: Any, file: Path, key: tuple[str, ...]) -> Any:
+    """Replace `${NAME}` in every text from the environment."""
+    if isinstance(value, dict):
+        return {name: _filled_in(item, file, (*key, name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_filled_in(item, file, key) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def found(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name not in os.environ:
+            raise SettingsError(
+                f"{file}: {'.'.join(key)}: the environment variable {name} is not set; set it and start again"
+            )
+        return os.environ[name]
+
+    return _VARIABLE.sub(found, value)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """TOML reads the key `s3.endpoint` as a table in a table; properties are flat."""
+    pairs: list[tuple[str, Any]] = []
+    for key, item in value.items():
+        pairs += _flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else [(f"{prefix}{key}", item)]
+    return pairs
+
+
+def _explain(file: Path, error: ValidationError) -> str:
+    """One line: the file, each key, what is wrong, what to do. Never the value."""
+    problems = []
+    for detail in error.errors(include_input=False, include_url=False):
+        key = ".".join(str(part) for part in detail["loc"]) or "(file)"
+        text = detail["msg"].removeprefix("Value error, ")
+        if detail["type"] == "extra_forbidden":
+            text = "no such setting; see docs/settings.md for those there are"
+        elif detail["type"] == "missing":
+            text = "is missing; set it"
+        elif "ctx" in detail and "pattern" in detail["ctx"]:
+            text = "has the wrong form: a table is namespace.table, a schedule five cron fields"
+        problems.append(f"{key}: {text}")
+    return f"{file}: {'; '.join(problems)}"
