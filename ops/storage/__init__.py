@@ -1,0 +1,55 @@
+"""Stores: one protocol over local files and S3."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from ops.model import StorageConfig
+from ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError
+from ops.storage.local import LocalStorage
+from ops.storage.locations import normalize, relative_to, resolve
+
+__all__ = [
+    "ObjectExistsError",
+    "ObjectMissingError",
+    "Storage",
+    "StorageConfig",
+    "StorageError",
+    "normalize",
+    "open_storage",
+    "relative_to",
+    "resolve",
+]
+
+
+def open_storage(location: str, config: StorageConfig) -> Storage:
+    """The store that holds `location`. Raises StorageError for a scheme that is not supported."""
+    scheme = urlsplit(normalize(location)).scheme
+    if scheme == "file":
+        return LocalStorage()
+    if scheme == "s3":
+        from ops.storage.s3 import S3Storage  # noqa: PLC0415  s3fs costs a second to import, local tables need none of it
+
+        return S3Storage(_s3_options(config))
+    raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file:// or s3://")
+
+
+def _s3_options(config: StorageConfig) -> dict[str, Any]:
+    """s3fs options out of PyIceberg's names. Only these are read: a table's properties cannot add others."""
+    given = config.properties
+    client: dict[str, Any] = {}
+    if endpoint := given.get("s3.endpoint"):
+        client["endpoint_url"] = endpoint
+    if region := given.get("s3.region") or given.get("client.region"):
+        client["region_name"] = region
+    options: dict[str, Any] = {"client_kwargs": client}
+    if key := given.get("s3.access-key-id") or given.get("client.access-key-id"):
+        options["key"] = key
+    if secret := given.get("s3.secret-access-key") or given.get("client.secret-access-key"):
+        options["secret"] = secret
+    if token := given.get("s3.session-token") or given.get("client.session-token"):
+        options["token"] = token
+    if given.get("s3.anonymous") == "true":
+        options["anon"] = True
+    if given.get("s3.force-virtual-addressing") != "true" and endpoint:
+        options["config_kwargs"] = {"s3": {"addressing_style": "path"}}
+    return options

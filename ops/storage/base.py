@@ -1,0 +1,87 @@
+"""What every store can do. Objects are immutable once published; nothing half-written ever has its final name."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from ops.errors import IcepuffinError
+from ops.model import ObjectInfo, ObjectRange
+from puffin.sources import RangeSource
+from puffin.writer import ByteSink
+
+
+class StorageError(IcepuffinError):
+    """Raised when a store cannot do what was asked; the message names the object."""
+
+
+class ObjectExistsError(StorageError):
+    """Raised when an object would be created under a name that is taken."""
+
+
+class ObjectMissingError(StorageError):
+    """Raised when an object that is read does not exist."""
+
+
+class Storage(Protocol):
+    """One store: a local file system, or S3. Thread-safe; not to be sent to other processes (send StorageConfig)."""
+
+    def size(self, path: str) -> int:
+        """Bytes of the object. Raises ObjectMissingError."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes, fewer only where the object ends. Raises ObjectMissingError."""
+        ...
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """`(offset, length)` ranges of one object, read concurrently where that pays."""
+        ...
+
+    def source(self, path: str) -> RangeSource:
+        """The object as a source for `puffin.PuffinReader`."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Publish `data` under a name that is free. Raises ObjectExistsError; one of several creators wins."""
+        ...
+
+    def open_output(self, path: str) -> AbstractContextManager[ByteSink]:
+        """Stream an object. It appears when the block ends without an error, whole; otherwise nothing appears.
+
+        Raises ObjectExistsError, at the latest when the block ends.
+        """
+        ...
+
+    def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
+        """Publish the segments, joined, copying stored bytes inside the store where it can.
+
+        Returns how many bytes the store copied by itself. Raises ObjectExistsError.
+        """
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects whose path starts with the folder `prefix`, in no order."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove an object; one that is gone already is no error."""
+        ...
+
+
+class ObjectSource:
+    """A stored object as a range source; its size is asked once."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._size: int | None = None
+
+    def size(self) -> int:
+        if self._size is None:
+            self._size = self._storage.size(self._path)
+        return self._size
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        return self._storage.read_range(self._path, offset, length)

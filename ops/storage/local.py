@@ -1,0 +1,124 @@
+"""Local files: written beside, synced, linked under the final name; joined with copy_file_range."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from ops.model import ObjectInfo, ObjectRange
+from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource
+from ops.storage.locations import normalize
+from puffin.sources import RangeSource
+
+_COPY_STEP = 1 << 30
+
+
+def to_path(location: str) -> Path:
+    """The file that a `file:` location or a plain absolute path names."""
+    return Path(
+        unquote(urlsplit(normalize(location)).path) if "%" in location else normalize(location)[len("file://") :]
+    )
+
+
+class LocalStorage:
+    """The `Storage` of this machine's file system."""
+
+    def size(self, path: str) -> int:
+        try:
+            return to_path(path).stat().st_size
+        except FileNotFoundError as error:
+            raise ObjectMissingError(f"{path} does not exist") from error
+
+    def exists(self, path: str) -> bool:
+        return to_path(path).exists()
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        return self.read_ranges(path, [(offset, length)])[0]
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        try:
+            with to_path(path).open("rb", buffering=0) as stream:
+                return [_read_fully(stream.fileno(), offset, length) for offset, length in ranges]
+        except FileNotFoundError as error:
+            raise ObjectMissingError(f"{path} does not exist") from error
+
+    def source(self, path: str) -> RangeSource:
+        return ObjectSource(self, path)
+
+    def create(self, path: str, data: bytes) -> None:
+        with self.open_output(path) as sink:
+            sink.write(data)
+
+    @contextlib.contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        final = to_path(path)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+        try:
+            with aside.open("xb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            try:
+                os.link(aside, final)  # fails where a rename would overwrite
+            except FileExistsError as error:
+                raise ObjectExistsError(f"{path} exists already") from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                aside.unlink()
+        _sync_directory(final.parent)
+
+    def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
+        copied = 0
+        with self.open_output(path) as sink:
+            for segment in segments:
+                if isinstance(segment, bytes):
+                    sink.write(segment)
+                else:
+                    sink.flush()
+                    _append_range(sink, segment)
+                    copied += segment.length
+        return copied
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for folder, _, names in os.walk(to_path(prefix)):
+            for name in names:
+                file = Path(folder) / name
+                with contextlib.suppress(FileNotFoundError):  # somebody else may delete meanwhile
+                    status = file.stat()
+                    yield ObjectInfo(f"file://{file}", status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def delete(self, path: str) -> None:
+        to_path(path).unlink(missing_ok=True)
+
+
+def _read_fully(handle: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length > 0 and (part := os.pread(handle, length, offset)):
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _append_range(sink: BinaryIO, segment: ObjectRange) -> None:
+    with to_path(segment.path).open("rb", buffering=0) as source:
+        offset, left = segment.offset, segment.length
+        while left:
+            step = os.copy_file_range(source.fileno(), sink.fileno(), min(left, _COPY_STEP), offset)
+            if not step:
+                raise ObjectMissingError(f"{segment.path} ends at {offset}, {left} bytes more were expected")
+            offset += step
+            left -= step
+    sink.seek(0, os.SEEK_END)
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,185 @@
+"""S3 through s3fs: range reads, conditional creation, multipart uploads, copies inside the store."""
+
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import s3fs
+
+from ops.model import ObjectInfo, ObjectRange
+from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from ops.storage.locations import normalize
+from ops.storage.parts import CopyPart, UploadPart, plan_parts
+from puffin.sources import RangeSource
+
+_PART_BYTES = 16 * 1024**2
+
+
+def _key(location: str) -> str:
+    return normalize(location).removeprefix("s3://")
+
+
+class S3Storage:
+    """The `Storage` of one S3 endpoint. `options` are s3fs.S3FileSystem's; they hold secrets and are never shown."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        # s3fs is not fork-safe: skip its instance cache, so that a forked worker never meets the parent's event loop
+        self._fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
+
+    def size(self, path: str) -> int:
+        with _missing(path):
+            return int(self._fs.info(_key(path))["size"])
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(_key(path)))
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        if not length:
+            return b""
+        with _missing(path):
+            return bytes(self._fs.cat_file(_key(path), start=offset, end=offset + length))
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        if not ranges:
+            return []
+        with _missing(path):
+            starts = [offset for offset, _ in ranges]
+            ends = [offset + length for offset, length in ranges]
+            parts = self._fs.cat_ranges([_key(path)] * len(ranges), starts, ends, on_error="raise")
+        return [bytes(part) for part in parts]
+
+    def source(self, path: str) -> RangeSource:
+        return ObjectSource(self, path)
+
+    def create(self, path: str, data: bytes) -> None:
+        bucket, key = _key(path).split("/", 1)
+        with _exists(path):
+            self._fs.call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+
+    @contextlib.contextmanager
+    def open_output(self, path: str) -> Iterator["_MultipartSink"]:
+        sink = _MultipartSink(self._fs, path)
+        try:
+            yield sink
+            sink.close()
+        except BaseException:
+            sink.abort()
+            raise
+
+    def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
+        copied = 0
+        with self.open_output(path) as sink:
+            for part in plan_parts(segments):
+                if isinstance(part, CopyPart):
+                    sink.copy(part)
+                    copied += part.length
+                else:
+                    sink.upload(self._collect(part))
+        return copied
+
+    def _collect(self, part: UploadPart) -> bytes:
+        pieces = (
+            piece if isinstance(piece, bytes) else self.read_range(piece.path, piece.offset, piece.length)
+            for piece in part.pieces
+        )
+        return b"".join(pieces)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for info in self._fs.find(_key(prefix), detail=True).values():
+            modified = info.get("LastModified") or datetime.now(UTC)
+            yield ObjectInfo(f"s3://{info['name']}", int(info["size"]), int(modified.timestamp() * 1000))
+
+    def delete(self, path: str) -> None:
+        bucket, key = _key(path).split("/", 1)
+        self._fs.call_s3("delete_object", Bucket=bucket, Key=key)
+
+
+class _MultipartSink:
+    """Collects writes into parts; completes only if nobody has published the name meanwhile."""
+
+    def __init__(self, fs: s3fs.S3FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._bucket, self._key = _key(path).split("/", 1)
+        self._pending = bytearray()
+        self._upload_id: str | None = None
+        self._etags: list[str] = []
+
+    def write(self, data: bytes, /) -> int:
+        self._pending += data
+        if len(self._pending) >= _PART_BYTES:
+            self._flush()
+        return len(data)
+
+    def _flush(self) -> None:
+        data, self._pending = bytes(self._pending), bytearray()
+        self.upload(data)
+
+    def upload(self, data: bytes) -> None:
+        """Send one part."""
+        out = self._call("upload_part", PartNumber=len(self._etags) + 1, Body=data)
+        self._etags.append(out["ETag"])
+
+    def copy(self, part: CopyPart) -> None:
+        """Let the store copy one part."""
+        source = part.range
+        out = self._call(
+            "upload_part_copy",
+            PartNumber=len(self._etags) + 1,
+            CopySource=_key(source.path),
+            CopySourceRange=f"bytes={source.offset}-{source.offset + source.length - 1}",
+        )
+        self._etags.append(out["CopyPartResult"]["ETag"])
+
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        if self._upload_id is None:
+            begun = self._fs.call_s3("create_multipart_upload", Bucket=self._bucket, Key=self._key)
+            self._upload_id = begun["UploadId"]
+        out: dict[str, Any] = self._fs.call_s3(
+            method, Bucket=self._bucket, Key=self._key, UploadId=self._upload_id, **arguments
+        )
+        return out
+
+    def close(self) -> None:
+        if self._upload_id is None:
+            with _exists(self._path):
+                self._fs.call_s3(
+                    "put_object", Bucket=self._bucket, Key=self._key, Body=bytes(self._pending), IfNoneMatch="*"
+                )
+            return
+        if self._pending:
+            self._flush()
+        parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, start=1)]
+        with _exists(self._path):
+            self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, IfNoneMatch="*")
+        self._upload_id = None
+
+    def abort(self) -> None:
+        if self._upload_id is not None:
+            self._call("abort_multipart_upload")
+            self._upload_id = None
+
+
+@contextlib.contextmanager
+def _missing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectMissingError(f"{path} does not exist") from error
+    except PermissionError as error:
+        raise StorageError(f"{path}: the store refuses access ({error})") from error
+
+
+@contextlib.contextmanager
+def _exists(path: str) -> Iterator[None]:
+    """A failed If-None-Match comes through s3fs in two ways: FileExistsError, or EINVAL naming the condition."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise ObjectExistsError(f"{path} exists already") from error
+    except OSError as error:
+        if error.errno == errno.EINVAL and "condition" in str(error).lower():
+            raise ObjectExistsError(f"{path} exists already") from error
+        raise StorageError(f"{path} could not be written: {error}") from error
