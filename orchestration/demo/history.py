@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.snapshots import live_files
+from ops.catalog.live import live_files
 from ops.errors import IcepuffinError
 
 IDENTIFIER = "demo.packages"

@@ -1,0 +1,331 @@
+"""Binding: how a Puffin file comes to belong to a snapshot, in one catalog commit. See docs/concepts.md.
+
+A `replace` snapshot S' with parent S and a manifest list of its own, a tag on it, and the Puffin file as its
+statistics entry. The file is reachable from metadata, `main` and its statistics are not touched.
+"""
+
+import contextlib
+import logging
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.manifest import write_manifest_list
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataV3
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    SetStatisticsUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from sqlalchemy.exc import OperationalError
+
+from ops.catalog.manifest_lists import new_snapshot_id, write_own_manifest_list
+from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
+from ops.errors import IcepuffinError
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 12
+_TOTALS = (
+    "total-records",
+    "total-data-files",
+    "total-delete-files",
+    "total-files-size",
+    "total-position-deletes",
+    "total-equality-deletes",
+)
+STATISTICS_FILE_KEY = "statistics-file"
+
+
+class BindingError(IcepuffinError):
+    """Raised when a version cannot be bound; nothing was published."""
+
+
+class LostRaceError(BindingError):
+    """Raised when somebody else moved the tag first: look at what they published, then decide again."""
+
+
+class UnsupportedCatalogError(BindingError):
+    """Raised before the commit when the catalog is known to break bindings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What is to be bound to which snapshot."""
+
+    kind: str
+    """Prefix of the summary keys: `ann` or `theta-sketches`."""
+    name: str
+    """Of the index; for sketches the same as the kind."""
+    tag: str
+    base_snapshot_id: int
+    build_id: str
+    puffin_path: str
+    file_size: int
+    footer_size: int
+    expected_ref: int | None
+    """Where the tag was when the work began; None where there was no tag."""
+    max_ref_age_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedVersion:
+    """A bound version, as the table's metadata tells it."""
+
+    kind: str
+    name: str
+    derived_snapshot_id: int
+    """S' itself."""
+    base_snapshot_id: int
+    build_id: str
+    puffin_path: str
+    sequence_number: int
+    timestamp_ms: int
+    tags: tuple[str, ...]
+    """Tags that point at it; none where it only waits to expire."""
+
+
+def publish(table: Table, binding: Binding) -> DerivedVersion:
+    """Bind, retrying on the table's newest state as long as the tag is where it was expected.
+
+    Returns the version, also where an earlier attempt of the same build had already succeeded.
+    Raises LostRaceError, UnknownSnapshotError (the base expired meanwhile), UnsupportedCatalogError, BindingError.
+    """
+    _refuse_catalogs_that_drop_refs(table)
+    uuid = table.metadata.table_uuid
+    for attempt in range(_ATTEMPTS):
+        table.refresh()
+        _require_same_table(table, uuid)
+        if done := _find_done(table, binding):
+            return done
+        _require_tag_unmoved(table, binding)
+        snapshot, remove_list = _derive_snapshot(table, binding)
+        statistics = StatisticsFile(
+            snapshot_id=snapshot.snapshot_id,
+            statistics_path=binding.puffin_path,
+            file_size_in_bytes=binding.file_size,
+            file_footer_size_in_bytes=binding.footer_size,
+            blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
+        )
+        updates = (
+            AddSnapshotUpdate(snapshot=snapshot),
+            _tag_update(binding.tag, snapshot.snapshot_id, binding.max_ref_age_ms),
+            SetStatisticsUpdate(statistics=statistics),
+        )
+        requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
+        if try_commit(table, updates, requirements, attempt):
+            return _read_back(table, binding, snapshot.snapshot_id)
+        table.refresh()
+        if done := _find_done(table, binding):  # the answer was lost, the commit was not
+            return done
+        if table.metadata.snapshot_by_id(snapshot.snapshot_id) is None:
+            remove_list()
+    raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
+
+
+def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
+    """All versions in the table's metadata, oldest first, tagged or not."""
+    tags: dict[int, list[str]] = {}
+    for ref, target in table.metadata.refs.items():
+        tags.setdefault(target.snapshot_id, []).append(ref)
+    paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
+    found = []
+    for snapshot in table.metadata.snapshots:
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        base = properties.get(f"{kind}.base-snapshot-id")
+        # the statistics entry is the truth for the path: moving a table rewrites it, and not the summary
+        path = paths.get(snapshot.snapshot_id)
+        if base is None or path is None or properties.get(f"{kind}.index", kind) != name:
+            continue
+        found.append(
+            DerivedVersion(
+                kind=kind,
+                name=name,
+                derived_snapshot_id=snapshot.snapshot_id,
+                base_snapshot_id=int(base),
+                build_id=properties.get(f"{kind}.build-id", ""),
+                puffin_path=path,
+                sequence_number=snapshot.sequence_number or 0,
+                timestamp_ms=snapshot.timestamp_ms,
+                tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
+            )
+        )
+    return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))
+
+
+def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: int | None) -> None:
+    """Point `tag` at a version that exists already. Raises LostRaceError where the tag was moved meanwhile."""
+    update = _tag_update(tag, derived_snapshot_id, None)
+    _change_ref(table, tag, (update,), expected_ref, lambda now: now == derived_snapshot_id)
+
+
+def drop(table: Table, tag: str) -> bool:
+    """Remove a tag; its version expires like any snapshot. False where there was none."""
+    table.refresh()
+    ref = table.metadata.refs.get(tag)
+    if ref is None:
+        return False
+    _change_ref(table, tag, (RemoveSnapshotRefUpdate(ref_name=tag),), ref.snapshot_id, lambda now: now is None)
+    return True
+
+
+def tag_target(table: Table, tag: str) -> int | None:
+    """The snapshot that a tag points at; None where there is no such tag."""
+    ref = table.metadata.refs.get(tag)
+    return ref.snapshot_id if ref else None
+
+
+def _tag_update(tag: str, snapshot_id: int, max_ref_age_ms: int | None) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate(
+        ref_name=tag,
+        type=SnapshotRefType.TAG,
+        snapshot_id=snapshot_id,
+        max_ref_age_ms=max_ref_age_ms,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def _change_ref(
+    table: Table, tag: str, updates: tuple[TableUpdate, ...], expected_ref: int | None, is_done: Any
+) -> None:
+    for attempt in range(_ATTEMPTS):
+        table.refresh()
+        if is_done(tag_target(table, tag)):
+            return
+        if tag_target(table, tag) != expected_ref:
+            raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
+        if try_commit(table, updates, (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),), attempt):
+            table.refresh()
+            return
+    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
+
+
+def try_commit(
+    table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], attempt: int
+) -> bool:
+    """One commit against the state that `table` shows. False: try again on a newer state."""
+    try:
+        table.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements), updates)
+    except (CommitFailedException, CommitStateUnknownException) as error:
+        _log.info("%s: commit attempt %d: %s", table_name(table), attempt, error)
+    except OperationalError as error:  # SQLite, locked by another writer for longer than its busy timeout
+        _log.info("%s: the catalog was busy at attempt %d: %s", table_name(table), attempt, error)
+    except ValueError as error:
+        if "sequence number" not in str(error):
+            raise
+        _log.info("%s: somebody committed before attempt %d", table_name(table), attempt)
+    else:
+        return True
+    time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
+    return False
+
+
+def _refuse_catalogs_that_drop_refs(table: Table) -> None:
+    if str(table.catalog.properties.get("nessie.is-nessie-catalog", "")).lower() == "true":
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: a Nessie catalog drops Iceberg tags and makes an index snapshot the current one. "
+            "Use another REST catalog for tables with indexes"
+        )
+
+
+def _require_same_table(table: Table, uuid: Any) -> None:
+    if table.metadata.table_uuid != uuid:
+        raise BindingError(f"{table_name(table)} was replaced by another table of the same name; start again on it")
+
+
+def _require_tag_unmoved(table: Table, binding: Binding) -> None:
+    now = tag_target(table, binding.tag)
+    if now != binding.expected_ref:
+        raise LostRaceError(
+            f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {now}; "
+            "somebody else published first"
+        )
+
+
+def _find_done(table: Table, binding: Binding) -> DerivedVersion | None:
+    """This very build, bound by an earlier attempt whose answer was lost."""
+    for version in versions(table, binding.kind, binding.name):
+        if version.puffin_path == binding.puffin_path and binding.tag in version.tags:
+            return version
+    return None
+
+
+def _derive_snapshot(table: Table, binding: Binding) -> tuple[Snapshot, Any]:
+    base = find_snapshot(table, binding.base_snapshot_id)
+    snapshot_id = new_snapshot_id(table)
+    properties = base.summary.additional_properties if base.summary else {}
+    totals = {key: properties[key] for key in _TOTALS if key in properties}
+    named = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
+    summary = Summary(
+        Operation.REPLACE,
+        **totals,
+        **named,
+        **{
+            STATISTICS_FILE_KEY: binding.puffin_path,
+            f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
+            f"{binding.kind}.build-id": binding.build_id,
+        },
+    )
+    sequence_number = table.metadata.next_sequence_number()
+    path = write_own_manifest_list(table, base, snapshot_id, sequence_number, write_manifest_list)
+    rows: dict[str, int] = {}
+    if isinstance(table.metadata, TableMetadataV3):
+        # None in either corrupts the table for Spark
+        rows = {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
+    snapshot = Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=base.snapshot_id,
+        sequence_number=sequence_number,
+        manifest_list=path,
+        summary=summary,
+        schema_id=base.schema_id,
+        **rows,
+    )
+
+    def remove_list() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            table.io.delete(path)
+
+    return snapshot, remove_list
+
+
+def _read_back(table: Table, binding: Binding, snapshot_id: int) -> DerivedVersion:
+    """Trust no catalog: the tag must be there, the base must still be there, main must not be our snapshot."""
+    table.refresh()
+    main = table.metadata.current_snapshot_id
+    if main == snapshot_id:
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: this catalog made index snapshot {snapshot_id} the current one and keeps no tags. "
+            f"The data is the same; roll back to {binding.base_snapshot_id}, and use another catalog"
+        )
+    if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
+        if tag_target(table, binding.tag) == snapshot_id:
+            _change_ref(
+                table,
+                binding.tag,
+                (RemoveSnapshotRefUpdate(ref_name=binding.tag),),
+                snapshot_id,
+                lambda now: now is None,
+            )
+        raise UnknownSnapshotError(
+            f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
+        )
+    done = _find_done(table, binding)
+    if done is None and tag_target(table, binding.tag) is None:
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: the catalog accepted tag {binding.tag} and did not keep it"
+        )
+    if done is None:
+        raise LostRaceError(f"{table_name(table)}: {binding.tag} was moved again right after the commit")
+    return done

@@ -1,0 +1,185 @@
+"""What is live in a snapshot: its data files, and for each the deletes that apply to it. Read from the manifests."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    _inherit_from_manifest,
+)
+from pyiceberg.table import Table
+
+from ops.catalog.snapshots import find_snapshot, table_name
+from ops.errors import IcepuffinError
+from ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles
+from ops.storage.locations import normalize
+
+_READ_VERSION = 3  # a superset: v1 and v2 manifests lack the fields of deletion vectors, which then read as null
+_AT = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
+_PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
+
+
+class EqualityDeletesError(IcepuffinError):
+    """Raised when rows are needed of a file that equality deletes apply to: they are not resolved here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Delete:
+    file: DeleteFile
+    partition: tuple[int, Any]
+    referenced: str | None
+    """The one data file that it is about, where the metadata says so."""
+    lower: bytes | None
+    upper: bytes | None
+
+    def applies_to(self, data: ManifestEntry, partition: tuple[int, Any]) -> bool:
+        """The scan rules of the Iceberg spec ("Scan Planning"), for one delete and one data file."""
+        sequence = data.sequence_number or 0
+        path = data.data_file.file_path
+        if self.file.kind is DeleteKind.DELETION_VECTOR:
+            return self.referenced == path and sequence <= self.file.sequence_number
+        if self.file.kind is DeleteKind.EQUALITY:
+            global_delete = not self.partition[1]
+            return sequence < self.file.sequence_number and (global_delete or self.partition == partition)
+        if sequence > self.file.sequence_number:
+            return False
+        if self.referenced is not None:
+            return self.referenced == path
+        raw = path.encode()
+        within = (self.lower is None or self.lower <= raw) and (
+            self.upper is None or raw[: len(self.upper)] <= self.upper
+        )
+        return self.partition == partition and within
+
+
+def live_files(table: Table, snapshot_id: int) -> LiveFiles:
+    """The live set of a snapshot, ordered by path.
+
+    Raises UnknownSnapshotError. Equality deletes are listed like others; reading such a file's rows is refused later.
+    """
+    snapshot = find_snapshot(table, snapshot_id)
+    data: list[ManifestEntry] = []
+    deletes: list[_Delete] = []
+    for manifest in snapshot.manifests(table.io):
+        entries = _live_entries(table, manifest)
+        if manifest.content == ManifestContent.DATA:
+            data += entries
+        else:
+            deletes += [_as_delete(entry) for entry in entries]
+    index = _DeleteIndex(deletes)
+    files = sorted((_as_live_file(entry, index) for entry in data), key=lambda file: file.path)
+    schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
+    return LiveFiles(
+        table=table_name(table),
+        table_uuid=str(table.metadata.table_uuid),
+        location=normalize(table.metadata.location),
+        snapshot_id=snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        schema_id=schema_id,
+        files=tuple(files),
+    )
+
+
+def require_positional_deletes(live: LiveFiles) -> None:
+    """Raises EqualityDeletesError, naming a file, where rows of `live` cannot be told from deleted ones here."""
+    for file in live.files:
+        if file.has_equality_deletes:
+            raise EqualityDeletesError(
+                f"{live.table}, snapshot {live.snapshot_id}: equality deletes apply to {file.path}. "
+                "Rewrite them first, for example with Spark: CALL system.rewrite_data_files("
+                f"table => '{live.table}', options => map('delete-file-threshold', '1'))"
+            )
+
+
+def _live_entries(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
+    with AvroFile[ManifestEntry](
+        table.io.new_input(manifest.manifest_path),
+        MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
+        read_types={-1: ManifestEntry, 2: DataFile},
+        read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+    ) as reader:
+        return [
+            _inherit_from_manifest(entry, manifest) for entry in reader if entry.status != ManifestEntryStatus.DELETED
+        ]
+
+
+def _field(file: DataFile, name: str) -> Any:
+    return file._data[_AT[name]]  # noqa: SLF001  PyIceberg has no accessors for the fields that v3 added
+
+
+def _partition(file: DataFile) -> tuple[int, Any]:
+    return file.spec_id or 0, tuple(file.partition._data)  # noqa: SLF001
+
+
+def _as_delete(entry: ManifestEntry) -> _Delete:
+    file = entry.data_file
+    if file.content == DataFileContent.EQUALITY_DELETES:
+        kind = DeleteKind.EQUALITY
+    elif file.file_format == FileFormat.PUFFIN:
+        kind = DeleteKind.DELETION_VECTOR
+    else:
+        kind = DeleteKind.POSITION
+    lower, upper = (file.lower_bounds or {}).get(_PATH_FIELD), (file.upper_bounds or {}).get(_PATH_FIELD)
+    return _Delete(
+        file=DeleteFile(
+            path=file.file_path,
+            kind=kind,
+            record_count=file.record_count,
+            sequence_number=entry.sequence_number or 0,
+            size=file.file_size_in_bytes,
+            content_offset=_field(file, "content_offset"),
+            content_length=_field(file, "content_size_in_bytes"),
+        ),
+        partition=_partition(file),
+        referenced=_field(file, "referenced_data_file"),
+        lower=lower,
+        upper=upper,
+    )
+
+
+class _DeleteIndex:
+    """Finds the deletes of a data file without looking at all of them: by path, or by partition."""
+
+    def __init__(self, deletes: list[_Delete]) -> None:
+        self._by_path: defaultdict[str, list[_Delete]] = defaultdict(list)
+        self._by_partition: defaultdict[tuple[int, Any], list[_Delete]] = defaultdict(list)
+        self._global: list[_Delete] = []
+        for delete in deletes:
+            if delete.referenced is not None:
+                self._by_path[delete.referenced].append(delete)
+            elif delete.file.kind is DeleteKind.EQUALITY and not delete.partition[1]:
+                self._global.append(delete)
+            else:
+                self._by_partition[delete.partition].append(delete)
+
+    def of(self, data: ManifestEntry) -> tuple[DeleteFile, ...]:
+        partition = _partition(data.data_file)
+        candidates = self._by_path[data.data_file.file_path] + self._by_partition[partition] + self._global
+        found = [delete.file for delete in candidates if delete.applies_to(data, partition)]
+        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in found):
+            # a deletion vector holds what older position deletes of its file said; the spec says to ignore those
+            found = [delete for delete in found if delete.kind is not DeleteKind.POSITION]
+        return tuple(sorted(found, key=lambda delete: (delete.path, delete.content_offset or 0)))
+
+
+def _as_live_file(entry: ManifestEntry, index: _DeleteIndex) -> LiveFile:
+    file = entry.data_file
+    return LiveFile(
+        path=file.file_path,
+        size=file.file_size_in_bytes,
+        record_count=file.record_count,
+        sequence_number=entry.sequence_number or 0,
+        file_format=file.file_format.value,
+        spec_id=file.spec_id or 0,
+        deletes=index.of(entry),
+    )

@@ -1,0 +1,62 @@
+"""The manifest list of a derived snapshot: the manifests of its base, under a path of its own.
+
+Its own, because Java's `expireSnapshots` deletes by path: sharing the base's list made it delete main's.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from ops.catalog.snapshots import table_name
+from ops.errors import IcepuffinError
+
+_SNAPSHOT_ID_MASK = 2**63 - 1
+
+
+class UnsupportedFormatError(IcepuffinError):
+    """Raised when this catalog cannot commit to a table of that format version."""
+
+
+def new_snapshot_id(table: Table) -> int:
+    """An id that no snapshot of the table has."""
+    while True:
+        raw = uuid.uuid4().int
+        snapshot_id = ((raw >> 64) ^ raw) & _SNAPSHOT_ID_MASK
+        if snapshot_id and table.metadata.snapshot_by_id(snapshot_id) is None:
+            return snapshot_id
+
+
+def write_own_manifest_list(
+    table: Table, base: Snapshot, snapshot_id: int, sequence_number: int | None, writer: Callable[..., Any]
+) -> str:
+    """Write the list and return its path. Raises UnsupportedFormatError for v3 tables of SQL catalogs."""
+    name = f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro"
+    path = table.location_provider().new_metadata_location(name)
+    if table.metadata.format_version >= 3:
+        _refuse_sql_catalog(table)
+        with table.io.new_input(base.manifest_list).open() as source, table.io.new_output(path).create() as sink:
+            sink.write(source.read())
+        return path
+    with writer(
+        format_version=table.metadata.format_version,
+        output_file=table.io.new_output(path),
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=base.snapshot_id,
+        sequence_number=sequence_number,
+        avro_compression="deflate",
+    ) as manifest_list:
+        manifest_list.add_manifests(base.manifests(table.io))
+    return path
+
+
+def _refuse_sql_catalog(table: Table) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415  needs SQLAlchemy, which REST users may lack
+
+    if isinstance(table.catalog, SqlCatalog):
+        raise UnsupportedFormatError(
+            f"{table_name(table)} has format version {table.metadata.format_version}: PyIceberg cannot commit to such "
+            "tables in a SQL catalog. Use a REST catalog, or format version 2"
+        )

@@ -1,0 +1,151 @@
+"""Snapshots as readers of a table mean them: the user's own, without the ones that icepuffin derives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from ops.errors import IcepuffinError
+
+BASE_SNAPSHOT_KEYS = ("ann.base-snapshot-id", "theta-sketches.base-snapshot-id")
+"""Summary keys that only derived snapshots have: the data snapshot that they belong to."""
+
+
+class UnknownSnapshotError(IcepuffinError):
+    """Raised when a snapshot, ref or time names nothing in the table's metadata (or no longer does)."""
+
+
+class TableUnavailableError(IcepuffinError):
+    """Raised when a table cannot be loaded: it does not exist, or its catalog does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSnapshot:
+    """One snapshot that a user's write made."""
+
+    snapshot_id: int
+    sequence_number: int
+    parent_id: int | None
+    timestamp_ms: int
+    operation: str
+    schema_id: int
+
+
+def load_catalog_table(catalog: Catalog, identifier: str) -> Table:
+    """Load a table fresh. Raises TableUnavailableError with what to check."""
+    try:
+        return catalog.load_table(identifier)
+    except NoSuchTableError as error:
+        raise TableUnavailableError(f"catalog {catalog.name}: there is no table {identifier}") from error
+
+
+def table_name(table: Table) -> str:
+    """`namespace.table`, for messages."""
+    return ".".join(table.name())
+
+
+def is_derived(snapshot: Snapshot) -> bool:
+    """Whether icepuffin made this snapshot to bind a file to its parent."""
+    return base_snapshot_id(snapshot) is not None
+
+
+def base_snapshot_id(snapshot: Snapshot) -> int | None:
+    """The data snapshot that a derived snapshot belongs to; None for the user's own."""
+    if snapshot.summary is None:
+        return None
+    properties = snapshot.summary.additional_properties
+    return next((int(properties[key]) for key in BASE_SNAPSHOT_KEYS if key in properties), None)
+
+
+def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
+    """The user's snapshots that `ref` descends from, oldest first; as far back as metadata reaches.
+
+    Empty for a table that was never written. Raises UnknownSnapshotError for a ref that does not exist.
+    """
+    head = ref_snapshot_id(table, ref)
+    lineage = [as_data_snapshot(table, snapshot) for snapshot in _ancestors(table, head) if not is_derived(snapshot)]
+    return tuple(reversed(lineage))
+
+
+def ref_snapshot_id(table: Table, ref: str) -> int | None:
+    """Where a branch or tag points; None for `main` of a table that was never written."""
+    found = table.metadata.refs.get(ref)
+    if found is not None:
+        return found.snapshot_id
+    if ref == "main":
+        return table.metadata.current_snapshot_id
+    raise UnknownSnapshotError(f"{table_name(table)} has no ref {ref!r}; it has {sorted(table.metadata.refs)}")
+
+
+def find_snapshot(table: Table, snapshot_id: int) -> Snapshot:
+    """The snapshot. Raises UnknownSnapshotError where it never was or has expired."""
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        raise UnknownSnapshotError(
+            f"{table_name(table)} has no snapshot {snapshot_id}: it has expired, or it belongs to another table"
+        )
+    return snapshot
+
+
+def as_data_snapshot(table: Table, snapshot: Snapshot) -> DataSnapshot:
+    """The parts of a snapshot that this project needs; fields that v1 tables lack are filled in."""
+    return DataSnapshot(
+        snapshot_id=snapshot.snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        parent_id=snapshot.parent_snapshot_id,
+        timestamp_ms=snapshot.timestamp_ms,
+        operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
+        schema_id=table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id,
+    )
+
+
+def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> DataSnapshot:
+    """The data snapshot that `at` names: a snapshot id, a ref, a time, or None for the head of main.
+
+    A time means the snapshot that was current then. A derived snapshot, or a ref on one, means the data snapshot that
+    it belongs to. Raises UnknownSnapshotError where there is none.
+    """
+    snapshot_id = _named_snapshot_id(table, at)
+    if snapshot_id is None:
+        raise UnknownSnapshotError(f"{table_name(table)} has no snapshot yet: nothing was ever written to it")
+    snapshot = find_snapshot(table, snapshot_id)
+    base = base_snapshot_id(snapshot)
+    return as_data_snapshot(table, find_snapshot(table, base) if base is not None else snapshot)
+
+
+def _named_snapshot_id(table: Table, at: int | str | datetime | None) -> int | None:
+    match at:
+        case None:
+            return ref_snapshot_id(table, "main")
+        case int():
+            return at
+        case datetime():
+            return _snapshot_as_of(table, at)
+        case str() if at not in table.metadata.refs and at.isdecimal():
+            return int(at)
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return ref_snapshot_id(table, at)
+    return ref_snapshot_id(table, at) if at in table.metadata.refs else _snapshot_as_of(table, moment)
+
+
+def _snapshot_as_of(table: Table, at: datetime) -> int:
+    moment = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+    entries = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= moment]
+    if not entries:
+        raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {at.isoformat()}")
+    return entries[-1].snapshot_id
+
+
+def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:
+    while head is not None:
+        snapshot = table.metadata.snapshot_by_id(head)
+        if snapshot is None:
+            return
+        yield snapshot
+        head = snapshot.parent_snapshot_id

@@ -1,0 +1,54 @@
+"""The statistics slot of a data snapshot: one file a snapshot, the last writer wins, no compare-and-swap."""
+
+from pyiceberg.table import Table
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+from pyiceberg.table.update import SetStatisticsUpdate
+
+from ops.catalog.bind import try_commit
+from ops.catalog.snapshots import find_snapshot, table_name
+from ops.errors import IcepuffinError
+
+_ATTEMPTS = 12
+
+
+class StatisticsError(IcepuffinError):
+    """Raised when the statistics slot of a snapshot cannot be set."""
+
+
+def find(table: Table, snapshot_id: int) -> StatisticsFile | None:
+    """What is registered for a snapshot, by whomever."""
+    return next((entry for entry in table.metadata.statistics if entry.snapshot_id == snapshot_id), None)
+
+
+def register(
+    table: Table,
+    snapshot_id: int,
+    *,
+    path: str,
+    file_size: int,
+    footer_size: int,
+    blobs: list[BlobMetadata],
+) -> None:
+    """Put a file into the slot of a data snapshot, and read it back.
+
+    Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the catalog does not take it.
+    """
+    entry = StatisticsFile(
+        snapshot_id=snapshot_id,
+        statistics_path=path,
+        file_size_in_bytes=file_size,
+        file_footer_size_in_bytes=footer_size,
+        blob_metadata=blobs,
+    )
+    for attempt in range(_ATTEMPTS):
+        table.refresh()
+        find_snapshot(table, snapshot_id)
+        current = find(table, snapshot_id)
+        if current is not None and current.statistics_path == path:
+            return
+        if try_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt):
+            table.refresh()
+            return
+    raise StatisticsError(
+        f"{table_name(table)}: statistics of {snapshot_id} not set in {_ATTEMPTS} attempts; try again"
+    )
