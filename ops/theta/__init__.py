@@ -1,0 +1,21 @@
+"""Theta sketches of a snapshot: counted per data file, united, registered where every engine looks."""
+
+from ops.theta.columns import SketchedColumn, choose_columns, is_enabled
+from ops.theta.errors import ThetaError, UnknownColumnError
+from ops.theta.materialize import materialize_theta_sketches
+from ops.theta.model import ColumnNdv, Outcome, ThetaReport, ThetaStatistics
+from ops.theta.read import read_ndv
+
+__all__ = [
+    "ColumnNdv",
+    "Outcome",
+    "SketchedColumn",
+    "ThetaError",
+    "ThetaReport",
+    "ThetaStatistics",
+    "UnknownColumnError",
+    "choose_columns",
+    "is_enabled",
+    "materialize_theta_sketches",
+    "read_ndv",
+]

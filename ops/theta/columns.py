@@ -1,0 +1,63 @@
+"""Which columns get a sketch. Pure rules, after Bodo's text on theta sketches."""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.schema import Schema
+
+from ops.tasks.theta_columns import CREATED_TYPES, SKETCHED_TYPES, kind_of
+from ops.theta.errors import UnknownColumnError
+
+SWITCH = "BODO_ENABLE_THETA_SKETCHES"
+
+
+@dataclass(frozen=True, slots=True)
+class SketchedColumn:
+    """A top-level column that gets a sketch."""
+
+    field_id: int
+    name: str
+    """Its name in the current schema."""
+    type: str
+    """Its type in the snapshot's schema, in Iceberg's text form: what its values are hashed as."""
+
+
+def is_enabled(setting: bool | None, environment: Mapping[str, str] | None = None) -> bool:
+    """Our own setting, if given, and Bodo's switch, if set, must both agree."""
+    value = (os.environ if environment is None else environment).get(SWITCH, "1").strip().lower()
+    return setting is not False and value not in {"0", "false", "no", "off"}
+
+
+def choose_columns(
+    snapshot_schema: Schema,
+    current_schema: Schema,
+    *,
+    sketched_before: Collection[int],
+    wanted: Collection[str] | None = None,
+) -> tuple[SketchedColumn, ...]:
+    """The columns of a snapshot that get a sketch, by field id.
+
+    `sketched_before`: field ids with a sketch in the snapshot's history. If there are none this is a creation: columns
+    of the types in `CREATED_TYPES`. Otherwise it is an increment: the columns that have one, of whatever type.
+    `wanted` (names in the current schema) overrides both. Columns that were dropped since never get one: an entry for
+    them makes Spark's optimiser fail. Raises UnknownColumnError.
+    """
+    types = {f.field_id: str(f.field_type) for f in snapshot_schema.fields if f.field_type.is_primitive}
+    columns = [
+        SketchedColumn(f.field_id, f.name, types[f.field_id])
+        for f in current_schema.fields
+        if f.field_id in types and kind_of(types[f.field_id]) in SKETCHED_TYPES
+    ]
+    if wanted is not None:
+        if missing := sorted(set(wanted) - {c.name for c in columns}):
+            raise UnknownColumnError(
+                f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type "
+                f"of the snapshot; these are: {', '.join(c.name for c in columns)}"
+            )
+        chosen = [c for c in columns if c.name in wanted]
+    elif sketched_before:
+        chosen = [c for c in columns if c.field_id in sketched_before]
+    else:
+        chosen = [c for c in columns if kind_of(c.type) in CREATED_TYPES]
+    return tuple(sorted(chosen, key=lambda c: c.field_id))

@@ -1,0 +1,11 @@
+"""Errors of the theta room."""
+
+from ops.errors import IcepuffinError
+
+
+class ThetaError(IcepuffinError):
+    """Base of what goes wrong in making or reading theta sketches."""
+
+
+class UnknownColumnError(ThetaError):
+    """Raised when a column that is asked for does not exist, or can have no sketch."""

@@ -1,0 +1,136 @@
+"""Sketches per data file, kept in a Puffin file of our own, so that a new snapshot costs only its new files.
+
+The file is bound to the table like an index version (tag `theta_sketches`). One blob a data file:
+
+* type `icepuffin-theta-files-v1`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
+* properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
+  that apply to it, hex), `columns` (JSON: [[field id, type, bytes of the image], ..])
+* payload: the columns' theta images, one after the other
+
+It is a cache: losing it costs time, never correctness. It is keyed by path, deletes and column type, so a file whose
+rows changed through a delete, or a column that was promoted, is sketched anew.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ops.catalog.deletes import fingerprint
+from ops.model import LiveFile
+from ops.storage import relative_to
+from puffin import BlobMetadata, PuffinReader, PuffinWriter
+from puffin.blobs.theta import ThetaSketch, decode, encode
+from puffin.errors import BadBlobError
+from puffin.writer import ByteSink, FileInfo
+
+FILE_SKETCHES_V1 = "icepuffin-theta-files-v1"
+
+ColumnKey = tuple[int, str]
+"""(field id, type)"""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKey:
+    """A data file with the deletes that apply to it: as long as both are the same, so are its live rows."""
+
+    path: str
+    """Relative to the table's location where it lies under it."""
+    deletes: str
+    """Fingerprint, hex; empty without deletes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSketches:
+    """The sketches of one data file's live rows."""
+
+    key: FileKey
+    columns: Mapping[ColumnKey, ThetaSketch]
+
+
+def file_key(file: LiveFile, location: str) -> FileKey:
+    """The key of a live file in a table at `location`."""
+    return FileKey(relative_to(file.path, location), fingerprint(file).hex() if file.deletes else "")
+
+
+class FileSketchesReader:
+    """One version's Puffin file. The footer is read at once, sketches on demand."""
+
+    def __init__(self, reader: PuffinReader) -> None:
+        self._reader = reader
+        self._blobs: dict[FileKey, BlobMetadata] = {}
+        for blob in reader.footer.of_type(FILE_SKETCHES_V1):
+            self._blobs[FileKey(blob.properties.get("path", ""), blob.properties.get("deletes", ""))] = blob
+
+    def __contains__(self, key: FileKey) -> bool:
+        return key in self._blobs
+
+    def columns(self, key: FileKey) -> tuple[ColumnKey, ...]:
+        """The columns that are kept of a file; empty where it is unknown."""
+        blob = self._blobs.get(key)
+        return tuple(column for column, _ in _layout(blob)) if blob else ()
+
+    def field_ids(self) -> frozenset[int]:
+        """All columns of which any file has a sketch."""
+        return frozenset(i for blob in self._blobs.values() for i in blob.fields)
+
+    def read(self, key: FileKey) -> FileSketches:
+        """The sketches of one file. Raises PuffinError, KeyError for a file that is not in here."""
+        blob = self._blobs[key]
+        data = memoryview(self._reader.read_blob(blob))
+        columns, at = {}, 0
+        for column, length in _layout(blob):
+            columns[column] = decode(data[at : at + length])
+            at += length
+        if at != len(data):
+            raise BadBlobError(f"{FILE_SKETCHES_V1} at {blob.offset}: {at} bytes are listed, {len(data)} are there")
+        return FileSketches(key, columns)
+
+
+def _layout(blob: BlobMetadata) -> Iterator[tuple[ColumnKey, int]]:
+    try:
+        rows = json.loads(blob.properties["columns"])
+        for field_id, type_, length in rows:
+            yield (int(field_id), str(type_)), int(length)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadBlobError(f"{FILE_SKETCHES_V1} at {blob.offset}: bad property `columns`: {error}") from error
+
+
+def within_budget(
+    files: Sequence[LiveFile], sizes: Mapping[str, int], budget_bytes: int
+) -> tuple[tuple[LiveFile, ...], int]:
+    """(files whose sketches are kept, number of those that are not): the longest to read again come first.
+
+    `sizes`: bytes of each file's sketches by path.
+    """
+    kept, spent = [], 0
+    for file in sorted(files, key=lambda f: (-f.record_count, f.path)):
+        if spent + sizes[file.path] <= budget_bytes:
+            spent += sizes[file.path]
+            kept.append(file)
+    return tuple(sorted(kept, key=lambda f: f.path)), len(files) - len(kept)
+
+
+def image_bytes(sketches: Iterable[ThetaSketch]) -> int:
+    """What sketches take in the file, before compression."""
+    return sum(24 + 8 * len(sketch.hashes) for sketch in sketches)
+
+
+def write_file_sketches(
+    sink: ByteSink, files: Iterable[FileSketches], *, snapshot_id: int, sequence_number: int, build_id: str
+) -> FileInfo:
+    """Stream the Puffin file of one version into `sink`."""
+    writer = PuffinWriter(sink)
+    for file in files:
+        columns = sorted(file.columns.items())
+        images = [encode(sketch) for _, sketch in columns]
+        layout = [[i, type_, len(image)] for ((i, type_), _), image in zip(columns, images, strict=True)]
+        writer.add_blob(
+            FILE_SKETCHES_V1,
+            fields=[i for (i, _), _ in columns],
+            snapshot_id=snapshot_id,
+            sequence_number=sequence_number,
+            data=b"".join(images),
+            codec="zstd",
+            properties={"path": file.key.path, "deletes": file.key.deletes, "columns": json.dumps(layout)},
+        )
+    return writer.finish({"created-by": "icepuffin", "icepuffin.build-id": build_id})

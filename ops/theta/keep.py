@@ -1,0 +1,156 @@
+"""Finding the sketches per data file that earlier versions keep, and keeping those of this one."""
+
+import logging
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from ops.catalog import bind
+from ops.catalog.bind import Binding, DerivedVersion
+from ops.catalog.snapshots import table_name
+from ops.errors import IcepuffinError
+from ops.model import LiveFiles
+from ops.storage import Storage
+from ops.theta.columns import SketchedColumn
+from ops.theta.file_sketches import (
+    FileKey,
+    FileSketches,
+    FileSketchesReader,
+    file_key,
+    image_bytes,
+    within_budget,
+    write_file_sketches,
+)
+from puffin import PuffinReader
+from puffin.blobs.theta import ThetaSketch
+from puffin.errors import PuffinError
+
+logger = logging.getLogger(__name__)
+
+KIND = "theta-sketches"
+TAG = "theta_sketches"
+SIDE_TAG_AGE_MS = 7 * 24 * 3600 * 1000
+"""How long the sketches per file of an older snapshot (backfill) are kept for its neighbours."""
+_MOST_VERSIONS = 16
+"""How many versions' footers are read in search of a file."""
+
+
+class KeptSketches:
+    """The sketches per data file that earlier versions left, nearest version first."""
+
+    def __init__(self, readers: Sequence[FileSketchesReader], fields: Collection[int], note: str) -> None:
+        self._readers = readers
+        self._fields = frozenset(fields)
+        self.note = note
+
+    def field_ids(self) -> frozenset[int]:
+        """Columns that had a sketch at this snapshot or before it."""
+        return self._fields
+
+    def read(self, key: FileKey, columns: Sequence[SketchedColumn]) -> dict[int, ThetaSketch]:
+        """The known sketches of one file by field id, of columns whose type is still the same."""
+        found: dict[int, ThetaSketch] = {}
+        wanted = {(c.field_id, c.type) for c in columns}
+        for reader in self._readers:
+            if wanted & set(reader.columns(key)):
+                sketches = reader.read(key).columns
+                found |= {i: sketches[i, t] for i, t in wanted & sketches.keys()}
+                wanted -= sketches.keys()
+        return found
+
+
+def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
+    """What is kept, as seen from one snapshot. A version whose file is lost or broken is passed over, with a note."""
+    readers, fields, notes = [], set[int](), []
+    here = snapshot.sequence_number or 0
+    versions = sorted(
+        bind.versions(table, KIND, KIND), key=lambda v: (abs(_base_sequence(table, v) - here), -v.sequence_number)
+    )
+    for version in versions[:_MOST_VERSIONS]:
+        try:
+            reader = FileSketchesReader(PuffinReader(store.source(version.puffin_path)))
+        except (IcepuffinError, PuffinError) as error:
+            notes.append(f"the sketches per file of snapshot {version.base_snapshot_id} are lost: {error}")
+            logger.warning("%s: %s", table_name(table), notes[-1])
+            continue
+        readers.append(reader)
+        if _base_sequence(table, version) <= here:
+            fields |= reader.field_ids()
+    return KeptSketches(readers, fields, "; ".join(notes))
+
+
+def _base_sequence(table: Table, version: DerivedVersion) -> int:
+    base = table.metadata.snapshot_by_id(version.base_snapshot_id)
+    return (base.sequence_number if base else version.sequence_number) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of this version's sketches per data file."""
+
+    path: str | None
+    bytes_written: int
+    note: str
+
+
+def keep(
+    table: Table,
+    store: Storage,
+    snapshot: Snapshot,
+    live: LiveFiles,
+    sketches: Sequence[FileSketches],
+    budget_bytes: int,
+    build_id: str,
+) -> Kept:
+    """Write the sketches per file and bind them to the table. Where that fails the note says why: it is a cache."""
+    by_key = {s.key: s for s in sketches}
+    files = [f for f in live.files if file_key(f, live.location) in by_key]
+    sizes = {f.path: image_bytes(by_key[file_key(f, live.location)].columns.values()) for f in files}
+    chosen, left_out = within_budget(files, sizes, budget_bytes)
+    note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
+    if not chosen:
+        return Kept(None, 0, note)
+    path = f"{live.location.rstrip('/')}/metadata/theta-files-{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
+    with store.open_output(path) as sink:
+        info = write_file_sketches(
+            sink,
+            (by_key[file_key(f, live.location)] for f in chosen),
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=snapshot.sequence_number or 0,
+            build_id=build_id,
+        )
+    tag, expected = _tag_for(table, snapshot)
+    try:
+        bind.publish(
+            table,
+            Binding(
+                kind=KIND,
+                name=KIND,
+                tag=tag,
+                base_snapshot_id=snapshot.snapshot_id,
+                build_id=build_id,
+                puffin_path=path,
+                file_size=info.file_size,
+                footer_size=info.footer_size,
+                expected_ref=expected,
+                max_ref_age_ms=None if tag == TAG else SIDE_TAG_AGE_MS,
+            ),
+        )
+    except IcepuffinError as error:
+        store.delete(path)
+        logger.warning("%s: the sketches per file were not kept: %s", table_name(table), error)
+        return Kept(None, 0, f"the sketches per file were not kept: {error}")
+    return Kept(path, info.file_size, note)
+
+
+def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
+    """(tag, snapshot it must still point at): the main tag unless that holds a newer snapshot's sketches."""
+    tags = {tag: v for v in bind.versions(table, KIND, KIND) for tag in v.tags}
+    main = tags.get(TAG)
+    if main is None or _base_sequence(table, main) <= (snapshot.sequence_number or 0):
+        return TAG, main.derived_snapshot_id if main else None
+    side = f"{TAG}-{snapshot.snapshot_id}"
+    return side, tags[side].derived_snapshot_id if side in tags else None

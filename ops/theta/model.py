@@ -1,0 +1,72 @@
+"""What the theta room hands out: reports and statistics, small and frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """What a materialisation did."""
+
+    WRITTEN = "written"
+    CURRENT = "current"
+    """The slot already holds these sketches; nothing was written."""
+    NO_COLUMNS = "no columns"
+    """No column of the snapshot is to have a sketch."""
+    OFF = "off"
+    """Switched off by setting or by BODO_ENABLE_THETA_SKETCHES=0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaReport:
+    """One snapshot's sketches, and what they cost."""
+
+    table: str
+    snapshot_id: int
+    statistics_path: str | None
+    """The Puffin file in the snapshot's statistics slot; None when there is none."""
+    ndv: Mapping[str, int]
+    """Number of distinct values by column name, of our columns and of those that were merged in."""
+    fresh: bool
+    """Whether all of `ndv` was counted for this very snapshot."""
+    files_sketched: int
+    """Data files that were read."""
+    files_reused: int
+    """Live data files whose kept sketches, or whose part in an ancestor's sketch, served."""
+    bytes_written: int
+    seconds: float
+    outcome: Outcome
+    merged_columns: tuple[str, ...] = ()
+    """Columns whose sketch by another engine was in the slot and was kept."""
+    extended_columns: tuple[str, ...] = ()
+    """Columns for which an ancestor's sketch was united with the added files' alone."""
+    file_sketches_path: str | None = None
+    """The Puffin file that now keeps the sketches per data file; None where none was written."""
+    note: str = ""
+    """What could not be done, in words; empty when all was."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNdv:
+    """The number of distinct values of one column, and whether a planner may rely on it."""
+
+    column: str
+    field_id: int
+    ndv: int
+    fresh: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThetaStatistics:
+    """What the metadata of a table says about the distinct values of one of its snapshots."""
+
+    table: str
+    snapshot_id: int
+    entries: Mapping[str, ColumnNdv]
+    """By column name. From the snapshot's own slot, or else from its nearest ancestor's (then not fresh)."""
+    statistics_path: str | None
+
+    @property
+    def fresh(self) -> bool:
+        return bool(self.entries) and all(entry.fresh for entry in self.entries.values())

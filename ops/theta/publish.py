@@ -1,0 +1,48 @@
+"""Writing a snapshot's statistics file and registering it, beside what others left in the slot."""
+
+import logging
+import uuid
+from collections.abc import Sequence
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from ops.catalog.snapshots import find_snapshot, table_name
+from ops.catalog.statistics import find, register
+from ops.errors import IcepuffinError
+from ops.storage import Storage
+from ops.theta.slot import CarriedBlob, NewSketch, carried_over, statistics_file
+from puffin.errors import PuffinError
+
+logger = logging.getLogger(__name__)
+
+
+def publish(
+    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
+) -> tuple[int, tuple[CarriedBlob, ...], str]:
+    """(bytes written, what was carried over, note). Merges what is in the slot at this moment.
+
+    The slot has no compare-and-swap: a writer between our look and our commit is overwritten, and found missing by its
+    own next run, as ours is by the next `materialize_theta_sketches`.
+
+    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, and what the catalog raises. A
+    file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
+    """
+    name, snapshot_id = table_name(table), snapshot.snapshot_id
+    table.refresh()
+    find_snapshot(table, snapshot_id)
+    current = table.schema().field_ids
+    new = [sketch for sketch in sketches if sketch.field_id in current]
+    old, note = find(table, snapshot_id), ""
+    carried: tuple[CarriedBlob, ...] = ()
+    if old is not None:
+        try:
+            carried = carried_over(store, old, replaced={s.field_id for s in new}, current_fields=current)
+        except (IcepuffinError, PuffinError) as error:
+            note = f"the old statistics file could not be read and was replaced, not merged: {error}"
+            logger.warning("%s, snapshot %d: %s", name, snapshot_id, note)
+    path = f"{table.location().rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
+    data, info, listed = statistics_file(snapshot, new, carried)
+    store.create(path, data)
+    register(table, snapshot_id, path=path, file_size=info.file_size, footer_size=info.footer_size, blobs=listed)
+    return len(data), carried, note

@@ -1,0 +1,56 @@
+"""Reading NDVs from a table's metadata, with the rule of when one may be used."""
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+
+from ops.catalog.snapshots import find_snapshot, table_name
+from ops.catalog.statistics import find
+from ops.theta.ancestry import ancestors
+from ops.theta.model import ColumnNdv, ThetaStatistics
+from ops.theta.slot import listed_thetas
+
+
+def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
+    """The NDVs that the metadata holds for a snapshot; no file is read.
+
+    From the snapshot's own statistics slot, or else its nearest ancestor's that has any. An NDV is fresh, and only then
+    to be used by a planner, if it was counted for this very snapshot: its snapshot id and sequence number are the
+    snapshot's. Raises UnknownSnapshotError.
+    """
+    name, snapshot = table_name(table), find_snapshot(table, snapshot_id)
+    statistics = _nearest(table, snapshot)
+    entries = {}
+    for field_id, blob in listed_thetas(statistics).items():
+        column = table.schema().find_column_name(field_id)
+        ndv = ndv_property(blob)
+        if column is not None and ndv is not None:
+            fresh, why = _freshness(blob, snapshot)
+            entries[column] = ColumnNdv(column, field_id, ndv, fresh, why)
+    return ThetaStatistics(name, snapshot_id, entries, statistics.statistics_path if statistics else None)
+
+
+def ndv_property(blob: BlobMetadata) -> int | None:
+    """The `ndv` property as a number; None where it is absent or no number (Trino writes whole numbers as text)."""
+    try:
+        ndv = int(float((blob.properties or {})["ndv"]))
+    except (KeyError, ValueError, OverflowError):
+        return None
+    return ndv if ndv >= 0 else None
+
+
+def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
+    for candidate in (snapshot, *ancestors(table, snapshot)):
+        statistics = find(table, candidate.snapshot_id)
+        if listed_thetas(statistics):
+            return statistics
+    return None
+
+
+def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
+    if (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number):
+        return True, f"counted for snapshot {snapshot.snapshot_id}"
+    return False, (
+        f"counted for snapshot {blob.snapshot_id} (sequence number {blob.sequence_number}), "
+        f"not for {snapshot.snapshot_id} (sequence number {snapshot.sequence_number}); materialise the sketches again"
+    )

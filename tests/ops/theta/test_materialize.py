@@ -1,0 +1,309 @@
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.types import LongType
+
+from ops.catalog import bind
+from ops.catalog.statistics import find
+from ops.model import StorageConfig
+from ops.theta import Outcome, materialize_theta_sketches, read_ndv
+from ops.theta.keep import KIND, TAG
+from puffin import FileSource, PuffinReader
+from puffin.blobs.theta import decode
+from puffin.types import THETA_V1
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, rows
+
+CREATED = {"id", "name", "at", "price", "size"}
+
+
+def exact(table: Table, snapshot_id: int, columns: set[str]) -> dict[str, int]:
+    data = table.scan(snapshot_id=snapshot_id).to_arrow()
+    return {c: len(set(data[c].drop_null().to_pylist())) for c in columns}
+
+
+def materialize(table: Table, snapshot_id: int, runner: Any, **knobs: Any) -> Any:
+    return materialize_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **knobs)
+
+
+def local(path: str) -> Path:
+    return Path(path.removeprefix("file://"))
+
+
+def blobs_of(table: Table, snapshot_id: int) -> Mapping[int, Any]:
+    entry = find(table.refresh(), snapshot_id)
+    assert entry is not None
+    reader = PuffinReader(FileSource(local(entry.statistics_path)))
+    return {b.fields[0]: decode(reader.read_blob(b)) for b in reader.footer.of_type(THETA_V1)}
+
+
+def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    snapshot = append(table, 200, 900)
+    report = materialize(table, snapshot, runner)
+    assert report.outcome is Outcome.WRITTEN
+    assert report.ndv == exact(table, snapshot, CREATED)
+    assert report.fresh
+    assert (report.files_sketched, report.files_reused) == (2, 0)
+    assert report.bytes_written > 0
+    assert report.table == "db.t"
+    assert not report.note
+
+
+def test_the_entry_is_what_the_standard_asks_for(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 100)
+    report = materialize(table, snapshot, runner)
+    entry = find(table.refresh(), snapshot)
+    assert entry is not None
+    path = local(entry.statistics_path)
+    assert path.name.startswith(f"{snapshot}-")
+    assert path.suffix == ".stats"
+    assert path.parent.name == "metadata"
+    assert entry.file_size_in_bytes == path.stat().st_size
+    reader = PuffinReader(FileSource(path))
+    assert [b.compression_codec for b in reader.footer.blobs] == ["zstd"] * 5
+    for listed, stored in zip(entry.blob_metadata, reader.footer.blobs, strict=True):
+        assert listed.type == THETA_V1
+        assert listed.snapshot_id == stored.snapshot_id == snapshot
+        assert listed.sequence_number == stored.sequence_number == 1
+        assert tuple(listed.fields) == stored.fields
+        assert listed.properties == stored.properties
+        assert listed.properties is not None
+        assert int(listed.properties["ndv"]) == report.ndv[table.schema().find_column_name(listed.fields[0]) or ""]
+
+
+def test_an_increment_reads_only_the_added_file(table: Table, runner: ThreadlessRunner) -> None:
+    materialize(table, append(table, 0, 300), runner)
+    second = ThreadlessRunner()
+    snapshot = append(table, 250, 500)
+    report = materialize(table, snapshot, second)
+    assert (report.files_sketched, report.files_reused) == (1, 1)
+    assert len(second.files) == 1
+    assert report.ndv == exact(table, snapshot, CREATED)
+
+
+def test_a_second_run_writes_nothing(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 300)
+    first = materialize(table, snapshot, runner)
+    before = table.refresh().metadata_location
+    files = sorted(local(table.location()).rglob("*"))
+    again = materialize(table, snapshot, ThreadlessRunner())
+    assert again.outcome is Outcome.CURRENT
+    assert (again.files_sketched, again.bytes_written) == (0, 0)
+    assert (again.ndv, again.statistics_path, again.fresh) == (first.ndv, first.statistics_path, True)
+    assert table.refresh().metadata_location == before
+    assert sorted(local(table.location()).rglob("*")) == files
+
+
+def test_removed_files_are_subtracted_without_reading_anything(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    materialize(table, append(table, 1_000, 1_300), runner)
+    table.delete("id >= 1000")
+    snapshot, second = current(table), ThreadlessRunner()
+    report = materialize(table, snapshot, second)
+    assert report.files_sketched == 0
+    assert not second.tasks
+    assert report.ndv == exact(table, snapshot, CREATED)
+    assert report.ndv["id"] == 300
+
+
+def test_deleted_rows_do_not_count_and_only_their_file_is_read_again(table: Table, runner: ThreadlessRunner) -> None:
+    from ops.catalog.rowdeletes import append_position_deletes  # noqa: PLC0415
+
+    append(table, 0, 300)
+    materialize(table, append(table, 1_000, 1_300), runner)
+    path = next(task.file.file_path for task in table.scan(row_filter="id < 300").plan_files())
+    append_position_deletes(table, {path: list(range(100))})
+    snapshot, second = current(table), ThreadlessRunner()
+    report = materialize(table, snapshot, second)
+    assert second.files == {path}
+    assert (report.files_sketched, report.files_reused) == (1, 1)
+    assert report.ndv == exact(table, snapshot, CREATED)
+    assert report.ndv["id"] == 500
+
+
+def test_older_snapshots_in_any_order_cost_their_own_files_only(table: Table, runner: ThreadlessRunner) -> None:
+    snapshots = [append(table, 100 * i, 100 * i + 150) for i in range(4)]
+    table.overwrite(rows(5_000, 5_050))
+    snapshots.append(current(table))
+    read = {}
+    for i in (4, 1, 3, 0, 2):
+        each = ThreadlessRunner()
+        report = materialize(table, snapshots[i], each)
+        assert report.ndv == exact(table, snapshots[i], CREATED)
+        read[i] = len(each.files)
+    assert read == {4: 1, 1: 2, 3: 2, 0: 0, 2: 0}
+    assert current(table) == snapshots[-1]
+
+
+def test_main_and_its_history_are_untouched(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 100)
+    materialize(table, snapshot, runner)
+    assert current(table) == snapshot
+    versions = bind.versions(table, KIND, KIND)
+    assert [(v.base_snapshot_id, v.tags) for v in versions] == [(snapshot, (TAG,))]
+    assert len(table.scan().to_arrow()) == 100
+
+
+def test_floats_are_sketched_only_once_they_have_a_sketch(table: Table, runner: ThreadlessRunner) -> None:
+    first = append(table, 0, 100)
+    assert "weight" not in materialize(table, first, runner).ndv
+    named = materialize(table, first, runner, columns=["id", "weight"])
+    assert named.ndv["weight"] == 100
+    snapshot = append(table, 100, 150)
+    assert materialize(table, snapshot, runner).ndv == exact(table, snapshot, CREATED | {"weight"})
+
+
+def test_a_column_without_a_sketch_gets_none_on_an_increment(table: Table, runner: ThreadlessRunner) -> None:
+    materialize(table, append(table, 0, 100), runner, columns=["id", "name"])
+    assert set(materialize(table, append(table, 100, 150), runner).ndv) == {"id", "name"}
+
+
+def test_a_column_that_was_dropped_is_no_longer_listed(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 100)
+    materialize(table, snapshot, runner)
+    with table.update_schema() as update:
+        update.delete_column("size")
+    report = materialize(table, snapshot, runner)
+    assert report.outcome is Outcome.WRITTEN
+    assert report.files_sketched == 0
+    assert set(report.ndv) == CREATED - {"size"}
+    assert set(blobs_of(table, snapshot)) == {1, 2, 3, 4}
+
+
+def test_a_promoted_column_is_counted_anew_as_its_new_type(table: Table, runner: ThreadlessRunner) -> None:
+    materialize(table, append(table, 0, 100), runner)
+    with table.update_schema() as update:
+        update.update_column("size", LongType())
+    table.append(rows(90, 140).set_column(5, "size", pa.array([i % 80 for i in range(90, 140)], pa.int64())))
+    second = ThreadlessRunner()
+    snapshot = current(table)
+    report = materialize(table, snapshot, second)
+    assert report.ndv == exact(table, snapshot, CREATED)
+    assert len(second.files) == 2
+    assert {columns for task in second.tasks if (columns := tuple(i for i, _ in task.columns))} == {
+        (6,),
+        (1, 2, 3, 4, 6),
+    }
+
+
+def test_a_column_that_was_added_or_renamed_is_followed_by_field_id(table: Table, runner: ThreadlessRunner) -> None:
+    materialize(table, append(table, 0, 100), runner)
+    with table.update_schema() as update:
+        update.rename_column("name", "title")
+        update.add_column("note", LongType())
+    table.append(pa.table({"id": [7], "title": ["name-3"], "note": [5]}))
+    second = ThreadlessRunner()
+    report = materialize(table, current(table), second, columns=["title", "note"])
+    assert {c: report.ndv[c] for c in ("title", "note")} == {"title": 7, "note": 1}
+    assert materialize(table, current(table), second, columns=["title", "note"]).outcome is Outcome.CURRENT
+
+
+@pytest.mark.parametrize("value", ["0", "false", "OFF"])
+def test_bodos_switch_turns_it_off(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("BODO_ENABLE_THETA_SKETCHES", value)
+    snapshot = append(table, 0, 100)
+    report = materialize(table, snapshot, runner, enabled=True)
+    assert report.outcome is Outcome.OFF
+    assert (report.ndv, report.statistics_path, report.fresh) == ({}, None, False)
+    assert not table.refresh().metadata.statistics
+
+
+def test_our_own_setting_turns_it_off(table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BODO_ENABLE_THETA_SKETCHES", "1")
+    assert materialize(table, append(table, 0, 100), runner, enabled=False).outcome is Outcome.OFF
+    assert not runner.tasks
+
+
+def test_a_table_without_rows_has_no_distinct_values(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 10)
+    table.delete("id >= 0")
+    report = materialize(table, current(table), runner)
+    assert report.ndv == dict.fromkeys(CREATED, 0)
+    assert report.fresh
+
+
+def test_a_table_without_columns_to_sketch_is_left_alone(catalog: SqlCatalog, runner: ThreadlessRunner) -> None:
+    floats = catalog.create_table("db.floats", pa.schema([("x", pa.float64())]))
+    floats.append(pa.table({"x": [1.0, 2.0]}))
+    report = materialize(floats, current(floats), runner)
+    assert report.outcome is Outcome.NO_COLUMNS
+    assert report.ndv == {}
+
+
+def test_lost_kept_sketches_cost_a_recount_and_are_reported(table: Table, runner: ThreadlessRunner) -> None:
+    report = materialize(table, append(table, 0, 100), runner)
+    local(report.file_sketches_path).unlink()
+    local(report.statistics_path).unlink()
+    snapshot = append(table, 100, 150)
+    again = materialize(table, snapshot, runner)
+    assert again.ndv == exact(table, snapshot, CREATED)
+    assert again.files_sketched == 2
+    assert "are lost" in again.note
+
+
+def test_a_lost_statistics_file_is_written_again(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 100)
+    first = materialize(table, snapshot, runner)
+    local(first.statistics_path).unlink()
+    again = materialize(table, snapshot, ThreadlessRunner())
+    assert (again.outcome, again.files_sketched, again.ndv) == (Outcome.WRITTEN, 0, first.ndv)
+    assert "could not be read" in again.note
+
+
+def test_over_budget_the_largest_files_are_kept(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 2_000)
+    snapshot = append(table, 3_000, 3_010)
+    report = materialize(table, snapshot, runner, budget_bytes=40_600)
+    assert "1 files' sketches are over the budget" in report.note
+    table.append(rows(4_000, 4_010))
+    table.delete("id >= 3000 and id < 3010")
+    second = ThreadlessRunner()
+    assert materialize(table, current(table), second).ndv["id"] == 2_010
+    assert len(second.files) == 1
+
+
+def test_a_file_of_many_row_groups_is_cut_into_tasks(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.theta.materialize.PART_ROWS", 1_000)
+    with table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-limit": "500"})
+    snapshot = append(table, 0, 4_200)
+    seen: list[tuple[int, int]] = []
+    report = materialize(table, snapshot, runner, progress=lambda done, total: seen.append((done, total)))
+    assert [(t.part, t.parts) for t in runner.tasks] == [(i, 5) for i in range(5)]
+    assert seen == [(i, 5) for i in range(1, 6)]
+    assert report.files_sketched == 1
+    assert report.ndv["id"] == pytest.approx(4_200, rel=0.05)
+    assert report.ndv["name"] == 7
+
+
+def test_the_storage_settings_reach_the_tasks(table: Table, runner: ThreadlessRunner) -> None:
+    config = StorageConfig({"s3.region": "x"})
+    materialize_theta_sketches(table, append(table, 0, 10), runner=runner, storage=config)
+    assert [task.storage for task in runner.tasks] == [config]
+
+
+def test_ndvs_are_fresh_only_for_the_snapshot_that_they_were_counted_for(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    before = append(table, 0, 50)
+    assert read_ndv(table, before).entries == {}
+    first = append(table, 50, 100)
+    materialize(table, first, runner)
+    now = read_ndv(table, first)
+    assert now.fresh
+    assert {c: e.ndv for c, e in now.entries.items()} == exact(table, first, CREATED)
+    table.delete("id < 10")
+    later = read_ndv(table, current(table))
+    assert not later.fresh
+    assert not later.entries["id"].fresh
+    assert f"counted for snapshot {first}" in later.entries["id"].why
+    assert later.entries["id"].ndv == 100
