@@ -68,7 +68,7 @@ def _batches(task: SketchTask, storage: Storage) -> Iterator[Mapping[int, pa.Arr
             except pa.ArrowInvalid as error:
                 raise DataFileError(f"{task.file.path} is damaged: {error}") from error
             return
-    if task.part == 0:  # rows by position, or columns by name: the general reader takes the file as a whole
+    if task.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
         field_ids = [field_id for field_id, _ in task.columns]
         names = {field_id: str(task.schema.find_column_name(field_id)) for field_id in field_ids}
         for live in read_live(storage, task.file, task.schema, field_ids, batch_rows=BATCH_ROWS):
@@ -91,10 +91,14 @@ def _open(file: LiveFile, storage: Storage) -> pq.ParquetFile:
 def _column_names(parquet: pq.ParquetFile, task: SketchTask) -> dict[int, str] | None:
     """The file's own names of the task's columns; those that it lacks are null in every row and left out.
 
-    None where the file has no field ids, or a column that it lacks has a default: the general reader knows those.
+    Without any field ids (imported files) columns go by the schema's names, as in the general reader. None where a
+    column that the file lacks has a default: the general reader knows those.
     """
     found = {int(f.metadata[_FIELD_ID]): f.name for f in parquet.schema_arrow if _FIELD_ID in (f.metadata or {})}
+    if not found:
+        names = set(parquet.schema_arrow.names)
+        found = {field.field_id: field.name for field in task.schema.fields if field.name in names}
     wanted = [field_id for field_id, _ in task.columns]
-    if not found or any(i not in found and task.schema.find_field(i).initial_default is not None for i in wanted):
+    if any(i not in found and task.schema.find_field(i).initial_default is not None for i in wanted):
         return None
     return {field_id: found[field_id] for field_id in wanted if field_id in found}

@@ -1,0 +1,97 @@
+"""Our rows for a benchmark of theta sketching: `SYSTEMS` for a loop that times many systems alike.
+
+A system is a class with `start()` (not timed) and `many(columns) -> {column: (estimate, image or None)}` (timed).
+
+icepuffin         what the product runs: `materialize_theta_sketches` on an Iceberg table that holds the file, in the
+                  driver's threads. Both commits, the statistics file and the sketches per data file are in the time.
+icepuffin-count   only the reading, hashing and uniting of it.
+
+`start` registers the file with as many tables as there will be calls, since a second call on one table is a no-op.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+
+class Icepuffin:
+    """Theta sketches of a snapshot, from nothing to both commits."""
+
+    packages = ("icepuffin", "numba", "pyarrow", "pyiceberg")
+    kind = "theta"
+    one_pass = True
+    tables = 24
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+
+    def start(self) -> None:
+        """Load the code, make the tables, and warm the compiled kernels on the first rows."""
+        from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415
+
+        self.theta: Any = importlib.import_module("ops.theta")
+        self.model: Any = importlib.import_module("ops.model")
+        runner: Any = importlib.import_module("ops.spark.runner")
+        self.runner = runner.LocalRunner(self.spec["threads"])
+        folder = Path(self.spec["scratch"])
+        self.catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/wh")
+        self.catalog.create_namespace("db")
+        self.unused = [self._table(number) for number in range(self.tables)]
+
+    def _table(self, number: int) -> Any:
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        table = self.catalog.create_table(f"db.t{number}", pq.read_schema(self.spec["parquet"]))
+        table.add_files([self.spec["parquet"]])
+        return table
+
+    def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
+        """Materialise the sketches of some columns of a table that has none."""
+        table = self.unused.pop()
+        report = self.theta.materialize_theta_sketches(
+            table,
+            table.current_snapshot().snapshot_id,
+            runner=self.runner,
+            storage=self.model.StorageConfig({}),
+            columns=columns,
+        )
+        assert report.outcome == "written"
+        return {c: (float(report.ndv[c]), image) for c, image in self._images(table, report).items()}
+
+    def _images(self, table: Any, report: Any) -> dict[str, bytes]:
+        puffin: Any = importlib.import_module("puffin")
+        reader = puffin.PuffinReader(puffin.FileSource(report.statistics_path.removeprefix("file://")))
+        return {table.schema().find_column_name(b.fields[0]): reader.read_blob(b) for b in reader.footer.blobs}
+
+
+class IcepuffinCount(Icepuffin):
+    """Reading, hashing and uniting alone."""
+
+    tables = 1
+
+    def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
+        """Run the tasks of some columns, unite what they return; write nothing."""
+        materialize: Any = importlib.import_module("ops.theta.materialize")
+        live: Any = importlib.import_module("ops.catalog.live")
+        tasks: Any = importlib.import_module("ops.tasks.theta")
+        blob: Any = importlib.import_module("puffin.blobs.theta")
+        kernels: Any = importlib.import_module("ann_kernels.theta")
+        table = self.unused[0]
+        (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
+        schema = table.schema()
+        wanted = tuple((schema.find_field(c).field_id, str(schema.find_field(c).field_type)) for c in columns)
+        parts = -(-file.record_count // materialize.PART_ROWS)
+        todo = [
+            tasks.SketchTask(self.model.StorageConfig({}), file, schema, wanted, part, parts) for part in range(parts)
+        ]
+        results = self.runner.run(tasks.sketch_file, todo, label="count")
+        found: dict[str, tuple[float, bytes | None]] = {}
+        for i, column in enumerate(columns):
+            sketches = [blob.decode(result.images[i]) for result in results]
+            theta, hashes = kernels.union((s.theta, s.hashes) for s in sketches)
+            image = blob.encode(blob.ThetaSketch(theta, hashes))
+            found[column] = kernels.estimate(theta, len(hashes)), image
+        return found
+
+
+SYSTEMS = {"icepuffin": Icepuffin, "icepuffin-count": IcepuffinCount}
