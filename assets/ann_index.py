@@ -1,0 +1,87 @@
+"""One ANN index of one table: a version for each snapshot."""
+
+from typing import Any
+
+import dagster as dg
+from ops.index.definition import IndexDefinition
+
+from assets.metadata import from_report
+from assets.partitions import ONE_RUN_A_PARTITION, snapshot_partitions
+from assets.spec import TableSpec
+from ops.graphs.versions import index_snapshot
+from ops.resources import Catalogs, Engine
+
+
+def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
+    """`<table>/ann_index/<index>`, a partition a snapshot, with the recall that was measured before publication.
+
+    Whatever order partitions are materialised in, each costs its difference from the nearest version that exists.
+    """
+    key = spec.index_key(definition.name)
+
+    @dg.multi_asset(
+        name=f"ann_index_{spec.slug}_{definition.name.replace('.', '_')}",
+        specs=[
+            dg.AssetSpec(
+                key=key,
+                deps=[spec.key],
+                kinds={"python", "puffin"},
+                description=(
+                    f"Vamana graphs over column {definition.column} ({definition.metric}), tag ann_{definition.name}. "
+                    f"Published only with recall of at least {definition.target_recall:g}."
+                ),
+                metadata={
+                    "column": definition.column,
+                    "metric": str(definition.metric),
+                    "target recall": definition.target_recall,
+                },
+            )
+        ],
+        check_specs=[
+            dg.AssetCheckSpec(
+                "recall", asset=key, description="Recall against exact search, measured before the commit: the gate."
+            ),
+            dg.AssetCheckSpec(
+                "tombstones",
+                asset=key,
+                description="Share of dead nodes, against the ratio at which a shard is rebuilt.",
+            ),
+        ],
+        partitions_def=snapshot_partitions(spec),
+        backfill_policy=ONE_RUN_A_PARTITION,
+        group_name=spec.slug,
+        pool=spec.pool,
+        retry_policy=spec.retry_policy,
+    )
+    def ann_index(
+        context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
+    ) -> dg.MaterializeResult[Any]:
+        report = index_snapshot(
+            catalogs,
+            engine,
+            spec.catalog,
+            spec.identifier,
+            definition,
+            int(context.partition_key),
+            watched_ref=spec.watched_refs[0],
+            log=context.log.info,
+        )
+        return dg.MaterializeResult(
+            metadata=from_report(report),
+            data_version=dg.DataVersion(report.build_id),
+            check_results=[
+                dg.AssetCheckResult(
+                    check_name="recall",
+                    passed=report.recall >= definition.target_recall,
+                    metadata={"recall": report.recall, "target": definition.target_recall},
+                ),
+                dg.AssetCheckResult(
+                    check_name="tombstones",
+                    passed=report.tombstone_ratio <= definition.rebuild_ratio,
+                    severity=dg.AssetCheckSeverity.WARN,
+                    metadata={"tombstone ratio": report.tombstone_ratio, "rebuild at": definition.rebuild_ratio},
+                ),
+            ],
+        )
+
+    return ann_index

@@ -1,0 +1,76 @@
+"""Reports as Dagster metadata: numbers that the UI plots, ids as text, and one small picture."""
+
+import base64
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+MAX_KEYS = 90
+"""The UI plots no more than 100 labels of an asset."""
+_MAX_PLOTTED = 2**31 - 1
+
+
+def from_report(report: Any) -> dict[str, dg.MetadataValue[Any]]:
+    """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text."""
+    entries: dict[str, dg.MetadataValue[Any]] = {}
+    for field in dataclasses.fields(report):
+        _add(entries, field.name, getattr(report, field.name))
+    return dict(list(entries.items())[:MAX_KEYS])
+
+
+def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _add(entries, f"{name}/{key}", item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            _add(entries, f"{name}/{field.name}", getattr(value, field.name))
+    elif name.endswith("_id"):
+        entries[name] = dg.MetadataValue.text(str(value))
+    elif isinstance(value, bool):
+        entries[name] = dg.MetadataValue.bool(value)
+    elif isinstance(value, int | float):
+        entries[name] = _number(value)
+    elif isinstance(value, str | Path):
+        entries[name] = dg.MetadataValue.text(str(value))
+    elif isinstance(value, list | tuple):
+        entries[name] = dg.MetadataValue.text(", ".join(str(item) for item in value) or "none")
+
+
+def _number(value: float) -> dg.MetadataValue[Any]:
+    """What the UI plots; whole numbers past 32 bits lose nothing that a plot shows as float."""
+    is_small = isinstance(value, int) and value <= _MAX_PLOTTED
+    return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(float(value))
+
+
+def bar_chart(
+    title: str, labels: Sequence[str], values: Sequence[float], *, log: bool = False
+) -> dg.MetadataValue[Any]:
+    """A horizontal bar chart as an inline PNG of a few kilobytes, the value written beside each bar."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(6, 0.6 + 0.32 * len(labels)), dpi=80, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    bars = axes.barh(range(len(labels)), values, color="#4f43dd", height=0.7)
+    axes.bar_label(bars, labels=[f"{value:,.4g}" if value < 10 else f"{value:,.0f}" for value in values], padding=3)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
+    axes.margins(x=0.18)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    axes.set_xticks([])
+    if log and min(values, default=0) > 0:
+        axes.set_xscale("log")
+        axes.set_xticks([], minor=True)
+        axes.set_xticks([])
+    axes.set_title(title, loc="left", fontsize=10)
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    return dg.MetadataValue.md(f"![{title}](data:image/png;base64,{base64.b64encode(image.getvalue()).decode()})")

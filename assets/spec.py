@@ -1,0 +1,68 @@
+"""What the assets of one table are made from: names and policies, no connection."""
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from ops.index.definition import IndexDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """One table that is kept up to date, and what is derived from it."""
+
+    catalog: str
+    identifier: str
+    """`namespace.table`; the namespace may have several levels."""
+    indexes: tuple["IndexDefinition", ...] = ()
+    theta_sketches: bool = True
+    watched_refs: tuple[str, ...] = ("main",)
+    retries: int = 2
+    retry_delay_seconds: float = 30.0
+    max_freshness_lag: int = 1
+    """Data snapshots that the newest version may be behind before the freshness check warns."""
+    note: str = ""
+    """Something the UI should say about this table, such as why its properties could not be read."""
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return (self.catalog, *self.identifier.split("."))
+
+    @property
+    def slug(self) -> str:
+        """A name that Dagster takes for ops, jobs, sensors and pools."""
+        return re.sub(r"[^A-Za-z0-9]+", "_", "_".join(self.path))
+
+    @property
+    def key(self) -> dg.AssetKey:
+        return dg.AssetKey(list(self.path))
+
+    @property
+    def theta_key(self) -> dg.AssetKey:
+        return dg.AssetKey([*self.path, "theta_sketches"])
+
+    def index_key(self, index: str) -> dg.AssetKey:
+        return dg.AssetKey([*self.path, "ann_index", index])
+
+    @property
+    def derived_keys(self) -> tuple[dg.AssetKey, ...]:
+        theta = (self.theta_key,) if self.theta_sketches else ()
+        return (*theta, *(self.index_key(index.name) for index in self.indexes))
+
+    @property
+    def pool(self) -> str:
+        """Work on one table is done one piece at a time."""
+        return f"table_{self.slug}"
+
+    @property
+    def retry_policy(self) -> dg.RetryPolicy:
+        return dg.RetryPolicy(
+            max_retries=self.retries,
+            delay=self.retry_delay_seconds,
+            backoff=dg.Backoff.EXPONENTIAL,
+            jitter=dg.Jitter.PLUS_MINUS,
+        )

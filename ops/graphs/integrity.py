@@ -1,0 +1,59 @@
+"""Whether the file of an index version is what its routing blob says: every byte is read once."""
+
+import hashlib
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from ops.catalog.bind import DerivedVersion, tag_target, versions
+from ops.model import StorageConfig
+from ops.storage import StorageError, open_storage
+from puffin import PuffinReader
+from puffin.blobs import routing, shard
+from puffin.errors import PuffinError
+from puffin.types import ROUTING_V1, SHARD_V1
+
+
+@dataclass(frozen=True, slots=True)
+class Integrity:
+    """What the check read, and every fault that it found."""
+
+    path: str
+    bytes_read: int
+    shards: int
+    faults: tuple[str, ...]
+
+
+def tagged_version(table: Table, index: str) -> DerivedVersion | None:
+    """The version that tag `ann_<index>` points at."""
+    target = tag_target(table, f"ann_{index}")
+    return next((v for v in versions(table, "ann", index) if v.derived_snapshot_id == target), None)
+
+
+def check_integrity(version: DerivedVersion, storage: StorageConfig) -> Integrity:
+    """Read the file, compare each shard with its checksum, decode and validate it. One shard in memory at a time."""
+    faults: list[str] = []
+    read = shards = 0
+    try:
+        reader = PuffinReader(open_storage(version.puffin_path, storage).source(version.puffin_path))
+        blobs = reader.footer.blobs
+        known = routing.decode(reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1)))
+        shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]
+        if len(shard_blobs) != len(known.shards):
+            faults.append(f"{len(shard_blobs)} shard blobs, but the routing blob names {len(known.shards)}")
+        if known.base_snapshot_id != version.base_snapshot_id:
+            faults.append(f"made for snapshot {known.base_snapshot_id}, bound to {version.base_snapshot_id}")
+        for number, (blob, entry) in enumerate(zip(shard_blobs, known.shards, strict=False)):
+            data = reader.read_blob(blob)
+            read += len(data)
+            shards += 1
+            if hashlib.sha256(data).digest() != entry.sha256:
+                faults.append(f"shard {number} at {blob.offset}: the bytes are not those that were published")
+                continue
+            if shard.decode(data).count != entry.count:
+                faults.append(f"shard {number}: the node count is not the routing blob's")
+    except (PuffinError, StorageError) as error:
+        faults.append(f"{type(error).__name__}: {error}")
+    except StopIteration:
+        faults.append("no routing blob")
+    return Integrity(version.puffin_path, read, shards, tuple(faults))

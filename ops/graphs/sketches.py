@@ -1,0 +1,31 @@
+"""Give one snapshot its theta sketches."""
+
+from collections.abc import Callable
+
+from ops.graphs.rows import snapshot_rows
+from ops.resources import Catalogs, Engine
+from ops.theta import ThetaReport, materialize_theta_sketches
+
+Progress = Callable[[int, int], None]
+
+
+def sketch_snapshot(
+    catalogs: Catalogs,
+    engine: Engine,
+    catalog: str,
+    identifier: str,
+    snapshot_id: int,
+    *,
+    log: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> ThetaReport:
+    """Count, unite and register. Idempotent. Raises what the catalog, the store and the theta room raise."""
+    table = catalogs.table(catalog, identifier)
+    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    log(f"{identifier}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")
+    report = materialize_theta_sketches(
+        table, snapshot_id, runner=runner, storage=catalogs.storage(catalog), progress=progress
+    )
+    if report.note:
+        log(report.note)
+    return report

@@ -1,0 +1,35 @@
+"""Housekeeping of one table: worn shards, and files that no version needs."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from ops.graphs.rows import snapshot_rows
+from ops.index import collect_garbage, maintain
+from ops.index.definition import IndexDefinition
+from ops.index.report import GcReport, IndexReport
+from ops.resources import Catalogs, Engine
+
+
+def maintain_indexes(
+    catalogs: Catalogs,
+    engine: Engine,
+    catalog: str,
+    identifier: str,
+    definition: IndexDefinition,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> IndexReport | None:
+    """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
+    table = catalogs.table(catalog, identifier)
+    rows = snapshot_rows(table, table.metadata.current_snapshot_id or 0)
+    return maintain(table, definition, runner=engine.runner(rows), storage=catalogs.storage(catalog), progress=progress)
+
+
+def collect(
+    catalogs: Catalogs, catalog: str, identifier: str, *, grace_hours: float, dry_run: bool = False
+) -> GcReport:
+    """Delete our own files that no metadata references and that are older than the grace period."""
+    table = catalogs.table(catalog, identifier)
+    return collect_garbage(
+        table, storage=catalogs.storage(catalog), grace=timedelta(hours=grace_hours), dry_run=dry_run
+    )

@@ -1,0 +1,48 @@
+"""Give one snapshot its version of one index."""
+
+from collections.abc import Callable
+
+from pyiceberg.table import Table
+
+from ops.graphs.rows import snapshot_rows
+from ops.index import create, list_definitions, materialize_index
+from ops.index.definition import IndexDefinition
+from ops.index.report import IndexReport
+from ops.resources import Catalogs, Engine
+
+Progress = Callable[[int, int], None]
+
+
+def index_snapshot(
+    catalogs: Catalogs,
+    engine: Engine,
+    catalog: str,
+    identifier: str,
+    definition: IndexDefinition,
+    snapshot_id: int,
+    *,
+    watched_ref: str = "main",
+    log: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Build, refresh, reuse, or move the tag: whichever is due. Idempotent by build id; gated before the commit."""
+    table = catalogs.table(catalog, identifier)
+    ensure_defined(table, definition)
+    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    log(f"{identifier}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
+    return materialize_index(
+        table,
+        definition,
+        snapshot_id,
+        runner=runner,
+        storage=catalogs.storage(catalog),
+        watched_ref=watched_ref,
+        progress=progress,
+    )
+
+
+def ensure_defined(table: Table, definition: IndexDefinition) -> None:
+    """Write a definition of the settings to the table's properties, so that every reader finds it there."""
+    known = {item.name for item in list_definitions(table)}
+    if definition.name not in known:
+        create(table, definition)

@@ -1,0 +1,120 @@
+"""Dagster resources: the catalogs, and where heavy work runs.
+
+Both are plain objects, not `ConfigurableResource`s: what is configurable in Dagster is stored with each run and shown
+in the UI, and these hold secrets. The run process builds them again from the settings.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+
+from ops.catalog.connect import CatalogUnavailableError, open_catalog
+from ops.errors import IcepuffinError
+from ops.model import StorageConfig
+
+if TYPE_CHECKING:
+    from ops.spark.runner import TaskRunner
+
+
+class CatalogUnreachableError(CatalogUnavailableError):
+    """The catalog was opened before and does not answer now."""
+
+
+class TableMissingError(IcepuffinError):
+    """The catalog answers, and has no such table."""
+
+
+class Catalogs:
+    """The Iceberg catalogs of the settings, opened when first used."""
+
+    def __init__(self, properties: Mapping[str, Mapping[str, str]]) -> None:
+        self._properties = {name: dict(items) for name, items in properties.items()}
+        self._opened: dict[str, Catalog] = {}
+
+    def __repr__(self) -> str:
+        return f"Catalogs({', '.join(sorted(self._properties))})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._properties)
+
+    def catalog(self, name: str) -> Catalog:
+        """Open `name`. Raises CatalogUnavailableError, which says what to check."""
+        if name not in self._properties:
+            raise IcepuffinError(
+                f"no catalog '{name}' in the settings; there is: {', '.join(sorted(self._properties))}"
+            )
+        if name not in self._opened:
+            self._opened[name] = open_catalog(name, self._properties[name])
+        return self._opened[name]
+
+    def table(self, catalog: str, identifier: str) -> Table:
+        """Load `namespace.table`, fresh from the catalog. Raises TableMissingError or CatalogUnavailableError."""
+        try:
+            return self.catalog(catalog).load_table(identifier)
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            raise TableMissingError(
+                f"{catalog}: there is no table {identifier}; check the name, or create the table and try again"
+            ) from error
+        except IcepuffinError:
+            raise
+        except Exception as error:
+            self._opened.pop(catalog, None)
+            raise self._unreachable(catalog, error) from error
+
+    def storage(self, catalog: str) -> StorageConfig:
+        """How the files of the catalog's tables are reached."""
+        return StorageConfig(self._properties[catalog])
+
+    def _unreachable(self, name: str, error: Exception) -> CatalogUnreachableError:
+        first_line = (str(error).splitlines() or ["no message"])[0]
+        for key, value in self._properties[name].items():
+            if key not in {"type", "warehouse"} and len(value) > 3:
+                first_line = first_line.replace(value, f"<{key}>")
+        return CatalogUnreachableError(
+            f"catalog '{name}' does not answer ({type(error).__name__}: {first_line}); "
+            f"check that it runs and that [catalogs.{name}] is right. Nothing was changed"
+        )
+
+
+class Engine:
+    """Where tasks run: threads of this process for small tables, Spark for the rest.
+
+    `spark_conf` holds `spark.master` or `spark.remote` and everything else of the session; empty = never Spark.
+    A table of fewer than `driver_only_rows` rows is built in this process: a Spark job would only add its start-up.
+    """
+
+    def __init__(self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int) -> None:
+        self._spark_conf = dict(spark_conf)
+        self.threads = threads
+        self.driver_only_rows = driver_only_rows
+
+    def __repr__(self) -> str:
+        where = self._spark_conf.get("spark.remote") or self._spark_conf.get("spark.master") or "this process only"
+        return f"Engine({where}, {self.threads} threads, driver only under {self.driver_only_rows} rows)"
+
+    def uses_spark(self, rows: int) -> bool:
+        return bool(self._spark_conf) and rows >= self.driver_only_rows
+
+    def runner(self, rows: int) -> "TaskRunner":
+        """The runner for a table of `rows` rows. Starts the Spark session when it is first needed, and no sooner."""
+        from ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415  pyspark only where it is used
+
+        if self.uses_spark(rows):
+            return SparkRunner(self._session)
+        return LocalRunner(self.threads)
+
+    @cached_property
+    def _session(self) -> Any:
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
+
+        # Executors take `python3` from PATH unless told otherwise; speculation would write attempts in vain.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
+        return LazyPySparkResource(spark_config=conf).spark_session

@@ -1,0 +1,91 @@
+"""The command `icepuffin`. Only click is imported here; each command imports what it uses when it runs."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestration.cli.session import Session
+
+_COMMANDS = {
+    "demo": ("orchestration.cli.demo", "Make a table with a history, index every snapshot, search it."),
+    "index": ("orchestration.cli.index", "Create, list, show and drop ANN indexes."),
+    "refresh": ("orchestration.cli.refresh", "Make the sketches and index versions of a snapshot now."),
+    "search": ("orchestration.cli.search", "Find the nearest rows to a row or a vector."),
+    "stats": ("orchestration.cli.stats", "Show the distinct values of each column, and the index versions."),
+    "sensor-tick": ("orchestration.cli.ticking", "Do once what the sensor does, and the runs it asks for."),
+    "gc": ("orchestration.cli.gc", "Delete index files that no version needs."),
+    "ui": ("orchestration.cli.ui", "Say how to start the Dagster UI on this instance, or start it."),
+}
+
+
+class _Lazy(click.Group):
+    """Names and one-line helps are known; modules are imported for the command that runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _ = _COMMANDS[cmd_name]
+        command: click.Command = import_module(module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.command(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Settings: icepuffin.toml in the current folder, or --dir, --settings, ICEPUFFIN_SETTINGS.",
+)
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder that holds icepuffin.toml.")
+@click.option("--settings", type=click.Path(path_type=Path), help="Settings file. [default: ./icepuffin.toml]")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(package_name="icepuffin")
+@click.pass_context
+def group(ctx: click.Context, directory: Path | None, settings: Path | None, *, debug: bool) -> None:
+    """Theta sketches and vector indexes for every snapshot of an Iceberg table.
+
+    \b
+    Examples:
+      icepuffin demo --dir demo-data
+      cd demo-data
+      icepuffin search demo.packages --index embedding --like-id 42 -k 10
+      icepuffin stats demo.packages --json
+    """
+    ctx.obj = Session(directory=directory, settings_path=settings, debug=debug)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line. An expected error is one line on stderr and exit code 1 (2 for wrong usage)."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        group.main(args=given, prog_name="icepuffin", standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if "--debug" in given:
+            raise
+        click.echo(f"error: {_one_line(error)}", err=True)
+        sys.exit(1)
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    from ops.errors import IcepuffinError  # noqa: PLC0415  only where something went wrong
+
+    text = " ".join(str(error).split())
+    if isinstance(error, IcepuffinError | ValueError):
+        return text
+    return f"{type(error).__name__}: {text or 'no message'} (--debug shows where)"

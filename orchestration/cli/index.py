@@ -1,0 +1,194 @@
+"""`icepuffin index create | list | show | drop`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestration.cli.session import Session, located, print_json
+
+table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
+catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
+
+
+@click.group("index")
+def command() -> None:
+    """Create, list, show and drop ANN indexes.
+
+    \b
+    Example:
+      icepuffin index create demo.packages --name embedding --column embedding --metric cosine
+    """
+
+
+@command.command("create")
+@table_argument
+@catalog_option
+@click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
+@click.option("--column", required=True, help="The vector column: a list of float, double or half.")
+@click.option("--metric", type=click.Choice(["l2", "cosine", "ip"]), default="cosine", show_default=True)
+@click.option(
+    "--max-degree", type=int, default=64, show_default=True, help="R: edges a node. More: larger, better recall."
+)
+@click.option(
+    "--search-list", type=int, default=100, show_default=True, help="L of the build. More: slower, better graph."
+)
+@click.option("--alpha", type=float, default=1.2, show_default=True, help="How long the edges are that pruning keeps.")
+@click.option("--pq-m", type=int, default=48, show_default=True, help="Bytes a vector in the shard.")
+@click.option("--vectors", type=click.Choice(["none", "f32", "f16"]), default="none", show_default=True)
+@click.option("--shards", type=int, help="[default: as few as the size allows]")
+@click.option("--target-recall", type=float, default=0.9, show_default=True, help="Under it nothing is published.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@json_option
+@located
+@click.pass_obj
+def create_index(
+    session: Session,
+    /,
+    table: str,
+    catalog: str | None,
+    directory: Path | None,
+    settings: Path | None,
+    *,
+    as_json: bool,
+    **definition: Any,
+) -> None:
+    """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.
+
+    \b
+    Example:
+      icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
+    """
+    from ops.index.definition import IndexDefinition  # noqa: PLC0415
+
+    from ops.index import create  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    made = IndexDefinition(**definition)
+    create(loaded, made)
+    if as_json:
+        print_json(dataclasses.asdict(made))
+        return
+    session.console.print(
+        f"index [bold]{made.name}[/] on {table}({made.column}) is defined. Build it with: icepuffin refresh {table}\n"
+        "A running Dagster shows it after 'Reload' on its Deployment page."
+    )
+
+
+@command.command("list")
+@table_argument
+@catalog_option
+@json_option
+@located
+@click.pass_obj
+def list_indexes(
+    session: Session, table: str, catalog: str | None, directory: Path | None, settings: Path | None, *, as_json: bool
+) -> None:
+    """List the indexes of a table and how many versions each has."""
+    from ops.catalog.bind import versions  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    found = [
+        {**dataclasses.asdict(item), "versions": len(versions(loaded, "ann", item.name))}
+        for item in session.spec(catalog, table).indexes
+    ]
+    if as_json:
+        print_json(found)
+        return
+    _print_table(
+        session, f"indexes of {table}", ("name", "column", "metric", "vectors", "target_recall", "versions"), found
+    )
+
+
+@command.command("show")
+@table_argument
+@click.argument("name")
+@catalog_option
+@json_option
+@located
+@click.pass_obj
+def show_index(
+    session: Session,
+    table: str,
+    name: str,
+    catalog: str | None,
+    directory: Path | None,
+    settings: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Show an index: its definition and its versions, newest last."""
+    from ops.catalog.bind import versions  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    definition = _definition(session, catalog, table, name)
+    found: list[dict[str, Any]] = [
+        {
+            "base_snapshot_id": str(version.base_snapshot_id),
+            "index_snapshot_id": str(version.derived_snapshot_id),
+            "build_id": version.build_id,
+            "tags": list(version.tags),
+            "puffin_path": version.puffin_path,
+            "timestamp_ms": version.timestamp_ms,
+        }
+        for version in versions(loaded, "ann", name)
+    ]
+    if as_json:
+        print_json({"definition": dataclasses.asdict(definition), "versions": found})
+        return
+    for key, value in dataclasses.asdict(definition).items():
+        session.console.print(f"{key:>16}  {value}", highlight=False)
+    rows = [{**item, "build_id": item["build_id"][:12], "tags": " ".join(item["tags"])} for item in found]
+    _print_table(session, "versions", ("base_snapshot_id", "index_snapshot_id", "build_id", "tags"), rows)
+
+
+@command.command("drop")
+@table_argument
+@click.argument("name")
+@catalog_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@located
+@click.pass_obj
+def drop_index(
+    session: Session,
+    table: str,
+    name: str,
+    catalog: str | None,
+    directory: Path | None,
+    settings: Path | None,
+    *,
+    yes: bool,
+) -> None:
+    """Drop an index: its definition and its tags. The files go when their snapshots expire."""
+    from ops.index import drop  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    _definition(session, catalog, table, name)
+    if not yes:
+        click.confirm(f"Drop index {name} of {table}? Searches will be exact scans", abort=True)
+    drop(loaded, name)
+    session.console.print(f"index {name} of {table} is dropped")
+
+
+def _definition(session: Session, catalog: str | None, table: str, name: str) -> Any:
+    defined = session.spec(catalog, table).indexes
+    for item in defined:
+        if item.name == name:
+            return item
+    names = ", ".join(item.name for item in defined) or "none"
+    raise click.ClickException(f"{table} has no index '{name}'; it has: {names}")
+
+
+def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    shown = Table(*columns, title=title)
+    for row in rows:
+        shown.add_row(*(str(row[column]) for column in columns))
+    session.console.print(shown)

@@ -1,0 +1,78 @@
+"""`icepuffin refresh`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestration.cli.index import catalog_option, json_option, table_argument
+from orchestration.cli.session import Session, located, print_json
+
+
+@click.command("refresh")
+@table_argument
+@catalog_option
+@click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
+@click.option(
+    "--index", "index", help="Only this index, and no sketches. [default: all of the table, and the sketches]"
+)
+@json_option
+@located
+@click.pass_obj
+def command(
+    session: Session,
+    table: str,
+    catalog: str | None,
+    snapshot: str | None,
+    index: str | None,
+    directory: Path | None,
+    settings: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Make the sketches and index versions of one snapshot now, without Dagster.
+
+    What exists is found and not made again; the rest costs its difference from the nearest version.
+
+    \b
+    Examples:
+      icepuffin refresh demo.packages
+      icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
+    """
+    from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
+    from ops.graphs.sketches import sketch_snapshot  # noqa: PLC0415
+    from ops.graphs.versions import index_snapshot  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    spec = session.spec(catalog, table)
+    loaded = session.catalogs.table(spec.catalog, table)
+    snapshot_id = resolve_snapshot(loaded, snapshot or spec.watched_refs[0]).snapshot_id
+    chosen = [item for item in spec.indexes if index in (None, item.name)]
+    if index is not None and not chosen:
+        raise click.ClickException(f"{table} has no index '{index}'; see: icepuffin index list {table}")
+    reports: dict[str, Any] = {}
+    with session.progress(quiet=as_json) as bars:
+        if spec.theta_sketches and index is None:
+            reports["theta_sketches"] = sketch_snapshot(
+                session.catalogs, session.engine, spec.catalog, table, snapshot_id, progress=bars("theta sketches")
+            )
+        for item in chosen:
+            reports[item.name] = index_snapshot(
+                session.catalogs,
+                session.engine,
+                spec.catalog,
+                table,
+                item,
+                snapshot_id,
+                watched_ref=spec.watched_refs[0],
+                progress=bars(f"index {item.name}"),
+            )
+    told = {name: dataclasses.asdict(report) for name, report in reports.items()}
+    if as_json:
+        print_json({"table": table, "snapshot_id": str(snapshot_id), **told})
+        return
+    for name, report in told.items():
+        session.console.rule(f"{name}, snapshot {snapshot_id}", align="left")
+        for key, value in report.items():
+            session.console.print(f"{key:>20}  {value}", highlight=False)

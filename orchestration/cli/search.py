@@ -1,0 +1,188 @@
+"""`icepuffin search`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestration.cli.index import catalog_option, json_option, table_argument
+from orchestration.cli.session import Session, located, print_json
+
+if TYPE_CHECKING:
+    from ops.index.definition import IndexDefinition
+
+
+@click.command("search")
+@table_argument
+@catalog_option
+@click.option("--index", "index", help="[default: the table's only index]")
+@click.option("--like-id", help="Search with the vector of the row that has this id. The row itself is rank 1.")
+@click.option("--id-column", default="id", show_default=True)
+@click.option("--vector", help="A JSON list of numbers.")
+@click.option(
+    "--query-file", type=click.Path(exists=True, path_type=Path), help="A .npy of f32[queries, dims], or a JSON list."
+)
+@click.option("-k", "k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows a query.")
+@click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
+@click.option("--where", help="Only rows that match, such as \"section = 'database'\". Exact over the matching rows.")
+@click.option("--exact", is_flag=True, help="Compare with every row; no index.")
+@click.option(
+    "--search-list", type=int, help="L of the beam search. More: slower, better recall. [default: the index's]"
+)
+@click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
+@json_option
+@located
+@click.pass_obj
+def command(
+    session: Session,
+    /,
+    table: str,
+    catalog: str | None,
+    index: str | None,
+    k: int,
+    snapshot: str | None,
+    directory: Path | None,
+    settings: Path | None,
+    *,
+    as_json: bool,
+    **query: Any,
+) -> None:
+    """Find the nearest rows to a row or a vector, in the table as it is or as it was.
+
+    The answer says how it was found: by the snapshot's own index version, by the nearest version and a scan of the rows
+    that it lacks, or by an exact scan.
+
+    \b
+    Examples:
+      icepuffin search demo.packages --index embedding --like-id 42 -k 10
+      icepuffin search demo.packages --like-id 42 --snapshot 6170229538723520381 --json
+      icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
+    """
+    from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
+    from ops.graphs import queries  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    definition = _definition(session, catalog, table, index)
+    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    snapshot_id = resolve_snapshot(loaded, snapshot).snapshot_id
+    vectors = _vectors(loaded, definition.column, snapshot_id, query)
+    nested = queries.vector_columns(loaded)
+    names = [field.name for field in loaded.schema().fields if field.name not in nested]
+    columns = tuple(query["columns"].split(",")) if query["columns"] else tuple(names)
+    unknown = set(columns) - {field.name for field in loaded.schema().fields}
+    if unknown:
+        raise click.ClickException(f"{table} has no column '{min(unknown)}'")
+    answer = _search(session, loaded, definition, vectors, k, snapshot_id, columns, query)
+    told = {"table": table, "index": definition.name, "column": definition.column, "k": k, **answer}
+    if as_json:
+        print_json(told)
+        return
+    _show(session, told)
+
+
+def _definition(session: Session, catalog: str | None, table: str, index: str | None) -> "IndexDefinition":
+    defined = session.spec(catalog, table).indexes
+    names = ", ".join(item.name for item in defined) or "none"
+    chosen = [item for item in defined if index in (None, item.name)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if index is None and defined:
+        raise click.ClickException(f"{table} has several indexes ({names}); choose one with --index")
+    hint = f"make one with: icepuffin index create {table} --name NAME --column COLUMN"
+    raise click.ClickException(f"{table} has no index '{index or ''}'; it has: {names}. {hint}")
+
+
+def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -> Any:
+    import numpy as np  # noqa: PLC0415
+
+    from ops.graphs.queries import vector_of_row  # noqa: PLC0415
+
+    given = [name for name in ("like_id", "vector", "query_file") if query[name] is not None]
+    if len(given) != 1:
+        raise click.UsageError("give one of --like-id, --vector and --query-file")
+    if query["like_id"] is not None:
+        return vector_of_row(table, column, query["like_id"], id_column=query["id_column"], snapshot_id=snapshot_id)
+    try:
+        if query["vector"] is not None:
+            found = np.asarray(json.loads(query["vector"]), np.float32)
+        elif query["query_file"].suffix == ".npy":
+            found = np.load(query["query_file"], allow_pickle=False).astype(np.float32)
+        else:
+            found = np.asarray(json.loads(query["query_file"].read_text(encoding="utf-8")), np.float32)
+    except (ValueError, TypeError) as error:
+        raise click.ClickException(
+            f"the query is no vector: {error}; give a JSON list of numbers, or a .npy file"
+        ) from error
+    return np.ascontiguousarray(np.atleast_2d(found))
+
+
+def _search(
+    session: Session,
+    table: Any,
+    definition: "IndexDefinition",
+    vectors: Any,
+    k: int,
+    snapshot_id: int,
+    columns: tuple[str, ...],
+    query: dict[str, Any],
+) -> dict[str, Any]:
+    from ann_kernels.metric import Metric  # noqa: PLC0415
+    from ops.graphs.queries import filtered_search, held_texts  # noqa: PLC0415
+    from ops.probe import exact_search, open_index  # noqa: PLC0415
+
+    storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
+    metric = Metric.parse(str(definition.metric))
+    threads = session.settings.thread_count
+    if query["where"]:
+        rows = filtered_search(
+            table,
+            definition.column,
+            metric,
+            vectors,
+            k,
+            where=query["where"],
+            snapshot_id=snapshot_id,
+            columns=columns,
+            threads=threads,
+        )
+        return {
+            "snapshot_id": str(snapshot_id),
+            "coverage": "exact-scan",
+            "where": query["where"],
+            "results": held_texts(rows),
+        }
+    if query["exact"]:
+        found = exact_search(
+            table, definition.column, metric, vectors, k, snapshot=snapshot_id, storage=storage, columns=columns
+        )
+    else:
+        reader = open_index(table, definition.name, snapshot=snapshot_id, storage=storage, threads=threads)
+        found = reader.search(vectors, k, search_list=query["search_list"], columns=columns)
+    return {
+        "snapshot_id": str(found.snapshot_id),
+        "coverage": str(found.coverage),
+        "index_snapshot_id": _text(found.index_snapshot_id),
+        "base_snapshot_id": _text(found.base_snapshot_id),
+        "results": held_texts(found.rows),
+    }
+
+
+def _text(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _show(session: Session, told: dict[str, Any]) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    results = told["results"]
+    title = f"{told['table']} at snapshot {told['snapshot_id']}: {told['coverage']}"
+    if not results:
+        session.console.print(f"{title}: no rows")
+        return
+    several = results[-1]["query"] > 0
+    columns = [name for name in results[0] if several or name != "query"]
+    shown = Table(*columns, title=title)
+    for row in results:
+        shown.add_row(*(format(row[name], ".4f") if name == "distance" else str(row[name])[:60] for name in columns))
+    session.console.print(shown)

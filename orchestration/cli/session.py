@@ -1,0 +1,129 @@
+"""What every command needs: the settings, the table that was named, a console. Loaded when first asked for."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from assets.spec import TableSpec
+    from ops.resources import Catalogs, Engine
+    from orchestration.settings import Settings, TableSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """One invocation of the command line."""
+
+    directory: Path | None = None
+    settings_path: Path | None = None
+    debug: bool = False
+
+    def at(self, directory: Path | None, settings: Path | None) -> "Session":
+        """The same session with the options of a command over those of the group."""
+        if directory is None and settings is None:
+            return self
+        return replace(self, directory=directory or self.directory, settings_path=settings or self.settings_path)
+
+    @cached_property
+    def settings_file(self) -> Path:
+        from orchestration.settings import find  # noqa: PLC0415
+
+        return find(self.settings_path, self.directory).resolve()
+
+    @cached_property
+    def settings(self) -> "Settings":
+        from orchestration.settings import load  # noqa: PLC0415
+
+        return load(self.settings_file)
+
+    @cached_property
+    def catalogs(self) -> "Catalogs":
+        from ops.resources import Catalogs  # noqa: PLC0415
+
+        return Catalogs({name: item.properties for name, item in self.settings.catalogs.items()})
+
+    @cached_property
+    def engine(self) -> "Engine":
+        from orchestration.definitions import engine_of  # noqa: PLC0415
+
+        return engine_of(self.settings)
+
+    @cached_property
+    def console(self) -> "Console":
+        from rich.console import Console  # noqa: PLC0415
+
+        return Console()
+
+    def catalog_name(self, catalog: str | None, table: str) -> str:
+        """The catalog that was named; else that of the table in the settings; else the first."""
+        if catalog is not None:
+            return catalog
+        of_table = [item.catalog for item in self.settings.tables.values() if item.name == table]
+        return of_table[0] if of_table else next(iter(self.settings.catalogs))
+
+    def table_settings(self, catalog: str | None, table: str) -> "TableSettings":
+        """The settings of a table; the defaults for one that is not in the file."""
+        from orchestration.settings import TableSettings  # noqa: PLC0415
+
+        name = self.catalog_name(catalog, table)
+        known = [item for item in self.settings.tables.values() if (item.catalog, item.name) == (name, table)]
+        return known[0] if known else TableSettings(catalog=name, name=table)
+
+    def spec(self, catalog: str | None, table: str) -> "TableSpec":
+        from orchestration.discovery import table_spec  # noqa: PLC0415
+
+        return table_spec(self.table_settings(catalog, table), self.catalogs)
+
+    @contextmanager
+    def progress(self, *, quiet: bool) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+        """Progress bars on stderr: `bars(label)` gives a callback of (done, total). None are shown when quiet."""
+        if quiet:
+            yield lambda _: lambda _done, _total: None
+            return
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+
+            def bar(label: str) -> Callable[[int, int], None]:
+                task = shown.add_task(label, total=None)
+                return lambda done, total: shown.update(task, completed=done, total=total)
+
+            yield bar
+
+
+def located(function: F) -> F:
+    """`--dir`, `--settings` and `--catalog` after the command as well as before it."""
+    options = (
+        click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder that holds icepuffin.toml."),
+        click.option("--settings", "settings", type=click.Path(path_type=Path), help="Settings file."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout. What is no JSON type becomes text."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)

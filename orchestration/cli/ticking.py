@@ -1,0 +1,72 @@
+"""`icepuffin sensor-tick`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestration.cli.index import json_option
+from orchestration.cli.session import Session, located, print_json
+
+
+@click.command("sensor-tick")
+@click.option("--dry-run", is_flag=True, help="Only say which snapshots are due; record nothing, run nothing.")
+@json_option
+@located
+@click.pass_obj
+def command(session: Session, directory: Path | None, settings: Path | None, *, dry_run: bool, as_json: bool) -> None:
+    """Look at every table of the settings once, as the Dagster sensor does, and run what is due in this process.
+
+    Events and runs are written to the Dagster instance of the settings, where the UI shows them.
+
+    \b
+    Examples:
+      icepuffin sensor-tick
+      icepuffin sensor-tick --dry-run --json
+    """
+    from orchestration.instance import home_of, open_instance  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    home = home_of(session.settings, session.settings_file)
+    with open_instance(home) as instance:
+        told, failed = _dry(session, instance) if dry_run else _tick(session, instance, quiet=as_json)
+    if as_json:
+        print_json(told)
+    if failed:
+        sys.exit(1)
+
+
+def _dry(session: Session, instance: Any) -> tuple[list[dict[str, Any]], bool]:
+    from orchestration.ticks import due  # noqa: PLC0415
+
+    told = [{"table": item.table, "due": list(item.plan.request)} for item in due(session.settings, instance)]
+    return told, False
+
+
+def _tick(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
+    from orchestration.ticks import TickedRun, tick  # noqa: PLC0415
+
+    told: list[dict[str, Any]] = []
+    failed = False
+    for event in tick(session.settings, instance):
+        if isinstance(event, TickedRun):
+            failed |= not event.succeeded
+            told[-1]["runs"].append(
+                {
+                    "snapshot_id": event.snapshot_id,
+                    "run_id": event.run_id,
+                    "succeeded": event.succeeded,
+                    "error": event.message,
+                }
+            )
+            text = "done" if event.succeeded else f"[red]failed[/]: {event.message}"
+            line = f"  snapshot {event.snapshot_id}: {text}"
+        else:
+            told.append(
+                {"table": event.table, "new": list(event.plan.add), "dropped": list(event.plan.drop), "runs": []}
+            )
+            line = f"[bold]{event.table}[/]: {len(event.plan.add)} new snapshots, {len(event.plan.request)} runs due"
+        if not quiet:
+            session.console.print(line, highlight=False)
+    return told, failed

@@ -1,0 +1,39 @@
+"""`icepuffin ui`."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from orchestration.cli.session import Session, located
+
+
+@click.command("ui")
+@click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C.")
+@click.option("--port", default=3000, show_default=True, help="On 127.0.0.1.")
+@located
+@click.pass_obj
+def command(session: Session, directory: Path | None, settings: Path | None, *, start: bool, port: int) -> None:
+    """Say how to open the Dagster UI on this instance, or start it.
+
+    \b
+    Example:
+      icepuffin ui --start
+    """
+    from orchestration.instance import home_of, prepare_home  # noqa: PLC0415
+    from orchestration.settings import PATH_VARIABLE  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    home = prepare_home(home_of(session.settings, session.settings_file))
+    environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}
+    dagster = Path(sys.executable).with_name("dagster")
+    arguments = [str(dagster), "dev", "-m", "orchestration.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    if start:
+        os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
+    told = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])
+    click.echo(
+        f"Start it with:\n  {told}\nor: icepuffin ui --start\nThen open http://127.0.0.1:{port}/asset-groups : "
+        "choose an asset, 'Partitions' for its snapshots, "
+        "'Materialize' to backfill any of them; 'Automation' starts the sensor."
+    )

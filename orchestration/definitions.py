@@ -1,0 +1,74 @@
+"""Everything that Dagster loads. Reads settings and table properties; starts no JVM."""
+
+import dagster as dg
+
+from assets.ann_index import ann_index_asset
+from assets.checks import freshness_check, integrity_check
+from assets.spec import TableSpec
+from assets.tables import table_asset
+from assets.theta_sketches import theta_sketches_asset
+from ops.resources import Catalogs, Engine
+from orchestration.discovery import table_spec
+from orchestration.jobs import maintenance_job, refresh_job
+from orchestration.schedules import schedules
+from orchestration.sensors import snapshot_sensor
+from orchestration.settings import RetentionSettings, Settings, SparkSettings, TableSettings, load
+
+
+def catalogs_of(settings: Settings) -> Catalogs:
+    return Catalogs({name: catalog.properties for name, catalog in settings.catalogs.items()})
+
+
+def engine_of(settings: Settings) -> Engine:
+    return Engine(
+        spark_conf=spark_conf(settings.spark),
+        threads=settings.thread_count,
+        driver_only_rows=settings.spark.driver_only_rows,
+    )
+
+
+def spark_conf(spark: SparkSettings) -> dict[str, str]:
+    """Connect where a remote is set, else the master; neither = this process alone."""
+    if spark.remote:
+        return {"spark.remote": spark.remote, **spark.conf}
+    return {"spark.master": spark.master, **spark.conf} if spark.master else {}
+
+
+def build(settings: Settings) -> dg.Definitions:
+    """The definitions of every table of the settings."""
+    catalogs = catalogs_of(settings)
+    parts = [
+        table_definitions(table_spec(table, catalogs), table, settings.retention) for table in settings.tables.values()
+    ]
+    return dg.Definitions.merge(
+        dg.Definitions(
+            resources={"catalogs": catalogs, "engine": engine_of(settings)}, executor=dg.in_process_executor
+        ),
+        *parts,
+    )
+
+
+def table_definitions(spec: TableSpec, table: TableSettings, retention: RetentionSettings) -> dg.Definitions:
+    """Assets, checks, jobs, sensor and schedules of one table."""
+    assets: list[dg.AssetSpec | dg.AssetsDefinition] = [table_asset(spec)]
+    if spec.theta_sketches:
+        assets.append(theta_sketches_asset(spec))
+    assets += [ann_index_asset(spec, index) for index in spec.indexes]
+    checks = [check(spec, index) for index in spec.indexes for check in (freshness_check, integrity_check)]
+    maintenance = maintenance_job(spec, table, retention)
+    if not spec.derived_keys:
+        return dg.Definitions(assets=assets, jobs=[maintenance])
+    refresh = refresh_job(spec)
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=checks,
+        jobs=[refresh, maintenance],
+        sensors=[snapshot_sensor(spec, table, refresh)],
+        schedules=list(schedules(spec, table, refresh, maintenance)),
+    )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """The entry point that workspace.yaml and `dg` name."""
+    return build(load())

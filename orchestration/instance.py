@@ -1,0 +1,48 @@
+"""A Dagster instance in a folder, for the demo, the command line and a laptop. Clusters have `deploy/dagster.yaml`."""
+
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from orchestration.settings import Settings
+
+DAGSTER_YAML = """\
+# Written by icepuffin when the folder was empty; yours to change.
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+concurrency:
+  pools:
+    default_limit: 1    # one piece of work a table at a time
+    granularity: run
+  runs:
+    max_concurrent_runs: 2
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 300
+  max_resume_run_attempts: 0
+"""
+
+
+def home_of(settings: Settings, settings_file: Path) -> Path:
+    """Where the instance lives: the settings' `dagster_home`, else DAGSTER_HOME, else a folder beside the file."""
+    if settings.dagster_home is not None:
+        return (settings_file.parent / settings.dagster_home).resolve()
+    named = os.environ.get("DAGSTER_HOME")
+    return Path(named) if named else (settings_file.parent / "dagster_home").resolve()
+
+
+def prepare_home(home: Path) -> Path:
+    """Make the folder, with a `dagster.yaml` where there is none."""
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / "dagster.yaml"
+    if not file.exists():
+        file.write_text(DAGSTER_YAML, encoding="utf-8")
+    return home
+
+
+def open_instance(home: Path) -> dg.DagsterInstance:
+    """The instance in `home`, made if need be. Use as a context manager: it holds threads and connections."""
+    return dg.DagsterInstance.from_config(str(prepare_home(home)))

@@ -1,0 +1,58 @@
+"""The jobs of one table: make what belongs to a snapshot, and keep house."""
+
+import dagster as dg
+
+from assets.partitions import snapshot_partitions
+from assets.spec import TableSpec
+from ops.graphs.upkeep import collect, maintain_indexes
+from ops.resources import Catalogs, Engine
+from orchestration.facts import TABLE_TAG
+from orchestration.settings import RetentionSettings, TableSettings
+
+
+def refresh_job(spec: TableSpec) -> dg.UnresolvedAssetJobDefinition:
+    """Sketches and every index of one snapshot. In one process: a process an op would start a JVM each."""
+    return dg.define_asset_job(
+        name=f"refresh_{spec.slug}",
+        selection=dg.AssetSelection.assets(*spec.derived_keys),
+        partitions_def=snapshot_partitions(spec),
+        executor_def=dg.in_process_executor,
+        tags={TABLE_TAG: "/".join(spec.path)},
+        description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
+    )
+
+
+def maintenance_job(spec: TableSpec, settings: TableSettings, retention: RetentionSettings) -> dg.JobDefinition:
+    """Rebuild shards that are too full of tombstones, then delete what no version needs."""
+
+    @dg.op(
+        name=f"rebuild_worn_shards_{spec.slug}", pool=spec.pool, retry_policy=spec.retry_policy, out=dg.Out(dg.Nothing)
+    )
+    def rebuild(
+        context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
+    ) -> None:
+        for definition in spec.indexes:
+            report = maintain_indexes(catalogs, engine, spec.catalog, spec.identifier, definition)
+            context.log.info("%s: %s", definition.name, report)
+
+    @dg.op(
+        name=f"sweep_{spec.slug}",
+        pool=spec.pool,
+        retry_policy=spec.retry_policy,
+        ins={"after": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+    )
+    def sweep(context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> None:
+        report = collect(catalogs, spec.catalog, spec.identifier, grace_hours=retention.garbage_grace_hours)
+        context.log.info(str(report))
+
+    @dg.job(
+        name=f"maintain_{spec.slug}",
+        executor_def=dg.in_process_executor,
+        tags={TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(settings.max_runtime_seconds)},
+        description=f"Rebuild worn shards of {spec.identifier} and sweep files that nothing needs.",
+    )
+    def maintain() -> None:
+        sweep(rebuild())
+
+    return maintain

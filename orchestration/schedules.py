@@ -1,0 +1,69 @@
+"""Schedules of one table: the newest snapshot nightly, whatever the sensor did; housekeeping weekly."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.partitions import partitions_name
+from assets.spec import TableSpec
+from ops.errors import IcepuffinError
+from ops.resources import Catalogs
+from orchestration.facts import run_tags, table_materialization, watched_snapshots
+from orchestration.settings import TableSettings
+
+
+def schedules(
+    spec: TableSpec, settings: TableSettings, refresh: dg.UnresolvedAssetJobDefinition, maintenance: dg.JobDefinition
+) -> Iterator[dg.ScheduleDefinition]:
+    """Those that the settings name; they run only where `schedules_running` says so or the UI starts them."""
+    running = settings.schedules_running
+    status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
+    if settings.nightly and spec.derived_keys:
+        yield _nightly(spec, settings, refresh, status)
+    if settings.maintenance:
+        yield dg.ScheduleDefinition(
+            name=f"maintain_{spec.slug}_schedule",
+            job=maintenance,
+            cron_schedule=settings.maintenance,
+            default_status=status,
+        )
+
+
+def _nightly(
+    spec: TableSpec,
+    settings: TableSettings,
+    refresh: dg.UnresolvedAssetJobDefinition,
+    status: dg.DefaultScheduleStatus,
+) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=f"nightly_{spec.slug}",
+        job=refresh,
+        cron_schedule=settings.nightly or "",
+        default_status=status,
+        description="The newest snapshot of each watched ref: finds what is finished, mends what failed or was lost.",
+    )
+    def nightly(
+        context: dg.ScheduleEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
+    ) -> dg.SkipReason | list[dg.RunRequest]:
+        try:
+            table = catalogs.table(spec.catalog, spec.identifier)
+        except IcepuffinError as error:
+            return dg.SkipReason(str(error))
+        heads = [item for item in watched_snapshots(table, spec.watched_refs) if item.is_head]
+        if not heads:
+            return dg.SkipReason(f"{spec.identifier} has no snapshot yet")
+        known = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
+        for item in heads:
+            if item.key not in known:
+                context.instance.report_runless_asset_event(table_materialization(spec, table, item.key))
+        context.instance.add_dynamic_partitions(partitions_name(spec), [item.key for item in heads])
+        return [
+            dg.RunRequest(
+                run_key=f"nightly:{context.scheduled_execution_time:%Y-%m-%dT%H:%M}:{item.key}",
+                partition_key=item.key,
+                tags=run_tags(spec, item.key, settings.max_runtime_seconds),
+            )
+            for item in heads
+        ]
+
+    return nightly

@@ -1,0 +1,74 @@
+"""A sensor a table: sees new snapshots on the watched refs, adds them as partitions, requests their runs."""
+
+import dagster as dg
+
+from assets.partitions import snapshot_partitions
+from assets.spec import TableSpec
+from ops.errors import IcepuffinError
+from ops.resources import Catalogs
+from orchestration import watch
+from orchestration.facts import gather, run_tags, table_materialization
+from orchestration.settings import TableSettings
+
+
+def snapshot_sensor(
+    spec: TableSpec, settings: TableSettings, job: dg.UnresolvedAssetJobDefinition
+) -> dg.SensorDefinition:
+    """Looks at metadata only. A catalog that does not answer is a skipped tick that says so; the cursor stays."""
+
+    @dg.sensor(
+        name=f"watch_{spec.slug}",
+        job=job,
+        minimum_interval_seconds=settings.sensor_interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
+        description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; {settings.snapshots}.",
+    )
+    def watch_table(
+        context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
+    ) -> dg.SensorResult | dg.SkipReason:
+        try:
+            table = catalogs.table(spec.catalog, spec.identifier)
+        except IcepuffinError as error:
+            return dg.SkipReason(str(error))
+        uuid = str(table.metadata.table_uuid)
+        cursor = watch.Cursor.parse(context.cursor, uuid)
+        plan = watch.plan(
+            gather(context.instance, spec, table),
+            cursor,
+            policy=settings.snapshots,
+            limit=settings.snapshots_per_tick,
+        )
+        requests = [_request(spec, settings, uuid, key) for key in plan.request]
+        if plan.returned_to and spec.derived_keys:
+            requests.append(_request(spec, settings, uuid, plan.returned_to, plan.cursor.returns))
+        if plan.waiting:
+            context.log.info("%s snapshots wait for the next tick", plan.waiting)
+        partitions = snapshot_partitions(spec)
+        changes: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+        if plan.add:
+            changes.append(partitions.build_add_request(list(plan.add)))
+        if plan.drop:
+            changes.append(partitions.build_delete_request(list(plan.drop)))
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else _nothing(plan),
+            cursor=plan.cursor.text(),
+            dynamic_partitions_requests=changes,
+            asset_events=[table_materialization(spec, table, key) for key in plan.record],
+        )
+
+    return watch_table
+
+
+def _request(spec: TableSpec, settings: TableSettings, uuid: str, key: str, returns: int = 0) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=watch.run_key(uuid, key, returns),
+        partition_key=key,
+        tags=run_tags(spec, key, settings.max_runtime_seconds),
+    )
+
+
+def _nothing(plan: watch.Plan) -> str:
+    if plan.waiting:
+        return f"a run of this table is in flight; {plan.waiting} snapshots wait for it"
+    return "no snapshot that was not seen before"

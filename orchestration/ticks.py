@@ -1,0 +1,112 @@
+"""One look at every table without a daemon: what the sensor would do, and the runs it asks for, in this process."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import dagster as dg
+from pyiceberg.table import Table
+
+from assets.partitions import partitions_name
+from assets.spec import TableSpec
+from ops.resources import Catalogs
+from orchestration import watch
+from orchestration.definitions import build, catalogs_of
+from orchestration.discovery import table_spec
+from orchestration.facts import gather, run_tags, table_materialization
+from orchestration.settings import Settings, TableSettings
+
+_CURSOR = "icepuffin/tick/"
+
+
+@dataclass(frozen=True, slots=True)
+class TickedRun:
+    """A run that a look asked for, and how it ended."""
+
+    table: str
+    snapshot_id: str
+    run_id: str
+    succeeded: bool
+    message: str
+    """Of the first failure; empty when the run succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """What one look at one table found."""
+
+    table: str
+    plan: watch.Plan
+
+
+def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult]:
+    """What a tick would find in each table. Changes nothing."""
+    catalogs = catalogs_of(settings)
+    for table in settings.tables.values():
+        spec = table_spec(table, catalogs)
+        plan, _ = _planned(instance, spec, table, catalogs)
+        yield TickResult("/".join(spec.path), plan)
+
+
+def _planned(
+    instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs
+) -> tuple[watch.Plan, Table]:
+    loaded = catalogs.table(spec.catalog, spec.identifier)
+    stored = instance.daemon_cursor_storage.get_cursor_values({_CURSOR + spec.slug}).get(_CURSOR + spec.slug)
+    cursor = watch.Cursor.parse(stored, str(loaded.metadata.table_uuid))
+    facts = gather(instance, spec, loaded)
+    return watch.plan(facts, cursor, policy=table.snapshots, limit=table.snapshots_per_tick), loaded
+
+
+def look(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs) -> TickResult:
+    """Record new snapshots, add and drop partitions, and say which runs are due. Runs nothing.
+
+    The cursor moves with `finish`, so that a look that is cut off is made again.
+    """
+    plan, loaded = _planned(instance, spec, table, catalogs)
+    for key in plan.record:
+        instance.report_runless_asset_event(table_materialization(spec, loaded, key))
+    if plan.add:
+        instance.add_dynamic_partitions(partitions_name(spec), list(plan.add))
+    for key in plan.drop:
+        instance.delete_dynamic_partition(partitions_name(spec), key)
+    return TickResult("/".join(spec.path), plan)
+
+
+def finish(instance: dg.DagsterInstance, spec: TableSpec, plan: watch.Plan) -> None:
+    """Remember that the plan was carried out."""
+    instance.daemon_cursor_storage.set_cursor_values({_CURSOR + spec.slug: plan.cursor.text()})
+
+
+def run_partition(
+    instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, table: TableSettings, key: str
+) -> TickedRun:
+    """The refresh job for one snapshot, in this process. A failure is a result, and is in the instance."""
+    job = definitions.resolve_job_def(f"refresh_{spec.slug}")
+    result = job.execute_in_process(
+        instance=instance,
+        partition_key=key,
+        tags=run_tags(spec, key, table.max_runtime_seconds),
+        raise_on_error=False,
+    )
+    failures = [event for event in result.all_events if event.is_step_failure]
+    message = ""
+    if failures:
+        error = failures[0].step_failure_data.error
+        while error is not None and error.cause is not None:
+            error = error.cause
+        message = error.message.strip() if error is not None else "failed; see the run in the UI"
+    return TickedRun("/".join(spec.path), key, result.run_id, result.success, message)
+
+
+def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult | TickedRun]:
+    """Look at every table and do the runs that are due, oldest snapshot first. Yields each thing as it is done."""
+    catalogs = catalogs_of(settings)
+    definitions = build(settings)
+    for table in settings.tables.values():
+        spec = table_spec(table, catalogs)
+        found = look(instance, spec, table, catalogs)
+        yield found
+        due = [*found.plan.request, *([found.plan.returned_to] if found.plan.returned_to else [])]
+        for key in due if spec.derived_keys else []:
+            yield run_partition(instance, definitions, spec, table, key)
+        finish(instance, spec, found.plan)
