@@ -1,0 +1,79 @@
+"""Product quantization: a vector as m bytes. Source: Jégou et al., Product Quantization for Nearest Neighbor Search."""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from ann_kernels import kmeans
+from ann_kernels.errors import DimensionError, KernelError
+
+CODEWORDS = 256
+_TRAINING_ROWS = 65_536
+
+
+def choose_m(dims: int, wanted: int = 48) -> int:
+    """The largest number of sub-quantizers that divides `dims` and is at most `wanted`."""
+    if dims < 1 or wanted < 1:
+        raise KernelError(f"{dims} dimensions cannot be cut into {wanted} parts")
+    return max(m for m in range(1, min(dims, wanted) + 1) if dims % m == 0)
+
+
+def train_pq(
+    sample: npt.NDArray[np.float32], m: int, *, seed: int, threads: int = 1, iterations: int = 10
+) -> npt.NDArray[np.float32]:
+    """Codebook f32[m, 256, D / m] of sample f32[N, D]. Raises DimensionError where m does not divide D."""
+    dims = sample.shape[1]
+    if dims % m:
+        raise DimensionError(f"{m} sub-quantizers do not divide {dims} dimensions")
+    width = dims // m
+    rng = np.random.default_rng(seed)
+    if len(sample) > _TRAINING_ROWS:
+        sample = sample[np.sort(rng.choice(len(sample), _TRAINING_ROWS, replace=False))]
+    codebook = np.empty((m, CODEWORDS, width), np.float32)
+    for part in range(m):
+        piece = np.ascontiguousarray(sample[:, part * width : (part + 1) * width])
+        codebook[part] = kmeans.train(piece, CODEWORDS, seed=seed + part, iterations=iterations, threads=threads)
+    return codebook
+
+
+def encode_pq(
+    vectors: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32], *, threads: int = 1
+) -> npt.NDArray[np.uint8]:
+    """Codes u8[N, m]: for each part, the nearest codeword."""
+    m, _, width = codebook.shape
+    if vectors.shape[1] != m * width:
+        raise DimensionError(f"vectors have {vectors.shape[1]} dimensions, the codebook {m * width}")
+    codes = np.empty((len(vectors), m), np.uint8)
+    for part in range(m):
+        piece = np.ascontiguousarray(vectors[:, part * width : (part + 1) * width])
+        codes[:, part] = kmeans.assign(piece, codebook[part], threads=threads)[0]
+    return codes
+
+
+def decode_pq(codes: npt.NDArray[np.uint8], codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The vectors f32[N, D] that the codes stand for."""
+    parts = np.arange(codebook.shape[0])
+    return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), -1))
+
+
+def distance_tables(
+    queries: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32], *, inner_product: bool
+) -> npt.NDArray[np.float32]:
+    """f32[Q, m, 256]: what each codeword adds to the squared distance (or to - dot) of each query."""
+    m, _, width = codebook.shape
+    parts = queries.reshape(len(queries), m, width)
+    dots = np.einsum("qmw,mcw->qmc", parts, codebook)
+    if inner_product:
+        return np.ascontiguousarray(-dots)
+    own = np.einsum("mcw,mcw->mc", codebook, codebook)
+    theirs = np.einsum("qmw,qmw->qm", parts, parts)
+    return np.ascontiguousarray(own[None] + theirs[:, :, None] - 2 * dots)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def table_distance(table, codes, node):  # type: ignore[no-untyped-def]
+    """Asymmetric distance of one code by one query's table f32[m, 256]."""
+    total = np.float32(0)
+    for part in range(table.shape[0]):
+        total += table[part, codes[node, part]]
+    return total
