@@ -1,11 +1,12 @@
-"""One set of partitions a table: its data snapshots, by id, in the order in which they were committed."""
+"""One set of partitions a table: its data snapshots, by id, in the order in which they were committed.
+
+No asset sets a backfill policy: a run a partition is Dagster's default, and a run over several would copy one result's
+metadata to all of them.
+"""
 
 import dagster as dg
 
 from assets.spec import TableSpec
-
-ONE_RUN_A_PARTITION = dg.BackfillPolicy.multi_run(max_partitions_per_run=1)
-"""A run over several partitions would copy one result's metadata to all of them."""
 
 
 def partitions_name(spec: TableSpec) -> str:

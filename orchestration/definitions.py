@@ -9,7 +9,7 @@ from assets.tables import table_asset
 from assets.theta_sketches import theta_sketches_asset
 from ops.resources import Catalogs, Engine
 from orchestration.discovery import table_spec
-from orchestration.jobs import maintenance_job, refresh_job
+from orchestration.jobs import maintenance_job, refresh_job, verify_job
 from orchestration.schedules import schedules
 from orchestration.sensors import snapshot_sensor
 from orchestration.settings import RetentionSettings, Settings, SparkSettings, TableSettings, load
@@ -59,12 +59,13 @@ def table_definitions(spec: TableSpec, table: TableSettings, retention: Retentio
     if not spec.derived_keys:
         return dg.Definitions(assets=assets, jobs=[maintenance])
     refresh = refresh_job(spec)
+    verify = verify_job(spec) if spec.indexes else None
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
-        jobs=[refresh, maintenance],
+        jobs=[refresh, maintenance, *([verify] if verify else [])],
         sensors=[snapshot_sensor(spec, table, refresh)],
-        schedules=list(schedules(spec, table, refresh, maintenance)),
+        schedules=list(schedules(spec, table, refresh, maintenance, verify)),
     )
 
 

@@ -1,6 +1,7 @@
 """The jobs of one table: make what belongs to a snapshot, and keep house."""
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
@@ -10,15 +11,35 @@ from orchestration.facts import TABLE_TAG
 from orchestration.settings import RetentionSettings, TableSettings
 
 
-def refresh_job(spec: TableSpec) -> dg.UnresolvedAssetJobDefinition:
+def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     """Sketches and every index of one snapshot. In one process: a process an op would start a JVM each."""
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
-        selection=dg.AssetSelection.assets(*spec.derived_keys),
+        selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
         partitions_def=snapshot_partitions(spec),
         executor_def=dg.in_process_executor,
         tags={TABLE_TAG: "/".join(spec.path)},
         description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
+    )
+
+
+def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+    """The checks that read whole index files, and how far behind the indexes are."""
+    freshness = dg.AssetSelection.checks(
+        *(dg.AssetCheckKey(spec.index_key(index.name), "freshness") for index in spec.indexes)
+    )
+    return dg.define_asset_job(
+        name=f"verify_{spec.slug}",
+        selection=_whole_file_checks(spec) | freshness,
+        executor_def=dg.in_process_executor,
+        tags={TABLE_TAG: "/".join(spec.path)},
+        description=f"Are the index files of {spec.identifier} whole, and how far behind are they?",
+    )
+
+
+def _whole_file_checks(spec: TableSpec) -> dg.AssetSelection:
+    return dg.AssetSelection.checks(
+        *(dg.AssetCheckKey(spec.index_key(index.name), "integrity") for index in spec.indexes)
     )
 
 

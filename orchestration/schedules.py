@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
@@ -13,7 +14,11 @@ from orchestration.settings import TableSettings
 
 
 def schedules(
-    spec: TableSpec, settings: TableSettings, refresh: dg.UnresolvedAssetJobDefinition, maintenance: dg.JobDefinition
+    spec: TableSpec,
+    settings: TableSettings,
+    refresh: UnresolvedAssetJobDefinition,
+    maintenance: dg.JobDefinition,
+    verify: UnresolvedAssetJobDefinition | None,
 ) -> Iterator[dg.ScheduleDefinition]:
     """Those that the settings name; they run only where `schedules_running` says so or the UI starts them."""
     running = settings.schedules_running
@@ -27,12 +32,19 @@ def schedules(
             cron_schedule=settings.maintenance,
             default_status=status,
         )
+    if settings.maintenance and verify is not None:
+        yield dg.ScheduleDefinition(
+            name=f"verify_{spec.slug}_schedule",
+            job=verify,
+            cron_schedule=settings.maintenance,
+            default_status=status,
+        )
 
 
 def _nightly(
     spec: TableSpec,
     settings: TableSettings,
-    refresh: dg.UnresolvedAssetJobDefinition,
+    refresh: UnresolvedAssetJobDefinition,
     status: dg.DefaultScheduleStatus,
 ) -> dg.ScheduleDefinition:
     @dg.schedule(

@@ -1,6 +1,7 @@
 """A sensor a table: sees new snapshots on the watched refs, adds them as partitions, requests their runs."""
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
@@ -11,9 +12,7 @@ from orchestration.facts import gather, run_tags, table_materialization
 from orchestration.settings import TableSettings
 
 
-def snapshot_sensor(
-    spec: TableSpec, settings: TableSettings, job: dg.UnresolvedAssetJobDefinition
-) -> dg.SensorDefinition:
+def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Looks at metadata only. A catalog that does not answer is a skipped tick that says so; the cursor stays."""
 
     @dg.sensor(

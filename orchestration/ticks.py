@@ -16,6 +16,8 @@ from orchestration.facts import gather, run_tags, table_materialization
 from orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+"""The instance keeps every event; the terminal belongs to the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def run_partition(
         instance=instance,
         partition_key=key,
         tags=run_tags(spec, key, table.max_runtime_seconds),
+        run_config=_QUIET,
         raise_on_error=False,
     )
     failures = [event for event in result.all_events if event.is_step_failure]

@@ -46,10 +46,10 @@ class _Lazy(click.Group):
 )
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder that holds icepuffin.toml.")
 @click.option("--settings", type=click.Path(path_type=Path), help="Settings file. [default: ./icepuffin.toml]")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option("--debug", is_flag=True, help="Show tracebacks; works after a command as well.")
 @click.version_option(package_name="icepuffin")
 @click.pass_context
-def group(ctx: click.Context, directory: Path | None, settings: Path | None, *, debug: bool) -> None:
+def group(ctx: click.Context, directory: Path | None, settings: Path | None, **_: Any) -> None:
     """Theta sketches and vector indexes for every snapshot of an Iceberg table.
 
     \b
@@ -59,14 +59,14 @@ def group(ctx: click.Context, directory: Path | None, settings: Path | None, *, 
       icepuffin search demo.packages --index embedding --like-id 42 -k 10
       icepuffin stats demo.packages --json
     """
-    ctx.obj = Session(directory=directory, settings_path=settings, debug=debug)
+    ctx.obj = Session(directory=directory, settings_path=settings)
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line. An expected error is one line on stderr and exit code 1 (2 for wrong usage)."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        group.main(args=given, prog_name="icepuffin", standalone_mode=False)
+        group.main(args=[item for item in given if item != "--debug"], prog_name="icepuffin", standalone_mode=False)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except click.Abort:

@@ -26,7 +26,6 @@ class Session:
 
     directory: Path | None = None
     settings_path: Path | None = None
-    debug: bool = False
 
     def at(self, directory: Path | None, settings: Path | None) -> "Session":
         """The same session with the options of a command over those of the group."""
