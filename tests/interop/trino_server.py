@@ -1,0 +1,133 @@
+"""A single-node Trino on loopback, for the opt-in tests.
+
+Needs `TRINO_HOME` (a folder with `trino-server-core-*/lib` and `plugins/iceberg`, from the Maven artifacts
+io.trino:trino-server-core:476:tar.gz and io.trino:trino-iceberg:476:zip) and `TRINO_JAVA_HOME` (a JDK newer than 17).
+Its catalog `lake` keeps its tables in files under the given folder; other engines' tables come by `register_table`.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START_SECONDS = 180
+JVM = (
+    "-server",
+    "-Xmx1500M",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=256M",
+    "-Djdk.attach.allowAttachSelf=true",
+    "-Djdk.nio.maxCachedBufferSize=2000000",
+    "-Dfile.encoding=UTF-8",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+class TrinoServer:
+    """Starts on construction; `close` ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        home, java = os.environ.get("TRINO_HOME"), os.environ.get("TRINO_JAVA_HOME")
+        if not home or not java:
+            pytest.skip("set TRINO_HOME and TRINO_JAVA_HOME to run the Trino tests (see tests/interop/trino_server.py)")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._log = folder / "trino.log"
+        node = {"node.environment": "test", "node.id": "n1", "node.data-dir": f"{folder}/data"}
+        node |= {"node.internal-address": "127.0.0.1", "node.bind-ip": "127.0.0.1"}
+        self._write(folder / "etc" / "config.properties", self._config(folder))
+        self._write(folder / "etc" / "catalog" / "lake.properties", self._catalog(folder))
+        self._write(folder / "etc" / "log.properties", {"io.trino": "INFO"})
+        server = next(Path(home).glob("trino-server-core-*"))
+        command = [
+            f"{java}/bin/java",
+            *JVM,
+            *(f"-D{key}={value}" for key, value in node.items()),
+            f"-Dconfig={folder}/etc/config.properties",
+            f"-Dlog.levels-file={folder}/etc/log.properties",
+            f"-Dplugin.dir={home}/plugins",
+            "-cp",
+            f"{server}/lib/*",
+            "io.trino.server.TrinoServer",
+        ]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        self._wait()
+
+    def _config(self, folder: Path) -> dict[str, str]:
+        return {
+            "coordinator": "true",
+            "node-scheduler.include-coordinator": "true",
+            "http-server.http.port": str(self.port),
+            "discovery.uri": f"http://127.0.0.1:{self.port}",
+            "query.max-memory": "512MB",
+            "query.max-memory-per-node": "512MB",
+            "memory.heap-headroom-per-node": "256MB",
+            "catalog.management": "static",
+            "catalog.config-dir": f"{folder}/etc/catalog",
+        }
+
+    @staticmethod
+    def _catalog(folder: Path) -> dict[str, str]:
+        return {
+            "connector.name": "iceberg",
+            "iceberg.catalog.type": "TESTING_FILE_METASTORE",
+            "hive.metastore.catalog.dir": f"local://{folder}/metastore",
+            "iceberg.register-table-procedure.enabled": "true",
+            "fs.native-local.enabled": "true",
+            "local.location": "/",
+        }
+
+    @staticmethod
+    def _write(path: Path, properties: dict[str, str]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                pytest.fail(f"Trino ended while starting:\n{self._log.read_text()[-3000:]}")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/info", timeout=5) as answer:
+                    if json.load(answer)["starting"] is False:
+                        return
+            except (urllib.error.URLError, OSError):
+                pass
+            time.sleep(0.5)
+        self.close()
+        pytest.fail(f"Trino did not start within {START_SECONDS} s:\n{self._log.read_text()[-3000:]}")
+
+    def sql(self, text: str) -> list[list[Any]]:
+        """Run a statement to its end through Trino's REST protocol; its rows."""
+        rows: list[list[Any]] = []
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/statement", data=text.encode(), headers={"X-Trino-User": "test"}
+        )
+        while True:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                page = json.load(answer)
+            if error := page.get("error"):
+                raise AssertionError(f"{text}\n{error['message']}")
+            rows += page.get("data", [])
+            if "nextUri" not in page:
+                return rows
+            request = urllib.request.Request(page["nextUri"])
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
