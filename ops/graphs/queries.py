@@ -8,6 +8,7 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType
 
+from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.topk import exact_top_k
 from ops.catalog.snapshots import table_name
@@ -57,7 +58,6 @@ def filtered_search(
     where: str,
     snapshot_id: int,
     columns: tuple[str, ...],
-    threads: int = 1,
 ) -> pa.Table:
     """Exact nearest rows among those that match `where` (an Iceberg row filter): query, rank, distance and `columns`.
 
@@ -66,7 +66,7 @@ def filtered_search(
     selected = tuple(dict.fromkeys((*columns, column)))
     rows = table.scan(row_filter=where, selected_fields=selected, snapshot_id=snapshot_id).to_arrow()
     vectors = vectors_from_arrow(rows[column].combine_chunks(), queries.shape[1])
-    ids, distances = exact_top_k(queries, vectors, k, metric, threads=threads)
+    ids, distances = exact_top_k(prepare(queries, metric), prepare(vectors, metric), k, metric)
     query, rank = np.nonzero(ids >= 0)
     answer = rows.select(list(columns)).take(pa.array(ids[query, rank]))
     lead = {"query": pa.array(query), "rank": pa.array(rank + 1), "distance": pa.array(distances[query, rank])}

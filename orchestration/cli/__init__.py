@@ -49,7 +49,7 @@ class _Lazy(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks; works after a command as well.")
 @click.version_option(package_name="icepuffin")
 @click.pass_context
-def group(ctx: click.Context, directory: Path | None, settings: Path | None, **_: Any) -> None:
+def group(ctx: click.Context, /, directory: Path | None, settings: Path | None, **_: Any) -> None:
     """Theta sketches and vector indexes for every snapshot of an Iceberg table.
 
     \b

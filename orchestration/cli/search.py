@@ -133,7 +133,6 @@ def _search(
 
     storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
     metric = Metric.parse(str(definition.metric))
-    threads = session.settings.thread_count
     if query["where"]:
         rows = filtered_search(
             table,
@@ -144,7 +143,6 @@ def _search(
             where=query["where"],
             snapshot_id=snapshot_id,
             columns=columns,
-            threads=threads,
         )
         return {
             "snapshot_id": str(snapshot_id),
@@ -157,7 +155,9 @@ def _search(
             table, definition.column, metric, vectors, k, snapshot=snapshot_id, storage=storage, columns=columns
         )
     else:
-        reader = open_index(table, definition.name, snapshot=snapshot_id, storage=storage, threads=threads)
+        reader = open_index(
+            table, definition.name, snapshot=snapshot_id, storage=storage, threads=session.settings.thread_count
+        )
         found = reader.search(vectors, k, search_list=query["search_list"], columns=columns)
     return {
         "snapshot_id": str(found.snapshot_id),

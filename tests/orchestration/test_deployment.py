@@ -1,0 +1,99 @@
+"""A real daemon evaluates the sensor and launches the runs; a real webserver launches a backfill over old snapshots."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from dagster import RunsFilter
+
+from orchestration.instance import open_instance
+from tests.orchestration.deployment import Deployment, deployed
+from tests.orchestration.lake import Lake, make_lake
+
+TABLE = dg.AssetKey(["demo", "demo", "packages"])
+THETA = dg.AssetKey(["demo", "demo", "packages", "theta_sketches"])
+INDEX = dg.AssetKey(["demo", "demo", "packages", "ann_index", "embedding"])
+
+BACKFILL = """
+mutation ($assets: [AssetKeyInput!], $partitions: [String!]) {
+  launchPartitionBackfill(backfillParams: {assetSelection: $assets, partitionNames: $partitions}) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+STATUS = """
+query ($id: String!) { partitionBackfillOrError(backfillId: $id) { __typename ... on PartitionBackfill { status } } }
+"""
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Four snapshots; the sensor runs, coalesces to the newest, and looks every second."""
+    lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=4)
+    lake.write_settings(snapshots="newest", sensor_running=True, sensor_interval_seconds=1)
+    return lake
+
+
+@pytest.fixture(scope="module")
+def deployment(lake: Lake) -> Iterator[Deployment]:
+    with deployed(lake.settings_file, lake.directory) as running:
+        yield running
+
+
+def materialized(deployment: Deployment, key: dg.AssetKey) -> set[str]:
+    with open_instance(deployment.home) as instance:
+        return set(instance.get_materialized_partitions(key))
+
+
+def test_the_daemon_indexes_the_newest_snapshot(lake: Lake, deployment: Deployment) -> None:
+    newest = str(lake.head())
+    deployment.wait_for("the first run", lambda: newest in materialized(deployment, INDEX))
+    assert newest in deployment.wait_for("the sketches", lambda: materialized(deployment, THETA))
+    assert len(materialized(deployment, TABLE)) == 4
+
+
+def test_a_new_snapshot_is_seen_and_indexed(lake: Lake, deployment: Deployment) -> None:
+    before = materialized(deployment, INDEX)
+    added = str(lake.append())
+    deployment.wait_for("the run of the new snapshot", lambda: added in materialized(deployment, INDEX))
+    assert materialized(deployment, INDEX) == before | {added}
+
+
+def test_a_backfill_over_old_snapshots_in_any_order_completes(lake: Lake, deployment: Deployment) -> None:
+    snapshots = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots[:4]]
+    old = [key for key in snapshots if key not in materialized(deployment, INDEX)]
+    shuffled = [old[1], old[2], old[0]]
+    selection = [{"path": list(key.path)} for key in (THETA, INDEX)]
+    launched = deployment.graphql(BACKFILL, assets=selection, partitions=shuffled)["launchPartitionBackfill"]
+    assert launched["__typename"] == "LaunchBackfillSuccess", launched
+    backfill = launched["backfillId"]
+
+    def ended() -> str | None:
+        status: str = deployment.graphql(STATUS, id=backfill)["partitionBackfillOrError"]["status"]
+        return status if status not in {"REQUESTED", "CANCELING", "FAILING"} else None
+
+    assert deployment.wait_for("the backfill's end", ended, 300) == "COMPLETED_SUCCESS"
+    assert set(old) <= materialized(deployment, INDEX)
+    assert set(old) <= materialized(deployment, THETA)
+
+
+def test_each_partition_of_the_backfill_has_metadata_of_its_own(deployment: Deployment) -> None:
+    with open_instance(deployment.home) as instance:
+        keys = instance.get_materialized_partitions(INDEX)
+        for key in keys:
+            records = instance.fetch_materializations(
+                dg.AssetRecordsFilter(asset_key=INDEX, asset_partitions=[key]), limit=1
+            ).records
+            event = records[0].asset_materialization
+            assert event is not None
+            assert event.metadata["snapshot_id"].value == key
+            assert isinstance(event.metadata["recall"].value, float)
+
+
+def test_no_run_failed(deployment: Deployment) -> None:
+    with open_instance(deployment.home) as instance:
+        assert instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])) == []
