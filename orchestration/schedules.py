@@ -23,16 +23,16 @@ def schedules(
     """Those that the settings name; they run only where `schedules_running` says so or the UI starts them."""
     running = settings.schedules_running
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
-    if settings.nightly and spec.derived_keys:
+    if settings.nightly != "off" and spec.derived_keys:
         yield _nightly(spec, settings, refresh, status)
-    if settings.maintenance:
+    if settings.maintenance != "off":
         yield dg.ScheduleDefinition(
             name=f"maintain_{spec.slug}_schedule",
             job=maintenance,
             cron_schedule=settings.maintenance,
             default_status=status,
         )
-    if settings.maintenance and verify is not None:
+    if settings.maintenance != "off" and verify is not None:
         yield dg.ScheduleDefinition(
             name=f"verify_{spec.slug}_schedule",
             job=verify,
@@ -50,7 +50,7 @@ def _nightly(
     @dg.schedule(
         name=f"nightly_{spec.slug}",
         job=refresh,
-        cron_schedule=settings.nightly or "",
+        cron_schedule=settings.nightly,
         default_status=status,
         description="The newest snapshot of each watched ref: finds what is finished, mends what failed or was lost.",
     )

@@ -23,8 +23,8 @@ _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
-Cron = Annotated[str, Field(pattern=r"^\s*\S+(\s+\S+){4}\s*$")]
-"""Five fields: minute, hour, day of month, month, day of week."""
+Cron = Annotated[str, Field(pattern=r"^off$|^\s*\S+(\s+\S+){4}\s*$")]
+"""Five fields: minute, hour, day of month, month, day of week; or `off`."""
 
 
 class SettingsError(IcepuffinError):
@@ -67,7 +67,7 @@ class IndexSettings(_Model):
     max_degree: int = Field(default=64, ge=4, le=512)
     search_list: int = Field(default=100, ge=8, le=4096)
     alpha: float = Field(default=1.2, ge=1.0, le=3.0)
-    pq_m: int | None = Field(default=48, ge=1, le=1024)
+    pq_m: int = Field(default=48, ge=1, le=1024)
     vectors: Literal["none", "f32", "f16"] = "none"
     shards: int | None = Field(default=None, ge=1, le=4096)
     seed: int = 0
@@ -88,8 +88,8 @@ class TableSettings(_Model):
     sensor_running: bool = False
     sensor_interval_seconds: int = Field(default=30, ge=1, le=86_400)
     snapshots_per_tick: int = Field(default=20, ge=1, le=1000)
-    nightly: Cron | None = "0 2 * * *"
-    maintenance: Cron | None = "0 4 * * 0"
+    nightly: Cron = "0 2 * * *"
+    maintenance: Cron = "0 4 * * 0"
     schedules_running: bool = False
     max_runtime_seconds: int = Field(default=86_400, ge=60)
     retries: int = Field(default=2, ge=0, le=10)
@@ -120,7 +120,7 @@ class TableSettings(_Model):
 class SparkSettings(_Model):
     """Where the heavy work runs."""
 
-    master: str | None = "local[*]"
+    master: str = "local[*]"
     remote: str | None = None
     conf: dict[str, str] = Field(default_factory=dict)
     driver_only_rows: int = Field(default=200_000, ge=0)
@@ -141,7 +141,7 @@ class CacheSettings(_Model):
 class RetentionSettings(_Model):
     """How long versions that nothing newer needs are kept."""
 
-    backfill_ref_days: float | None = Field(default=30.0, gt=0.0)
+    backfill_ref_days: float = Field(default=30.0, gt=0.0)
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
 
 
@@ -264,6 +264,6 @@ def _explain(file: Path, error: ValidationError) -> str:
         elif detail["type"] == "missing":
             text = "is missing; set it"
         elif "ctx" in detail and "pattern" in detail["ctx"]:
-            text = "has the wrong form: a table is namespace.table, a schedule five cron fields"
+            text = "has the wrong form: a table is namespace.table, a schedule five cron fields or off"
         problems.append(f"{key}: {text}")
     return f"{file}: {'; '.join(problems)}"

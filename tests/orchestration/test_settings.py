@@ -1,0 +1,170 @@
+"""Settings: read, overridden, refused with words that help, documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from orchestration import settings as module
+from orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+MINIMAL = '[catalogs.lake]\ntype = "sql"\nuri = "sqlite:////lake.db"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "icepuffin.toml"
+
+
+def loaded(file: Path, text: str) -> Settings:
+    file.write_text(text, encoding="utf-8")
+    return load(file)
+
+
+def refusal(file: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        loaded(file, text)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_minimal_file_is_enough(file: Path) -> None:
+    settings = loaded(
+        file, MINIMAL + '[tables.t]\ncatalog = "lake"\nname = "a.b"\n[tables.t.indexes.i]\ncolumn = "v"\n'
+    )
+    assert settings.tables["t"].watched_refs == ("main",)
+    assert settings.tables["t"].indexes["i"].metric == "cosine"
+
+
+def test_dotted_keys_are_catalog_properties(file: Path) -> None:
+    settings = loaded(file, MINIMAL + 's3.endpoint = "http://x"\ns3.force-virtual-addressing = true\n')
+    assert settings.catalogs["lake"].properties["s3.endpoint"] == "http://x"
+    assert settings.catalogs["lake"].properties["s3.force-virtual-addressing"] == "true"
+
+
+def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEPUFFIN__SPARK__MASTER", "local[3]")
+    monkeypatch.setenv("ICEPUFFIN__TABLES__T__SNAPSHOTS", "newest")
+    settings = loaded(file, MINIMAL + '[spark]\nmaster = "yarn"\n[tables.t]\ncatalog = "lake"\nname = "a.b"\n')
+    assert settings.spark.master == "local[3]"
+    assert settings.tables["t"].snapshots == "newest"
+    assert settings.tables["t"].name == "a.b"
+
+
+def test_secrets_come_from_the_environment_and_never_show(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_TOKEN", "hunter2")
+    settings = loaded(file, MINIMAL + 'token = "${LAKE_TOKEN}"\n')
+    assert settings.catalogs["lake"].properties["token"] == "hunter2"
+    for shown in (repr(settings), str(settings), repr(settings.catalogs["lake"])):
+        assert "hunter2" not in shown
+        assert "lake.db" not in shown
+
+
+def test_an_unset_variable_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAKE_TOKEN", raising=False)
+    message = refusal(file, MINIMAL + 'token = "${LAKE_TOKEN}"\n')
+    assert "catalogs.lake.token" in message
+    assert "LAKE_TOKEN is not set" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "catalogs: is missing"),
+        ("[catalogs]\n", "no catalog is set"),
+        (MINIMAL + "[spark]\nmastr = 'x'\n", "spark.mastr: no such setting"),
+        (MINIMAL + "[tables.t]\ncatalog = 'other'\nname = 'a.b'\n", "tables.t.catalog is 'other'"),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'b'\n", "tables.t.name"),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nnightly = 'daily'\n", "five cron fields"),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nwatched_refs = ['ann_i']\n", "writes itself"),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nsnapshots = 'some'\n", "'every' or 'newest'"),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n[tables.t.indexes.'a/b']\ncolumn = 'v'\n",
+            "cannot name an index",
+        ),
+        (
+            MINIMAL
+            + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n[tables.t.indexes.i]\ncolumn = 'v'\ntarget_recall = 2\n",
+            "tables.t.indexes.i.target_recall",
+        ),
+        ("threads = [", "not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_by_key(file: Path, text: str, names: str) -> None:
+    assert names in refusal(file, text)
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="does not exist: make it"):
+        load(tmp_path / "none.toml")
+
+
+def test_a_refused_value_is_not_repeated(file: Path) -> None:
+    assert "hunter2" not in refusal(file, MINIMAL + "[spark]\npassword = 'hunter2'\n")
+
+
+def test_the_file_is_found_by_option_folder_variable_or_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ICEPUFFIN_SETTINGS", "/named.toml")
+    assert find(Path("given.toml"), Path("folder")) == Path("given.toml")
+    assert find(None, Path("folder")) == Path("folder/icepuffin.toml")
+    assert find() == Path("/named.toml")
+    monkeypatch.delenv("ICEPUFFIN_SETTINGS")
+    assert find() == tmp_path / "icepuffin.toml"
+
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    "Top level": Settings,
+    "[tables.<key>]": TableSettings,
+    "[tables.<key>.indexes.<name>]": IndexSettings,
+    "[spark]": module.SparkSettings,
+    "[cache]": module.CacheSettings,
+    "[retention]": module.RetentionSettings,
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_is_documented_with_its_default(section: str) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    start = re.search(rf"^## `?{re.escape(section)}`?$", text, re.MULTILINE)
+    assert start is not None, section
+    body = text[start.end() :].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \| .{20,} \|$", body, re.MULTILINE))
+    fields = {
+        name: field
+        for name, field in SECTIONS[section].model_fields.items()
+        if name not in {"spark", "cache", "retention"}
+    }
+    assert set(rows) == set(fields)
+    for name, field in fields.items():
+        assert _matches(rows[name], field), f"{section} {name}: the document says {rows[name]}"
+
+
+def _matches(told: str, field: object) -> bool:
+    required = field.is_required()  # type: ignore[attr-defined]
+    default = field.get_default(call_default_factory=True)  # type: ignore[attr-defined]
+    if required:
+        return told == "required"
+    if default is None or default == {}:
+        return not told.startswith("`")
+    text = str(default).lower() if isinstance(default, bool) else repr(default)
+    return told.strip("`") in {
+        text,
+        text.replace("'", '"'),
+        str(list(default) if isinstance(default, tuple) else 0).replace("'", '"'),
+    }
+
+
+def test_the_example_of_the_document_loads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LAKE_TOKEN", "S3_KEY", "S3_SECRET"):
+        monkeypatch.setenv(name, "x")
+    example = re.search(r"```toml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    assert example is not None
+    settings = loaded(file, example.group(1))
+    assert settings.tables["packages"].indexes["embedding"].target_recall == 0.95
+    assert settings.spark.conf == {"spark.executor.memory": "8g"}
