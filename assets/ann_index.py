@@ -1,12 +1,13 @@
 """One ANN index of one table: a version for each snapshot."""
 
 import dagster as dg
-from ops.index.definition import IndexDefinition
 
 from assets.metadata import from_report
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.graphs.versions import index_snapshot
+from ops.index.definition import IndexDefinition
+from ops.index.report import Action
 from ops.resources import Catalogs, Engine
 
 
@@ -59,13 +60,17 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             log=context.log.info,
         )
         return dg.MaterializeResult(
-            metadata=from_report(report),
+            metadata={**from_report(report), "tombstone_ratio": report.tombstone_ratio},
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(
                     check_name="recall",
-                    passed=report.recall >= definition.target_recall,
-                    metadata={"recall": report.recall, "target": definition.target_recall},
+                    passed=report.action is Action.EMPTY or report.recall >= definition.target_recall,
+                    metadata={
+                        "action": str(report.action),
+                        "target": definition.target_recall,
+                        **({} if report.action is Action.EMPTY else {"recall": report.recall}),
+                    },
                 ),
                 dg.AssetCheckResult(
                     check_name="tombstones",

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,16 @@ def from_report(report: Any) -> dict[str, dg.MetadataValue[Any]]:
     """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text."""
     entries: dict[str, dg.MetadataValue[Any]] = {}
     for field in dataclasses.fields(report):
-        _add(entries, field.name, getattr(report, field.name))
+        value = getattr(report, field.name)
+        if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            entries[field.name.replace("_reports", "s table")] = as_table(value)
+        else:
+            _add(entries, field.name, value)
     return dict(list(entries.items())[:MAX_KEYS])
 
 
 def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> None:
-    if value is None:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -41,6 +46,16 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
         entries[name] = dg.MetadataValue.text(str(value))
     elif isinstance(value, list | tuple):
         entries[name] = dg.MetadataValue.text(", ".join(str(item) for item in value) or "none")
+
+
+def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:
+    """Frozen rows as a table in the UI."""
+    return dg.MetadataValue.table([dg.TableRecord(_cells(row)) for row in rows])
+
+
+def _cells(row: Any) -> dict[str, str | int | float | bool]:
+    cells = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    return {key: item if isinstance(item, int | str) else round(float(item), 4) for key, item in cells.items()}
 
 
 def _number(value: float) -> dg.MetadataValue[Any]:

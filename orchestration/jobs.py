@@ -3,7 +3,6 @@
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.graphs.upkeep import collect, maintain_indexes
 from ops.resources import Catalogs, Engine
@@ -16,7 +15,6 @@ def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
         selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
-        partitions_def=snapshot_partitions(spec),
         executor_def=dg.in_process_executor,
         tags={TABLE_TAG: "/".join(spec.path)},
         description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",

@@ -68,7 +68,7 @@ class IndexSettings(_Model):
     search_list: int = Field(default=100, ge=8, le=4096)
     alpha: float = Field(default=1.2, ge=1.0, le=3.0)
     pq_m: int = Field(default=48, ge=1, le=1024)
-    vectors: Literal["none", "f32", "f16"] = "none"
+    vectors: Literal["none", "f32", "f16"] = "f32"
     shards: int | None = Field(default=None, ge=1, le=4096)
     seed: int = 0
     target_recall: float = Field(default=0.9, ge=0.0, le=1.0)

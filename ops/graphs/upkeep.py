@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ops.graphs.rows import snapshot_rows
+from ops.graphs.versions import ensure_defined
 from ops.index import collect_garbage, maintain
 from ops.index.definition import IndexDefinition
 from ops.index.report import GcReport, IndexReport
@@ -21,6 +22,7 @@ def maintain_indexes(
 ) -> IndexReport | None:
     """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
     table = catalogs.table(catalog, identifier)
+    definition = ensure_defined(table, definition)
     rows = snapshot_rows(table, table.metadata.current_snapshot_id or 0)
     return maintain(table, definition, runner=engine.runner(rows), storage=catalogs.storage(catalog), progress=progress)
 

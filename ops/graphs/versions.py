@@ -1,6 +1,7 @@
 """Give one snapshot its version of one index."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -27,7 +28,7 @@ def index_snapshot(
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due. Idempotent by build id; gated before the commit."""
     table = catalogs.table(catalog, identifier)
-    ensure_defined(table, definition)
+    definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     log(f"{identifier}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
     return materialize_index(
@@ -41,8 +42,11 @@ def index_snapshot(
     )
 
 
-def ensure_defined(table: Table, definition: IndexDefinition) -> None:
-    """Write a definition of the settings to the table's properties, so that every reader finds it there."""
-    known = {item.name for item in list_definitions(table)}
-    if definition.name not in known:
-        create(table, definition)
+def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:
+    """The definition with the field id that the table knows; written to its properties if it is new."""
+    known = {item.name: item for item in list_definitions(table)}
+    if definition.name in known:
+        return replace(definition, field_id=known[definition.name].field_id)
+    created = create(table, definition)
+    table.refresh()
+    return created

@@ -36,8 +36,8 @@ def command() -> None:
     "--search-list", type=int, default=100, show_default=True, help="L of the build. More: slower, better graph."
 )
 @click.option("--alpha", type=float, default=1.2, show_default=True, help="How long the edges are that pruning keeps.")
-@click.option("--pq-m", type=int, default=48, show_default=True, help="Bytes a vector in the shard.")
-@click.option("--vectors", type=click.Choice(["none", "f32", "f16"]), default="none", show_default=True)
+@click.option("--pq-m", type=int, default=48, show_default=True, help="Bytes a vector in lean shards (--vectors none).")
+@click.option("--vectors", type=click.Choice(["none", "f32", "f16"]), default="f32", show_default=True)
 @click.option("--shards", type=int, help="[default: as few as the size allows]")
 @click.option("--target-recall", type=float, default=0.9, show_default=True, help="Under it nothing is published.")
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -61,9 +61,8 @@ def create_index(
     Example:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
-    from ops.index.definition import IndexDefinition  # noqa: PLC0415
-
     from ops.index import create  # noqa: PLC0415
+    from ops.index.definition import IndexDefinition  # noqa: PLC0415
 
     session = session.at(directory, settings)
     loaded = session.catalogs.table(session.catalog_name(catalog, table), table)

@@ -1,0 +1,106 @@
+"""Definitions: they load without a JVM, hold what was promised, and survive a catalog that is away."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from orchestration.definitions import build
+from orchestration.settings import load
+from tests.orchestration.deployment import REPOSITORY
+from tests.orchestration.lake import Lake, make_lake
+
+SNAPSHOT = Path(__file__).with_name("asset_graph.json")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return make_lake(tmp_path_factory.mktemp("lake"), snapshots=1)
+
+
+def environment(lake: Lake) -> dict[str, str]:
+    return {**os.environ, "ICEPUFFIN_SETTINGS": str(lake.settings_file), "DAGSTER_HOME": str(lake.directory)}
+
+
+def asset_graph(definitions: dg.Definitions) -> dict[str, object]:
+    graph = definitions.resolve_asset_graph()
+    return {
+        "assets": {
+            key.to_user_string(): {
+                "parents": sorted(parent.to_user_string() for parent in graph.get(key).parent_keys),
+                "partitions": graph.get(key).partitions_def.name,  # type: ignore[union-attr]
+                "executable": graph.get(key).is_executable,
+                "kinds": sorted(graph.get(key).kinds),
+            }
+            for key in sorted(graph.get_all_asset_keys())
+        },
+        "checks": sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys),
+        "jobs": sorted(job.name for job in definitions.resolve_all_job_defs() if not job.name.startswith("__")),
+        "sensors": sorted(sensor.name for sensor in definitions.sensors or ()),
+        "schedules": sorted(schedule.name for schedule in definitions.schedules or ()),
+    }
+
+
+def test_the_asset_graph_is_as_recorded(lake: Lake) -> None:
+    """After a change on purpose: write `asset_graph(...)` to asset_graph.json again, and read the difference."""
+    found = asset_graph(build(load(lake.settings_file)))
+    assert found == json.loads(SNAPSHOT.read_text(encoding="utf-8"))
+
+
+def test_definitions_load_without_a_jvm(lake: Lake) -> None:
+    program = (
+        "import os, sys\n"
+        "from orchestration.definitions import defs\n"
+        "defs()\n"
+        "started = [p for p in os.listdir('/proc') if p.isdigit() and p != str(os.getpid())\n"
+        "           and open(f'/proc/{p}/stat').read().rsplit(')', 1)[1].split()[1] == str(os.getpid())]\n"
+        "print(bool(started), 'pyspark' in sys.modules)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(lake),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.split() == ["False", "False"], run.stderr
+
+
+def test_dg_check_defs_is_content(lake: Lake) -> None:
+    run = subprocess.run(
+        [str(Path(sys.executable).with_name("dg")), "check", "defs"],
+        env={**environment(lake), "DG_CLI_DISABLE_TELEMETRY": "1"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_an_unreachable_catalog_still_loads_and_is_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "icepuffin.toml"
+    file.write_text(
+        '[catalogs.away]\ntype = "sql"\nuri = "sqlite:////no/such/folder/lake.db?secret=hunter2"\nwarehouse = "file:///x"\n'
+        '[tables.t]\ncatalog = "away"\nname = "a.b"\n[tables.t.indexes.i]\ncolumn = "v"\n',
+        encoding="utf-8",
+    )
+    definitions = build(load(file))
+    assert dg.AssetKey(["away", "a", "b", "ann_index", "i"]) in definitions.resolve_asset_graph().get_all_asset_keys()
+    assert "Indexes in table properties are not shown" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_sensor_and_schedules_run_only_where_it_is_set(lake: Lake) -> None:
+    stopped = build(load(lake.settings_file))
+    assert [sensor.default_status for sensor in stopped.sensors or ()] == [dg.DefaultSensorStatus.STOPPED]
+    file = lake.directory / "running.toml"
+    file.write_text(lake.settings(sensor_running=True, schedules_running=True), encoding="utf-8")
+    running = build(load(file))
+    assert [sensor.default_status for sensor in running.sensors or ()] == [dg.DefaultSensorStatus.RUNNING]
+    assert {schedule.default_status for schedule in running.schedules or ()} == {dg.DefaultScheduleStatus.RUNNING}

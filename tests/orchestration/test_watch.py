@@ -1,0 +1,114 @@
+"""What one look asks for: a pure plan that loses nothing and repeats nothing that matters."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.watch import Cursor, Facts, Plan, Watched, plan, run_key
+
+UUID = "table"
+
+
+def lineage(*ids: int) -> tuple[Watched, ...]:
+    """Snapshots in order; the last is the head."""
+    return tuple(Watched(i, number + 1, is_head=i == ids[-1]) for number, i in enumerate(ids))
+
+
+def facts(*ids: int, **known: object) -> Facts:
+    base = Facts(
+        watched=lineage(*ids),
+        head=str(ids[-1]) if ids else "",
+        existing={str(i) for i in ids},
+        partitions=(),
+        recorded=(),
+        done=(),
+    )
+    return replace(base, **known)  # type: ignore[arg-type]
+
+
+def every(found: Facts, cursor: Cursor | None = None, limit: int = 100) -> Plan:
+    return plan(found, cursor or Cursor(UUID), policy="every", limit=limit)
+
+
+def newest(found: Facts, cursor: Cursor | None = None) -> Plan:
+    return plan(found, cursor or Cursor(UUID), policy="newest", limit=100)
+
+
+def test_every_snapshot_is_added_recorded_and_requested_oldest_first() -> None:
+    found = every(facts(7, 3, 5))
+    assert found.add == found.record == found.request == ("7", "3", "5")
+    assert every(facts(7, 3, 5), found.cursor).request == ()
+
+
+def test_a_look_is_bounded_and_the_next_goes_on() -> None:
+    first = every(facts(1, 2, 3), limit=2)
+    assert (first.request, first.waiting) == (("1", "2"), 1)
+    second = every(facts(1, 2, 3, partitions=["1", "2"]), first.cursor, limit=2)
+    assert (second.request, second.add, second.waiting) == (("3",), ("3",), 0)
+
+
+def test_newest_requests_only_the_head_and_still_adds_all() -> None:
+    found = newest(facts(1, 2, 3))
+    assert found.add == ("1", "2", "3")
+    assert found.request == ("3",)
+
+
+def test_newest_waits_while_a_run_is_in_flight() -> None:
+    waiting = newest(facts(1, 2, in_flight=True))
+    assert waiting.request == ()
+    assert waiting.waiting == 1
+    assert newest(facts(1, 2, 3, partitions=["1", "2"]), waiting.cursor).request == ("3",)
+
+
+def test_what_is_materialised_already_is_not_requested() -> None:
+    assert every(facts(1, 2, done=["1"])).request == ("2",)
+
+
+def test_expired_snapshots_lose_their_partition() -> None:
+    assert every(facts(3, partitions=["1", "2", "3"], existing={"2", "3"})).drop == ("1",)
+
+
+def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
+    first = every(facts(1, 2))
+    back = every(facts(1, existing={"1", "2"}, done=["1", "2"]), first.cursor)
+    assert (back.request, back.returned_to, back.cursor.returns) == ((), "1", 1)
+    assert every(facts(1, existing={"1", "2"}, done=["1", "2"]), back.cursor).returned_to is None
+    again = every(facts(1, 2, done=["1", "2"]), back.cursor)
+    assert (again.returned_to, again.cursor.returns) == ("2", 2)
+    assert run_key(UUID, "1", 1) != run_key(UUID, "1")
+
+
+def test_a_table_made_again_under_its_name_starts_anew() -> None:
+    cursor = every(facts(1, 2)).cursor
+    assert Cursor.parse(cursor.text(), UUID) == cursor
+    assert Cursor.parse(cursor.text(), "another table") == Cursor("another table")
+    assert Cursor.parse(None, UUID) == Cursor(UUID)
+
+
+def test_a_table_without_snapshots_asks_for_nothing() -> None:
+    assert every(facts()) == Plan(cursor=Cursor(UUID))
+
+
+@given(st.lists(st.integers(1, 10**18), unique=True, min_size=1, max_size=30), st.integers(1, 7), st.data())
+def test_no_crash_loses_a_snapshot(ids: list[int], limit: int, data: st.DataObject) -> None:
+    """A tick may stop after its records, after its partitions, or at the end; in the end each was requested."""
+    cursor = Cursor(UUID)
+    partitions: list[str] = []
+    recorded: set[str] = set()
+    requested: list[str] = []
+    for _ in range(200):
+        found = every(facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded)), cursor, limit=limit)
+        if not (found.request or found.add or found.record):
+            break
+        stop = data.draw(st.integers(0, 3))
+        recorded |= set(found.record) if stop >= 1 else set()
+        partitions += found.add if stop >= 2 else ()
+        if stop == 3:
+            requested += found.request
+            cursor = Cursor.parse(found.cursor.text(), UUID)
+    else:
+        return  # hypothesis stopped every tick; nothing to conclude
+    assert requested == [str(i) for i in ids]
+    assert partitions == [str(i) for i in ids]
+    assert recorded == {str(i) for i in ids}
