@@ -81,10 +81,12 @@ class IcepuffinCount(Icepuffin):
         schema = table.schema()
         wanted = tuple((schema.find_field(c).field_id, str(schema.find_field(c).field_type)) for c in columns)
         parts = -(-file.record_count // materialize.PART_ROWS)
-        todo = [
-            tasks.SketchTask(self.model.StorageConfig({}), file, schema, wanted, part, parts) for part in range(parts)
-        ]
-        results = self.runner.run(tasks.sketch_file, todo, label="count")
+        shares = [tasks.FileShare(file, wanted, part, parts) for part in range(parts)]
+        runner = self.runner
+        todo = tasks.plan_tasks(
+            shares, self.model.StorageConfig({}), schema, parallelism=runner.parallelism, threads=runner.task_threads
+        )
+        results = [result for done in runner.run(tasks.sketch_files, todo, label="count") for result in done]
         found: dict[str, tuple[float, bytes | None]] = {}
         for i, column in enumerate(columns):
             sketches = [blob.decode(result.images[i]) for result in results]

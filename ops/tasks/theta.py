@@ -1,13 +1,14 @@
-"""Executor side of theta sketches: one data file, or a share of its row groups, in; one image a column out."""
+"""Executor side of theta sketches: data files, or shares of their row groups, in; one image a file and column out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
-from ann_kernels.theta import ThetaAccumulator
+from ann_kernels.theta import Hashes, ThetaAccumulator, union
 from ops.datafile import DataFileError, StorageFile, read_live
 from ops.model import LiveFile, StorageConfig
 from ops.storage import ObjectMissingError, Storage, normalize, open_storage
@@ -17,16 +18,17 @@ from puffin.blobs.theta import ThetaSketch, encode
 
 BATCH_ROWS = 1 << 16
 _FIELD_ID = b"PARQUET:field_id"
+_ROUNDS = 8
+"""Shares a worker gets one after the other."""
+
+Sketch = tuple[int, Hashes]
 
 
 @dataclass(frozen=True, slots=True)
-class SketchTask:
+class FileShare:
     """The live rows of `file` in the row groups whose number is `part` modulo `parts`."""
 
-    storage: StorageConfig
     file: LiveFile
-    schema: Schema
-    """The schema whose columns are meant; the file may have been written under an older one."""
     columns: tuple[tuple[int, str], ...]
     """(field id, type)"""
     part: int = 0
@@ -34,44 +36,81 @@ class SketchTask:
 
 
 @dataclass(frozen=True, slots=True)
+class SketchTask:
+    """Shares of data files that one executor sketches, some of them at a time."""
+
+    storage: StorageConfig
+    schema: Schema
+    """The schema whose columns are meant; a file may have been written under an older one."""
+    shares: tuple[FileShare, ...]
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class SketchResult:
-    """The theta images of one task, in the order of its columns."""
+    """The theta images of the shares of one file, in the order of their columns."""
 
     path: str
     images: tuple[bytes, ...]
 
 
-def sketch_file(task: SketchTask) -> SketchResult:
-    """Sketch the columns of one data file's live rows, streaming record batches.
+def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
+    """Sketch the live rows of some shares, streaming record batches; one result a file, in the order of the shares.
 
-    Memory: one batch and a table of 128 KiB a column. Raises DataFileError, SketchTypeError, EqualityDeletesError.
+    Memory: a batch and 128 KiB a column and thread, and what is returned: 32 KiB a file and column at most.
+    Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
-    accumulators = {field_id: ThetaAccumulator() for field_id, _ in task.columns}
-    types = dict(task.columns)
-    for batch in _batches(task, open_storage(task.file.path, task.storage)):
+    with ThreadPoolExecutor(task.threads) as pool:
+        sketched = list(pool.map(lambda share: _sketch(task, share), task.shares))
+    by_path: dict[str, list[list[Sketch]]] = {}
+    for share, sketches in zip(task.shares, sketched, strict=True):
+        by_path.setdefault(share.file.path, []).append(sketches)
+    return tuple(
+        SketchResult(path, tuple(encode(ThetaSketch(*union(parts))) for parts in zip(*found, strict=True)))
+        for path, found in by_path.items()
+    )
+
+
+def plan_tasks(
+    shares: Sequence[FileShare], storage: StorageConfig, schema: Schema, *, parallelism: int, threads: int
+) -> list[SketchTask]:
+    """Deal shares out to tasks: some a worker, so that none waits long for the last, the largest first.
+
+    `parallelism`: tasks that run at once. `threads`: of one task.
+    """
+    if not shares:
+        return []
+    count = min(len(shares), parallelism * _ROUNDS) if parallelism > 1 else -(-len(shares) // (threads * _ROUNDS))
+    ordered = sorted(shares, key=lambda s: (-s.file.record_count // s.parts, s.file.path, s.part))
+    return [SketchTask(storage, schema, tuple(ordered[number::count]), threads) for number in range(count)]
+
+
+def _sketch(task: SketchTask, share: FileShare) -> list[Sketch]:
+    accumulators = {field_id: ThetaAccumulator() for field_id, _ in share.columns}
+    types = dict(share.columns)
+    for batch in _batches(share, task.schema, open_storage(share.file.path, task.storage)):
         for field_id, column in batch.items():
             update_from_arrow(accumulators[field_id], column, types[field_id])
-    images = tuple(encode(ThetaSketch(*accumulators[field_id].result())) for field_id, _ in task.columns)
-    return SketchResult(task.file.path, images)
+    return [accumulators[field_id].result() for field_id, _ in share.columns]
 
 
-def _batches(task: SketchTask, storage: Storage) -> Iterator[Mapping[int, pa.Array]]:
+def _batches(share: FileShare, schema: Schema, storage: Storage) -> Iterator[Mapping[int, pa.Array]]:
     """Columns by field id, of some rows at a time."""
-    if not task.file.deletes:
-        parquet = _open(task.file, storage)
-        names = _column_names(parquet, task)
+    if not share.file.deletes:
+        parquet = _open(share.file, storage)
+        names = _column_names(parquet, share, schema)
         if names is not None:
-            groups = list(range(parquet.metadata.num_row_groups))[task.part :: task.parts]
+            groups = list(range(parquet.metadata.num_row_groups))[share.part :: share.parts]
             try:
                 for batch in parquet.iter_batches(BATCH_ROWS, groups, list(names.values()), use_threads=False):
                     yield {field_id: batch.column(name) for field_id, name in names.items()}
             except pa.ArrowInvalid as error:
-                raise DataFileError(f"{task.file.path} is damaged: {error}") from error
+                raise DataFileError(f"{share.file.path} is damaged: {error}") from error
             return
-    if task.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
-        field_ids = [field_id for field_id, _ in task.columns]
-        names = {field_id: str(task.schema.find_column_name(field_id)) for field_id in field_ids}
-        for live in read_live(storage, task.file, task.schema, field_ids, batch_rows=BATCH_ROWS):
+    if share.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
+        field_ids = [field_id for field_id, _ in share.columns]
+        names = {field_id: str(schema.find_column_name(field_id)) for field_id in field_ids}
+        for live in read_live(storage, share.file, schema, field_ids, batch_rows=BATCH_ROWS):
             yield {field_id: live.columns.column(name) for field_id, name in names.items()}
 
 
@@ -88,8 +127,8 @@ def _open(file: LiveFile, storage: Storage) -> pq.ParquetFile:
         raise DataFileError(f"{file.path} is no readable Parquet file: {error}") from error
 
 
-def _column_names(parquet: pq.ParquetFile, task: SketchTask) -> dict[int, str] | None:
-    """The file's own names of the task's columns; those that it lacks are null in every row and left out.
+def _column_names(parquet: pq.ParquetFile, share: FileShare, schema: Schema) -> dict[int, str] | None:
+    """The file's own names of the share's columns; those that it lacks are null in every row and left out.
 
     Without any field ids (imported files) columns go by the schema's names, as in the general reader. None where a
     column that the file lacks has a default: the general reader knows those.
@@ -97,8 +136,8 @@ def _column_names(parquet: pq.ParquetFile, task: SketchTask) -> dict[int, str] |
     found = {int(f.metadata[_FIELD_ID]): f.name for f in parquet.schema_arrow if _FIELD_ID in (f.metadata or {})}
     if not found:
         names = set(parquet.schema_arrow.names)
-        found = {field.field_id: field.name for field in task.schema.fields if field.name in names}
-    wanted = [field_id for field_id, _ in task.columns]
-    if any(i not in found and task.schema.find_field(i).initial_default is not None for i in wanted):
+        found = {field.field_id: field.name for field in schema.fields if field.name in names}
+    wanted = [field_id for field_id, _ in share.columns]
+    if any(i not in found and schema.find_field(i).initial_default is not None for i in wanted):
         return None
     return {field_id: found[field_id] for field_id in wanted if field_id in found}

@@ -16,7 +16,7 @@ from ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from ops.catalog.statistics import find
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.storage import Storage, open_storage
-from ops.tasks.theta import SketchResult, SketchTask, sketch_file
+from ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
 from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from ops.theta.columns import SketchedColumn, choose_columns, is_enabled
 from ops.theta.errors import ThetaError
@@ -36,7 +36,7 @@ FORMAT = "theta/1"
 """Part of every build id: raise it when the same rows would give other sketches."""
 
 PART_ROWS = 1 << 20
-"""Rows a task: a longer file is cut at row groups, so that two cores share one file."""
+"""A longer file is cut into shares of about so many rows, at row groups, so that several cores share one file."""
 
 BUDGET_BYTES = 256 << 20
 """What the sketches per data file may take; beyond it the cheapest to recount are not kept."""
@@ -246,11 +246,13 @@ def _run(
 ) -> list[SketchResult]:
     schema = work.table.schemas().get(work.live.schema_id, work.table.schema())
     files: Mapping[str, LiveFile] = work.live.by_path()
-    tasks = []
+    shares = []
     for path in sorted(todo):
         columns = tuple((c.field_id, c.type) for c in todo[path])
         parts = 1 if files[path].deletes else max(1, -(-files[path].record_count // PART_ROWS))
-        tasks += [SketchTask(config, files[path], schema, columns, part, parts) for part in range(parts)]
+        shares += [FileShare(files[path], columns, part, parts) for part in range(parts)]
+    tasks = plan_tasks(shares, config, schema, parallelism=runner.parallelism, threads=runner.task_threads)
     if not tasks:
         return []
-    return runner.run(sketch_file, tasks, label=f"theta sketches of {work.live.table}", progress=progress)
+    done = runner.run(sketch_files, tasks, label=f"theta sketches of {work.live.table}", progress=progress)
+    return [result for results in done for result in results]

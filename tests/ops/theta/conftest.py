@@ -35,6 +35,9 @@ SCHEMA = Schema(
 class ThreadlessRunner:
     """Runs tasks one after the other, and remembers them."""
 
+    parallelism = 1
+    task_threads = 2
+
     def __init__(self) -> None:
         self.tasks: list[Any] = []
 
@@ -52,7 +55,11 @@ class ThreadlessRunner:
 
     @property
     def files(self) -> set[str]:
-        return {task.file.path for task in self.tasks}
+        return {share.file.path for task in self.tasks for share in task.shares}
+
+    @property
+    def shares(self) -> list[Any]:
+        return [share for task in self.tasks for share in task.shares]
 
 
 def rows(start: int, stop: int) -> pa.Table:

@@ -1,0 +1,31 @@
+from pyiceberg.schema import Schema
+
+from ops.model import LiveFile, StorageConfig
+from ops.tasks.theta import FileShare, plan_tasks
+
+
+def shares_of(*rows: int) -> list[FileShare]:
+    return [FileShare(LiveFile(f"f{i}", 1, count, 1, "PARQUET"), ((1, "long"),)) for i, count in enumerate(rows)]
+
+
+def plan(shares: list[FileShare], parallelism: int, threads: int) -> list[list[str]]:
+    tasks = plan_tasks(shares, StorageConfig({}), Schema(), parallelism=parallelism, threads=threads)
+    assert all(task.threads == threads for task in tasks)
+    return [[share.file.path for share in task.shares] for task in tasks]
+
+
+def test_one_process_gets_a_few_large_tasks_whose_threads_share_the_files() -> None:
+    assert plan(shares_of(5, 9, 7), 1, 2) == [["f1", "f2", "f0"]]
+    assert [len(task) for task in plan(shares_of(*range(40)), 1, 2)] == [14, 13, 13]
+
+
+def test_workers_get_several_tasks_each_the_largest_files_first() -> None:
+    assert plan(shares_of(5, 9, 7), 4, 1) == [["f1"], ["f2"], ["f0"]]
+    planned = plan(shares_of(*range(100)), 2, 1)
+    assert len(planned) == 16
+    assert planned[0][0] == "f99"
+    assert sorted(path for task in planned for path in task) == sorted(f"f{i}" for i in range(100))
+
+
+def test_nothing_to_sketch_is_no_task() -> None:
+    assert plan([], 4, 2) == []
