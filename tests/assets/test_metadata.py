@@ -1,0 +1,81 @@
+"""Reports become metadata that the UI can plot."""
+
+import base64
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import dagster as dg
+
+from assets.metadata import MAX_KEYS, bar_chart, from_report
+
+
+class Way(StrEnum):
+    NEW = "new"
+
+
+@dataclass(frozen=True)
+class Part:
+    number: int
+    how: str
+    recall: float
+
+
+@dataclass(frozen=True)
+class Report:
+    snapshot_id: int = 6170229538723520381
+    recall: float = 0.97
+    rows: int = 12
+    bytes_total: int = 5_000_000_000
+    fresh: bool = True
+    action: Way = Way.NEW
+    path: str | None = None
+    unmeasured: float = float("nan")
+    ndv: Mapping[str, int] = field(default_factory=lambda: {"id": 7, "name": 3})
+    shard_reports: tuple[Part, ...] = (Part(0, "built", 0.98), Part(1, "copied", 0.991234))
+
+
+def test_numbers_are_numbers_and_ids_are_text() -> None:
+    found = from_report(Report())
+    assert found["snapshot_id"] == dg.MetadataValue.text("6170229538723520381")
+    assert found["recall"] == dg.MetadataValue.float(0.97)
+    assert found["rows"] == dg.MetadataValue.int(12)
+    assert found["fresh"] == dg.MetadataValue.bool(True)
+    assert found["action"] == dg.MetadataValue.text("new")
+
+
+def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
+    assert from_report(Report())["bytes_total"] == dg.MetadataValue.float(5e9)
+
+
+def test_a_mapping_becomes_an_entry_a_key() -> None:
+    found = from_report(Report())
+    assert (found["ndv/id"].value, found["ndv/name"].value) == (7, 3)
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    assert {"path", "unmeasured"}.isdisjoint(from_report(Report()))
+
+
+def test_parts_become_a_table() -> None:
+    records = from_report(Report())["shards table"].value.records
+    assert [record.data for record in records] == [
+        {"number": 0, "how": "built", "recall": 0.98},
+        {"number": 1, "how": "copied", "recall": 0.9912},
+    ]
+
+
+def test_a_wide_table_stays_under_the_limit_of_the_ui() -> None:
+    assert len(from_report(Report(ndv={f"column {i}": i for i in range(500)}))) == MAX_KEYS
+
+
+def test_a_chart_is_a_small_inline_png() -> None:
+    chart = bar_chart("distinct values", ["id", "name"], [60_000, 7], log=True)
+    text = chart.value
+    assert text.startswith("![distinct values](data:image/png;base64,")
+    image = base64.b64decode(text.split("base64,")[1].rstrip(")"))
+    assert image[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", image[16:24])
+    assert (width, height) == (480, 99)
+    assert len(image) < 20_000

@@ -1,0 +1,209 @@
+"""The command line: fast help, one-line errors, JSON that scripts read, everything inside a folder."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestration.cli import main
+from tests.orchestration.lake import Lake, make_lake
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Three snapshots, ticked: each has its sketches and its index."""
+    lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DAGSTER_HOME", raising=False)
+        main(["sensor-tick", "--dir", str(lake.directory)])
+    return lake
+
+
+@pytest.fixture
+def run(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command inside the folder, as a user there would; -> stdout."""
+    monkeypatch.chdir(lake.directory)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.delenv("ICEPUFFIN_SETTINGS", raising=False)
+
+    def command(*arguments: str) -> str:
+        main(list(arguments))
+        return capsys.readouterr().out
+
+    return command
+
+
+@pytest.fixture
+def refused(run: Run, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command that fails; -> its one line on stderr."""
+
+    def command(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as exited:
+            run(*arguments)
+        assert exited.value.code != 0
+        return capsys.readouterr().err
+
+    return command
+
+
+def test_help_is_fast_and_shows_examples() -> None:
+    program = str(Path(sys.executable).with_name("icepuffin"))
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5
+    assert "icepuffin search demo.packages --index embedding --like-id 42" in told.stdout
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = ("demo", "index", "refresh", "search", "stats", "sensor-tick", "gc", "ui")
+    for command in commands:
+        main([command, "--help"])
+        assert "Example" in capsys.readouterr().out, command
+
+
+def test_a_tick_leaves_nothing_to_do(run: Run) -> None:
+    assert json.loads(run("sensor-tick", "--json")) == [
+        {"table": "demo/demo/packages", "new": [], "dropped": [], "runs": []}
+    ]
+
+
+def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
+    added = str(lake.append())
+    assert json.loads(run("sensor-tick", "--dry-run", "--json")) == [{"table": "demo/demo/packages", "due": [added]}]
+    (told,) = json.loads(run("sensor-tick", "--json"))
+    assert told["new"] == [added]
+    assert [(item["snapshot_id"], item["succeeded"]) for item in told["runs"]] == [(added, True)]
+
+
+def test_stats_tell_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
+    told = json.loads(run("stats", "demo.packages", "--json"))
+    assert told["ndv"]["id"] == told["records"]
+    assert told["ndv"]["name"] == 7
+    assert told["fresh"] is True
+    assert told["indexes"]["embedding"]["covers_snapshot"] is True
+    assert "distinct values" in run("stats", "demo.packages", "--snapshot", str(lake.head()))
+
+
+def test_search_by_example_finds_the_row_itself_first(run: Run, lake: Lake) -> None:
+    told = json.loads(run("search", "demo.packages", "--index", "embedding", "--like-id", "5", "-k", "10", "--json"))
+    assert told["coverage"] == "exact-version"
+    assert told["snapshot_id"] == told["base_snapshot_id"] == str(lake.head())
+    assert [row["rank"] for row in told["results"]] == list(range(1, 11))
+    assert told["results"][0]["id"] == 5
+    assert abs(told["results"][0]["distance"]) < 1e-5
+    distances = [row["distance"] for row in told["results"]]
+    assert distances == sorted(distances)
+
+
+def test_search_of_an_older_snapshot_sees_only_its_rows(run: Run, lake: Lake) -> None:
+    oldest = lake.table.snapshots()[0].snapshot_id
+    arguments = ("search", "demo.packages", "--like-id", "5", "-k", "100", "--snapshot", str(oldest), "--json")
+    told = json.loads(run(*arguments))
+    assert told["snapshot_id"] == told["base_snapshot_id"] == str(oldest)
+    assert {row["id"] for row in told["results"]} <= set(range(60))
+
+
+def test_indexed_search_agrees_with_exact_search(run: Run) -> None:
+    arguments = ("search", "demo.packages", "--like-id", "7", "--json")
+    found, exact = json.loads(run(*arguments)), json.loads(run(*arguments, "--exact"))
+    assert exact["coverage"] == "exact-scan"
+    assert len({row["id"] for row in found["results"]} & {row["id"] for row in exact["results"]}) >= 9
+
+
+def test_a_condition_is_kept_exactly(run: Run) -> None:
+    told = json.loads(run("search", "demo.packages", "--like-id", "7", "--where", "name = 'package 3'", "--json"))
+    assert {row["name"] for row in told["results"]} == {"package 3"}
+    assert told["coverage"] == "exact-scan"
+
+
+def test_a_vector_can_be_given(run: Run, tmp_path: Path) -> None:
+    vector = json.dumps([0.5] * 8)
+    by_option = json.loads(run("search", "demo.packages", "--vector", vector, "--json"))
+    (tmp_path / "query.json").write_text(vector)
+    by_file = json.loads(run("search", "demo.packages", "--query-file", str(tmp_path / "query.json"), "--json"))
+    assert by_option["results"] == by_file["results"]
+    assert "exact-version" in run("search", "demo.packages", "--vector", vector)
+
+
+def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake) -> None:
+    run("index", "create", "demo.packages", "--name", "second", "--column", "embedding", "--metric", "l2", "--json")
+    assert {item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))} == {
+        "embedding",
+        "second",
+    }
+    report = json.loads(run("refresh", "demo.packages", "--index", "second", "--json"))
+    assert report["second"]["action"] == "built"
+    shown = json.loads(run("index", "show", "demo.packages", "second", "--json"))
+    assert [version["base_snapshot_id"] for version in shown["versions"]] == [str(lake.head())]
+    assert shown["versions"][0]["tags"] == ["ann_second"]
+    run("index", "drop", "demo.packages", "second", "--yes")
+    assert [item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))] == ["embedding"]
+
+
+def test_a_refresh_of_what_exists_writes_nothing(run: Run) -> None:
+    report = json.loads(run("refresh", "demo.packages", "--json"))
+    assert report["embedding"]["action"] == "reused"
+    assert report["theta_sketches"]["outcome"] == "current"
+
+
+def test_garbage_collection_leaves_published_versions(run: Run) -> None:
+    told = json.loads(run("gc", "demo.packages", "--grace-hours", "0", "--json"))
+    assert told["dry_run"] is False
+    assert json.loads(run("search", "demo.packages", "--like-id", "5", "--json"))["coverage"] == "exact-version"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("search", "demo.absent", "--like-id", "1", "--index", "x"), "there is no table demo.absent"),
+        (
+            ("search", "demo.packages", "--like-id", "1", "--index", "absent"),
+            "has no index 'absent'; it has: embedding",
+        ),
+        (("search", "demo.packages", "--like-id", "-1"), "no row has id = -1"),
+        (("search", "demo.packages", "--like-id", "1", "--snapshot", "99"), "99"),
+        (("search", "demo.packages"), "give one of --like-id, --vector and --query-file"),
+        (("search", "demo.packages", "--vector", "[1, 2"), "the query is no vector"),
+        (("search", "demo.packages", "--vector", "[1, 2]"), "dim"),
+        (("search", "demo.packages", "--like-id", "1", "--columns", "absent"), "has no column 'absent'"),
+        (("index", "create", "demo.packages", "--name", "a/b", "--column", "embedding"), "cannot name an index"),
+        (("index", "create", "demo.packages", "--name", "c", "--column", "absent"), "absent"),
+        (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
+        (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
+        (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it"),
+        (("absent",), "No such command"),
+    ],
+)
+def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple[str, ...], says: str) -> None:
+    told = refused(*arguments)
+    assert says in told
+    assert "Traceback" not in told
+
+
+def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
+    told = run("ui")
+    assert f"DAGSTER_HOME={lake.directory}/dagster_home" in told
+    assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in told
+
+
+def test_an_unreachable_catalog_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "icepuffin.toml").write_text(
+        '[catalogs.away]\ntype = "sql"\nuri = "sqlite:////no/such/lake.db"\nwarehouse = "file:///x"\n', encoding="utf-8"
+    )
+    program = str(Path(sys.executable).with_name("icepuffin"))
+    run = subprocess.run(
+        [program, "stats", "a.b"], cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    assert "error: catalog 'away'" in run.stderr
+    assert "Traceback" not in run.stderr
