@@ -1,0 +1,124 @@
+"""The sensor over a real table and a real instance: what it records, adds, asks for and drops."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.partitions import partitions_name
+from assets.spec import TableSpec
+from ops.resources import Catalogs
+from orchestration.definitions import build, catalogs_of
+from orchestration.discovery import table_spec
+from orchestration.instance import open_instance
+from orchestration.settings import Settings, load
+from orchestration.ticks import TickedRun, finish, look, tick
+from tests.orchestration.lake import Lake, make_lake
+
+TABLE = dg.AssetKey(["demo", "demo", "packages"])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return make_lake(tmp_path, snapshots=3)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with open_instance(tmp_path / "dagster_home") as opened:
+        yield opened
+
+
+def evaluated(
+    settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None
+) -> dg.SensorResult | dg.SkipReason:
+    definitions = build(settings)
+    (sensor,) = definitions.sensors or ()
+    assert isinstance(sensor, dg.SensorDefinition)
+    context = dg.build_sensor_context(
+        instance=instance, cursor=cursor, definitions=definitions, resources={"catalogs": catalogs_of(settings)}
+    )
+    found: Any = sensor(context)
+    assert isinstance(found, dg.SensorResult | dg.SkipReason)
+    return found
+
+
+def spec_of(settings: Settings) -> tuple[TableSpec, Catalogs]:
+    catalogs = catalogs_of(settings)
+    return table_spec(settings.tables["packages"], catalogs), catalogs
+
+
+def test_the_sensor_asks_for_each_snapshot_in_commit_order(lake: Lake, instance: dg.DagsterInstance) -> None:
+    found = evaluated(load(lake.settings_file), instance)
+    assert isinstance(found, dg.SensorResult)
+    ids = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots]
+    assert [request.partition_key for request in found.run_requests or ()] == ids
+    assert [event.partition for event in found.asset_events if isinstance(event, dg.AssetMaterialization)] == ids
+    assert evaluated(load(lake.settings_file), instance, found.cursor).run_requests == []  # type: ignore[union-attr]
+
+
+def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.DagsterInstance) -> None:
+    found = evaluated(load(lake.settings_file), instance)
+    assert isinstance(found, dg.SensorResult)
+    rows = [event.metadata["records"].value for event in found.asset_events]
+    assert rows == [60, 120, 180]
+
+
+def test_an_unreachable_catalog_is_a_skip_that_says_so_and_loses_nothing(
+    lake: Lake, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    settings = load(lake.settings_file)
+    (tmp_path / "catalog.db").rename(tmp_path / "away.db")
+    (tmp_path / "catalog.db").mkdir()
+    skipped = evaluated(settings, instance)
+    assert isinstance(skipped, dg.SkipReason)
+    assert "catalog 'demo'" in (skipped.skip_message or "")
+    (tmp_path / "catalog.db").rmdir()
+    (tmp_path / "away.db").rename(tmp_path / "catalog.db")
+    found = evaluated(settings, instance)
+    assert isinstance(found, dg.SensorResult)
+    assert len(found.run_requests or ()) == 3
+
+
+def test_a_branch_is_followed_once_it_is_watched(lake: Lake, instance: dg.DagsterInstance) -> None:
+    first = lake.table.metadata.snapshots[0].snapshot_id
+    lake.table.manage_snapshots().create_branch(first, "audit").commit()
+    lake.write_settings(watched_refs=("audit", "not-there-yet"))
+    found = evaluated(load(lake.settings_file), instance)
+    assert isinstance(found, dg.SensorResult)
+    assert [request.partition_key for request in found.run_requests or ()] == [str(first)]
+
+
+def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.DagsterInstance) -> None:
+    settings = load(lake.settings_file)
+    spec, catalogs = spec_of(settings)
+    finish(instance, spec, look(instance, spec, settings.tables["packages"], catalogs).plan)
+    oldest = lake.table.metadata.snapshots[0].snapshot_id
+    lake.table.maintenance.expire_snapshots().by_id(oldest).commit()
+    found = look(instance, spec, settings.tables["packages"], catalogs)
+    assert found.plan.drop == (str(oldest),)
+    left = instance.get_dynamic_partitions(partitions_name(spec))
+    assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
+
+
+def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, instance: dg.DagsterInstance) -> None:
+    lake.write_settings(retries=0)
+    broken = lake.table.inspect.files()["file_path"][0].as_py().removeprefix("file://")
+    Path(broken).unlink()
+    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    assert len(runs) == 3
+    failed = [run for run in runs if not run.succeeded]
+    assert failed
+    assert all(Path(broken).name in run.message for run in failed)
+
+
+def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+    settings = load(lake.settings_file)
+    spec, catalogs = spec_of(settings)
+    first = look(instance, spec, settings.tables["packages"], catalogs).plan
+    again = look(instance, spec, settings.tables["packages"], catalogs).plan
+    assert first.request == again.request
+    assert (again.add, again.record) == ((), ())
+    assert instance.get_materialized_partitions(TABLE) == set(first.record)
