@@ -91,6 +91,7 @@ def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:
         ("delete the games (position deletes)", lambda: _delete_games(table)),
     )
     for what, change in changes:
+        table.refresh()  # index versions were committed meanwhile
         change()
         table.refresh()
         snapshot = table.current_snapshot()

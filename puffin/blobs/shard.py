@@ -185,7 +185,7 @@ class ShardReader:
         head = self.header
         offsets = self._signed(Section.ADJACENCY_OFFSETS, head.count + 1).view(np.uint64)
         neighbors, degrees = decode_adjacency(self.read_section(Section.ADJACENCY), offsets, head.max_degree)
-        slots, rows = self._locations()
+        slots, rows = self.read_locations()
         codebook, codes = self._pq()
         return Shard(
             metric=head.metric,
@@ -215,7 +215,8 @@ class ShardReader:
     def _signed(self, kind: Section, count: int) -> npt.NDArray[np.int64]:
         return decode_signed(self.read_section(kind), count, f"shard blob: section {kind.name}")
 
-    def _locations(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def read_locations(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """(file slots u32[N], row positions int64[N]) of the nodes."""
         raw = self.read_section(Section.LOCATIONS)
         split = int(raw[:8].view("<u8")[0]) if len(raw) >= 8 else 0
         if 8 + split > len(raw):

@@ -1,0 +1,196 @@
+"""Stage 2: one Puffin file out of the shards; what can be copied inside the store is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ops.catalog.deletes import deleted_positions
+from ops.index.errors import CoverageError
+from ops.index.plan import VersionPlan
+from ops.index.work import ShardsMade
+from ops.model import ObjectRange, StorageConfig
+from ops.storage import Storage, open_storage, relative_to
+from ops.tasks.shard import ShardResult
+from puffin import PlannedBlob, PuffinReader, plan_puffin
+from puffin.blobs import centroid as centroid_blob
+from puffin.blobs import routing as routing_blob
+from puffin.blobs.centroid import CentroidIndex
+from puffin.blobs.routing import CoveredFile, Routing, ShardEntry
+from puffin.codec import compress
+from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledFile:
+    """The version's file: complete, verified, not yet bound."""
+
+    path: str
+    file_size: int
+    footer_size: int
+    bytes_copied: int
+    """Bytes that were in a base's file already"""
+    recall: float
+    """Live-weighted mean of the shards'"""
+    rows: int
+
+
+def mean_recall(shards: tuple[ShardResult, ...]) -> float:
+    """Every shard is searched, so the true neighbours are among the shards' own: weighted by live rows."""
+    live = np.array([shard.count - len(shard.tombstones) for shard in shards], np.float64)
+    if not live.sum():
+        return 1.0
+    return float(np.average([shard.recall for shard in shards], weights=live))
+
+
+def check_coverage(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> tuple[CoveredFile, ...]:
+    """The file table with live rows counted; raises CoverageError unless every live row has exactly one live node."""
+    files = list(made.slots)
+    by_path = {file.path: slot for slot, file in enumerate(files) if file.present}
+    expected = 0
+    for file in plan.live.files:
+        gone = len(deleted_positions(open_storage(file.path, storage), file)) if file.deletes else 0
+        slot = by_path[relative_to(file.path, plan.live.location)]
+        covered = files[slot]
+        files[slot] = CoveredFile(
+            covered.path, covered.rows, file.record_count - gone, covered.delete_fingerprint, present=True
+        )
+        expected += file.record_count - gone
+    found = sum(shard.count - len(shard.tombstones) for shard in made.shards)
+    if found != expected:
+        raise CoverageError(
+            f"{plan.live.table}, snapshot {plan.live.snapshot_id}: {expected:,} rows are live, the index would hold "
+            f"{found:,}. Nothing was published; drop the index and create it again, and report this"
+        )
+    return tuple(files)
+
+
+def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> AssembledFile:
+    """Write the file beside the table's metadata, and read its footer and routing back."""
+    store = open_storage(plan.live.location, storage)
+    files = check_coverage(plan, made, storage)
+    shards = tuple(_entry(shard, plan) for shard in made.shards)
+    routing = Routing(
+        base_snapshot_id=plan.live.snapshot_id,
+        build_id=plan.build_id,
+        definition=plan.definition.to_json(),
+        codebook=made.layout.codebook,
+        partition_to_shard=made.layout.partition_to_shard,
+        shards=shards,
+        files=files,
+    )
+    heads = [
+        (ROUTING_V1, compress(routing_blob.encode(routing), "zstd")),
+        (CENTROID_V1, compress(centroid_blob.encode(_centroids(plan, made, storage)), "zstd")),
+    ]
+    ranges = [ObjectRange(shard.path, shard.offset, shard.length) for shard in made.shards]
+    blobs = [_planned(plan, kind, len(data), codec="zstd") for kind, data in heads]
+    blobs += [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
+    layout = plan_puffin(blobs, {"created-by": "icepuffin"})
+    bodies: list[bytes | ObjectRange] = [*(data for _, data in heads), *ranges]
+    segments: list[bytes | ObjectRange] = []
+    for gap, body in zip(layout.gaps, bodies, strict=True):
+        segments += [gap, body]
+    segments.append(layout.tail)
+    path = _free_path(store, plan)
+    store.concat(path, segments)
+    _verify(store, path, layout.file_size, plan)
+    copied = sum(
+        item.length for item, shard in zip(ranges, made.shards, strict=True) if shard.how in ("copied", "masked")
+    )
+    rows = sum(entry.live for entry in shards)
+    return AssembledFile(path, layout.file_size, layout.footer_size, copied, mean_recall(made.shards), rows)
+
+
+def _entry(shard: ShardResult, plan: VersionPlan) -> ShardEntry:
+    sha256 = shard.sha256
+    if not sha256 and plan.base is not None:
+        sha256 = plan.base.routing.shards[shard.number].sha256
+    return ShardEntry(
+        count=shard.count,
+        live=shard.count - len(shard.tombstones),
+        medoid=shard.medoid,
+        recall=shard.recall,
+        length=shard.length,
+        sha256=sha256,
+        tombstones=shard.tombstones,
+    )
+
+
+def _planned(plan: VersionPlan, kind: str, length: int, *, codec: str | None, **properties: str) -> PlannedBlob:
+    return PlannedBlob(
+        type=kind,
+        fields=(plan.field_id,),
+        snapshot_id=plan.live.snapshot_id,
+        sequence_number=plan.live.sequence_number,
+        length=length,
+        codec=codec,
+        properties={"algorithm": "vamana", "base_snapshot_id": str(plan.live.snapshot_id), **properties},
+        align=_ALIGNMENT,
+    )
+
+
+def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> PlannedBlob:
+    definition = plan.definition
+    ratio = len(shard.tombstones) / shard.count if shard.count else 0.0
+    properties = {
+        "ann.shard_id": str(number),
+        "ann.build_id": plan.build_id,
+        "count": str(shard.count),
+        "R": str(definition.max_degree),
+        "L": str(definition.search_list),
+        "alpha": str(definition.alpha),
+        "metric": definition.metric,
+        "ann.tombstone_ratio": f"{ratio:.6f}",
+        "ann.recall": f"{shard.recall:.6f}",
+    }
+    return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
+
+
+def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> CentroidIndex:
+    """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
+    dims = made.layout.dims
+    present = {file.path: slot for slot, file in enumerate(made.slots) if file.present}
+    fresh = {slot for result in made.scattered for slot, _ in result.live_rows}
+    slots = [result.ball_slots for result in made.scattered]
+    centers = [result.ball_centroids for result in made.scattered]
+    radii = [result.ball_radii for result in made.scattered]
+    if plan.base is not None and len(made.slots) > len(fresh):
+        reader = PuffinReader(
+            open_storage(plan.base.version.puffin_path, storage).source(plan.base.version.puffin_path)
+        )
+        old = centroid_blob.decode(reader.read_blob(plan.base.centroid))
+        at = np.array([present.get(path, -1) for path in old.files], np.int64)
+        at[np.isin(at, list(fresh))] = -1
+        kept = np.flatnonzero(at[old.file_ordinals] >= 0) if len(at) else np.empty(0, np.int64)
+        slots.append(at[old.file_ordinals[kept]].astype(np.uint32))
+        centers.append(old.centroids[kept])
+        radii.append(old.max_distances[kept])
+    return CentroidIndex(
+        metric=int(plan.definition.metric_value),
+        dims=dims,
+        centroids=np.concatenate(centers) if centers else np.empty((0, dims), np.float32),
+        file_ordinals=np.concatenate(slots) if slots else np.empty(0, np.uint32),
+        max_distances=np.concatenate(radii) if radii else np.empty(0, np.float32),
+        files=tuple(file.path for file in made.slots),
+    )
+
+
+def _free_path(store: Storage, plan: VersionPlan) -> str:
+    """As the paper names it; a repeated attempt gets a suffix, since published names are never reused."""
+    stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
+    if not store.exists(f"{stem}.puffin"):
+        return f"{stem}.puffin"
+    number = 1
+    while store.exists(f"{stem}-{number}.puffin"):
+        number += 1
+    return f"{stem}-{number}.puffin"
+
+
+def _verify(store: Storage, path: str, size: int, plan: VersionPlan) -> None:
+    reader = PuffinReader(store.source(path))
+    blob = next(blob for blob in reader.footer.blobs if blob.type == ROUTING_V1)
+    routing = routing_blob.decode(reader.read_blob(blob))
+    if store.size(path) != size or routing.build_id != plan.build_id:
+        raise CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")

@@ -1,0 +1,15 @@
+"""Errors of the index room."""
+
+from ops.errors import IcepuffinError
+
+
+class GateFailedError(IcepuffinError):
+    """Raised when a version's recall is under its target: nothing was published, the previous version stays."""
+
+
+class CoverageError(IcepuffinError):
+    """Raised when a version would not hold exactly the live rows of its snapshot; nothing was published."""
+
+
+class NotAnIndexError(IcepuffinError):
+    """Raised when a bound file is no index version of ours, or is gone."""

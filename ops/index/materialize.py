@@ -1,0 +1,206 @@
+"""Give a snapshot its version of an index: plan, work, gate, assemble, bind. Idempotent; safe to run twice at once."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from pyiceberg.table import Table
+
+from ops.catalog import bind
+from ops.catalog.bind import Binding, DerivedVersion, LostRaceError
+from ops.index.assemble import AssembledFile, assemble, mean_recall
+from ops.index.definition import IndexDefinition
+from ops.index.errors import GateFailedError
+from ops.index.plan import VersionPlan, plan_version
+from ops.index.report import Action, IndexReport, ShardReport
+from ops.index.work import Progress, ShardsMade, make_shards, staging_prefix
+from ops.model import StorageConfig
+from ops.spark.runner import TaskRunner
+from ops.storage import Storage, open_storage
+
+SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
+"""How long a version of a snapshot that is not the head keeps its own tag: Iceberg's default for snapshots."""
+
+
+def materialize_index(
+    table: Table,
+    definition: IndexDefinition,
+    snapshot_id: int,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
+
+    Of two runs for one snapshot the later one finds the work done. Raises GateFailedError, CoverageError, and the
+    errors of bad input; then nothing was published and the last good version is in place.
+    """
+    clock = _Clock()
+    with clock.stage("plan"):
+        plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
+    return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+
+
+def carry_out(
+    table: Table,
+    plan: VersionPlan,
+    clock: "_Clock",
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Do what the plan says."""
+    if plan.action is Action.EMPTY:
+        return _report(plan, clock, None, None, None)
+    if plan.existing is not None:
+        if plan.action is Action.RETAGGED:
+            with suppress(LostRaceError), clock.stage("bind"):
+                bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
+        return _report(plan, clock, None, None, plan.existing)
+    with clock.stage("work"):
+        made = make_shards(plan, runner=runner, storage=storage, progress=progress)
+    if made is None:
+        return _report(plan, clock, None, None, None)
+    pass_gate(plan, made)
+    with clock.stage("assemble"):
+        file = assemble(plan, made, storage=storage)
+    with clock.stage("bind"):
+        version = publish(table, plan, file, storage=storage)
+    return _report(plan, clock, made, file, version)
+
+
+def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
+    """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
+    recall = mean_recall(made.shards)
+    if recall < plan.definition.target_recall:
+        raise GateFailedError(
+            f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
+            f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
+            "previous version stays. Raise max_degree or search_list, keep vectors in the shards, or lower target_recall"
+        )
+
+
+def publish(table: Table, plan: VersionPlan, file: AssembledFile, *, storage: StorageConfig) -> DerivedVersion:
+    """Bind the file; where somebody else was first with an equal version, theirs is returned and ours removed."""
+    store = open_storage(plan.live.location, storage)
+    binding = Binding(
+        kind="ann",
+        name=plan.definition.name,
+        tag=plan.tag,
+        base_snapshot_id=plan.live.snapshot_id,
+        build_id=plan.build_id,
+        puffin_path=file.path,
+        file_size=file.file_size,
+        footer_size=file.footer_size,
+        expected_ref=plan.expected_ref,
+        max_ref_age_ms=None if plan.is_head else SIDE_TAG_AGE_MS,
+    )
+    try:
+        version = bind.publish(table, binding)
+    except LostRaceError:
+        theirs = [
+            item
+            for item in bind.versions(table, "ann", plan.definition.name)
+            if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
+        ]
+        store.delete(file.path)
+        if not theirs:
+            raise
+        version = theirs[-1]
+    _sweep(store, staging_prefix(plan))
+    return version
+
+
+def _sweep(store: Storage, prefix: str) -> None:
+    """Remove staged objects of a build that is published."""
+    for item in list(store.list(prefix)):
+        store.delete(item.path)
+
+
+class _Clock:
+    """Seconds of each stage."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self.stages: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begun
+
+    @property
+    def total(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def _report(
+    plan: VersionPlan,
+    clock: _Clock,
+    made: ShardsMade | None,
+    file: AssembledFile | None,
+    version: DerivedVersion | None,
+) -> IndexReport:
+    shards = _shard_reports(plan, made)
+    before = sum(len(entry.tombstones) for entry in plan.base.routing.shards) if plan.base else 0
+    dead = sum(shard.nodes - shard.live for shard in shards)
+    live = sum(shard.live for shard in shards)
+    weights = [(shard.recall, shard.live) for shard in shards]
+    recall = sum(value * weight for value, weight in weights) / live if live else 1.0
+    total = file.file_size if file else plan.base.file_size if plan.base and plan.existing else 0
+    stages: Mapping[str, float] = {name: round(seconds, 4) for name, seconds in clock.stages.items()}
+    return IndexReport(
+        table=plan.live.table,
+        index=plan.definition.name,
+        snapshot_id=plan.live.snapshot_id,
+        index_snapshot_id=version.derived_snapshot_id if version else None,
+        base_snapshot_id=plan.base.version.base_snapshot_id if plan.base and not plan.existing else None,
+        action=plan.action if version else Action.EMPTY,
+        reason=plan.reason,
+        build_id=plan.build_id,
+        puffin_path=version.puffin_path if version else None,
+        files=len(plan.live.files),
+        rows=live,
+        inserted=sum(shard.inserted for shard in shards),
+        remapped=sum(shard.remapped for shard in shards),
+        tombstones=dead,
+        newly_tombstoned=max(0, dead - before) if made else 0,
+        shards=len(shards),
+        shards_rebuilt=sum(shard.how == "rebuilt" for shard in shards),
+        shards_copied=sum(shard.how in ("copied", "masked") for shard in shards),
+        recall=recall,
+        bytes_total=total,
+        bytes_written=file.file_size - file.bytes_copied if file else 0,
+        seconds=round(clock.total, 4),
+        stage_seconds=stages,
+        shard_reports=shards,
+    )
+
+
+def _shard_reports(plan: VersionPlan, made: ShardsMade | None) -> tuple[ShardReport, ...]:
+    if made is not None:
+        return tuple(
+            ShardReport(
+                number=shard.number,
+                how=shard.how,
+                nodes=shard.count,
+                live=shard.count - len(shard.tombstones),
+                inserted=shard.inserted,
+                remapped=shard.remapped,
+                recall=shard.recall,
+                bytes=shard.length,
+            )
+            for shard in made.shards
+        )
+    if plan.existing is None or plan.base is None:
+        return ()
+    return tuple(
+        ShardReport(number, "reused", entry.count, entry.live, 0, 0, entry.recall, entry.length)
+        for number, entry in enumerate(plan.base.routing.shards)
+    )

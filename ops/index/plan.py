@@ -1,0 +1,187 @@
+"""Decides what is due for a snapshot. Reads metadata and routing blobs, no vectors."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version as package_version
+
+import numpy as np
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from ops.catalog.bind import DerivedVersion, tag_target, versions
+from ops.catalog.deletes import deleted_positions, fingerprint
+from ops.catalog.live import live_files, require_positional_deletes
+from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, ref_snapshot_id, table_name
+from ops.index.definition import IndexDefinition, resolve_field
+from ops.index.report import Action
+from ops.index.versions import OpenVersion, covered_paths, readable, shared_rows
+from ops.model import LiveFile, LiveFiles, StorageConfig
+from ops.storage import open_storage, relative_to
+
+FORMAT_VERSION = 1
+_BASES_LOOKED_AT = 16
+_SHARED_ENOUGH = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPlan:
+    """What is due, and all that the work needs to know of the table."""
+
+    action: Action
+    reason: str
+    definition: IndexDefinition
+    live: LiveFiles
+    schema: Schema
+    field_id: int
+    tag: str
+    """The tag that the version is to have"""
+    expected_ref: int | None
+    """Where that tag is now"""
+    is_head: bool
+    build_id: str
+    base: OpenVersion | None = None
+    """What a refresh starts from"""
+    existing: DerivedVersion | None = None
+    """The version to reuse"""
+    added: tuple[LiveFile, ...] = ()
+    """Files whose rows are to be read and inserted"""
+    live_positions_change: bool = True
+    """Whether any node of the base may have become live or dead"""
+
+
+def plan_version(
+    table: Table, definition: IndexDefinition, snapshot_id: int, *, storage: StorageConfig, watched_ref: str = "main"
+) -> VersionPlan:
+    """Look at the table and decide. Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column,
+    equality deletes.
+    """
+    table.refresh()
+    snapshot = find_snapshot(table, snapshot_id)
+    live = live_files(table, snapshot_id)
+    require_positional_deletes(live)
+    schema = table.schemas()[live.schema_id]
+    field_id = resolve_field(definition, schema, table_name(table))
+    definition = replace(definition, field_id=field_id)
+    is_head = ref_snapshot_id(table, watched_ref) == snapshot_id
+    tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
+    plan = VersionPlan(
+        action=Action.BUILT,
+        reason="there is no version to start from",
+        definition=definition,
+        live=live,
+        schema=schema,
+        field_id=field_id,
+        tag=tag,
+        expected_ref=tag_target(table, tag),
+        is_head=is_head,
+        build_id="",
+        added=live.files,
+    )
+    known = versions(table, "ann", definition.name)
+    candidates = readable(_nearest_first(known, snapshot_id), storage, definition)
+    if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
+        return _reuse(plan, existing)
+    if not live.record_count:
+        return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
+    base = max(candidates, key=lambda item: shared_rows(item, live), default=None)
+    if base is not None:
+        operation = snapshot.summary.operation.value if snapshot.summary else ""
+        plan = _refresh_or_build(table, plan, base, operation, storage)
+    return replace(plan, build_id=_build_id(plan))
+
+
+def _nearest_first(known: Sequence[DerivedVersion], snapshot_id: int) -> list[DerivedVersion]:
+    """The version of this very snapshot, then the newest ones."""
+    ordered = sorted(known, key=lambda item: (item.base_snapshot_id != snapshot_id, -item.sequence_number))
+    return ordered[:_BASES_LOOKED_AT]
+
+
+def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
+    version = existing.version
+    if plan.is_head and plan.tag not in version.tags:
+        action, reason = Action.RETAGGED, "a version of this snapshot exists; the tag pointed elsewhere"
+    else:
+        action, reason = Action.REUSED, "a version of this snapshot and definition exists"
+    return replace(
+        plan, action=action, reason=reason, existing=version, base=existing, build_id=version.build_id, added=()
+    )
+
+
+def _refresh_or_build(
+    table: Table, plan: VersionPlan, base: OpenVersion, operation: str, storage: StorageConfig
+) -> VersionPlan:
+    share = shared_rows(base, plan.live) / plan.live.record_count
+    # rewritten files share no path with the old ones; their rows are recognised by content
+    if share < _SHARED_ENOUGH and operation != "replace":
+        return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
+    covered = covered_paths(base)
+    relative = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
+    added = [file for path, file in relative.items() if path not in covered]
+    changed = [
+        file
+        for path, file in relative.items()
+        if path in covered and fingerprint(file) != base.routing.files[covered[path]].delete_fingerprint
+    ]
+    revived = [file for file in changed if _lost_deletes(table, base, file, storage)]
+    removed = [path for path in covered if path not in relative]
+    return replace(
+        plan,
+        action=Action.REFRESHED,
+        reason=f"shares {share:.0%} of the rows with the version of snapshot {base.version.base_snapshot_id}",
+        base=base,
+        added=tuple(sorted([*added, *revived], key=lambda file: file.path)),
+        live_positions_change=bool(changed or removed),
+    )
+
+
+def _lost_deletes(table: Table, base: OpenVersion, file: LiveFile, storage: StorageConfig) -> bool:
+    """Whether a row of `file` that was deleted in the base's snapshot is live now (a rollback): it may have no node.
+
+    Where the base's snapshot has expired this cannot be known, and the answer is yes.
+    """
+    try:
+        before = live_files(table, base.version.base_snapshot_id).by_path().get(file.path)
+    except UnknownSnapshotError:
+        return True
+    if before is None:
+        return True
+    store = open_storage(file.path, storage)
+    return bool(len(np.setdiff1d(deleted_positions(store, before), deleted_positions(store, file))))
+
+
+def _build_id(plan: VersionPlan) -> str:
+    """sha256 of everything that the bytes depend on: a retry of equal work finds what is finished."""
+    identity = {
+        "table": plan.live.table_uuid,
+        "snapshot": plan.live.snapshot_id,
+        "files": [(relative_to(file.path, plan.live.location), fingerprint(file).hex()) for file in plan.live.files],
+        "definition": plan.definition.graph_identity(),
+        "rebuild_ratio": plan.definition.rebuild_ratio,
+        "format": FORMAT_VERSION,
+        "libraries": {name: package_version(name) for name in ("icepuffin", "numpy", "numba")},
+        "base": plan.base.version.build_id if plan.base and plan.action is Action.REFRESHED else None,
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def worn(plan: VersionPlan) -> VersionPlan | None:
+    """A plan that rebuilds the worn shards of the snapshot's own version; None where there are none.
+
+    Only for a snapshot that has a version. The tag moves from the old version of the snapshot to the new one.
+    """
+    if plan.base is None or plan.existing is None:
+        return None
+    ratio = plan.definition.rebuild_ratio
+    if not any(shard.tombstone_ratio > ratio for shard in plan.base.routing.shards):
+        return None
+    again = replace(
+        plan,
+        action=Action.REFRESHED,
+        reason=f"a shard has more than {ratio:.0%} tombstones",
+        existing=None,
+        added=(),
+        live_positions_change=True,
+    )
+    return replace(again, build_id=_build_id(again))

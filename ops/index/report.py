@@ -1,0 +1,86 @@
+"""What a run on an index did, in numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """What was due for a snapshot."""
+
+    BUILT = "built"
+    REFRESHED = "refreshed"
+    REUSED = "reused"
+    """A version of this snapshot and definition was there."""
+    RETAGGED = "retagged"
+    """It was there, and the tag pointed elsewhere (a rollback): only the tag moved."""
+    EMPTY = "empty"
+    """The snapshot has no rows: nothing is published, a search of it finds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """One shard of a version."""
+
+    number: int
+    how: str
+    """built, inserted, masked (only tombstones changed), copied, or rebuilt"""
+    nodes: int
+    live: int
+    inserted: int
+    remapped: int
+    recall: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """One materialisation."""
+
+    table: str
+    index: str
+    snapshot_id: int
+    index_snapshot_id: int | None
+    base_snapshot_id: int | None
+    """The indexed snapshot that a refresh started from."""
+    action: Action
+    reason: str
+    """Why this action, in words."""
+    build_id: str
+    puffin_path: str | None
+    files: int
+    rows: int
+    """Live rows in the version."""
+    inserted: int
+    remapped: int
+    tombstones: int
+    """Dead nodes in the version."""
+    newly_tombstoned: int
+    shards: int
+    shards_rebuilt: int
+    shards_copied: int
+    recall: float
+    bytes_total: int
+    bytes_written: int
+    """Bytes that were newly made; the rest the store copied."""
+    seconds: float
+    stage_seconds: Mapping[str, float]
+    shard_reports: tuple[ShardReport, ...] = ()
+
+    @property
+    def tombstone_ratio(self) -> float:
+        nodes = self.rows + self.tombstones
+        return self.tombstones / nodes if nodes else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What garbage collection found and did."""
+
+    table: str
+    dry_run: bool
+    deleted: tuple[str, ...]
+    """Objects removed, or that would be."""
+    bytes_freed: int
+    kept_young: int
+    """Unreferenced objects younger than the grace period."""

@@ -1,0 +1,119 @@
+"""Stage 0: a sample of the vectors, the codebook that routes them, and how its partitions make shards."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels import kmeans
+from ann_kernels.distance import prepare
+from ann_kernels.errors import KernelError
+from ann_kernels.quantize import choose_m, train_pq
+from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
+from ops.index.plan import VersionPlan
+from ops.model import StorageConfig
+from ops.storage import open_storage
+
+SAMPLE_SHARE = 0.01
+SMALLEST_SAMPLE = 20_000
+LARGEST_SAMPLE = 200_000
+PARTITIONS_A_SHARD = 16
+SHARD_BYTES = 512 * 1024**2
+"""Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB a blob."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """How vectors find their shard."""
+
+    codebook: npt.NDArray[np.float32]
+    """f32[k, D]"""
+    partition_to_shard: npt.NDArray[np.uint32]
+    shards: int
+    pq_codebook: npt.NDArray[np.float32] | None
+
+    @property
+    def dims(self) -> int:
+        return int(self.codebook.shape[1])
+
+
+def lay_out(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
+    """Sample, train, and cut. None where the snapshot has no live row. The same for any runner."""
+    definition = plan.definition
+    sample = draw_sample(plan, storage)
+    if not len(sample):
+        return None
+    rows = plan.live.record_count
+    shards = definition.shards or choose_shards(rows, sample.shape[1], definition.max_degree)
+    shards = min(shards, len(sample))
+    partitions = max(shards, min(PARTITIONS_A_SHARD * shards, len(sample) // 8))
+    codebook = kmeans.train(sample, partitions, seed=definition.seed, threads=threads)
+    labels, _ = kmeans.assign(sample, codebook, threads=threads)
+    pq_codebook = None
+    if definition.vectors == "none":
+        m = choose_m(sample.shape[1], definition.pq_m)
+        pq_codebook = train_pq(sample, m, seed=definition.seed, threads=threads)
+    to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)
+    return Layout(codebook, to_shard, shards, pq_codebook)
+
+
+def choose_shards(rows: int, dims: int, max_degree: int) -> int:
+    """By the memory that building one shard takes."""
+    return max(1, -(-rows * 4 * (dims + max_degree) // SHARD_BYTES))
+
+
+def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:
+    """Prepared vectors f32[n, D] of random rows of random files; all rows of a small table."""
+    rng = np.random.default_rng(plan.definition.seed)
+    total = plan.live.record_count
+    wanted = min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))
+    parts: list[npt.NDArray[np.float32]] = []
+    found = 0
+    for number in rng.permutation(len(plan.live.files)):
+        file = plan.live.files[number]
+        for batch in read_live(open_storage(file.path, storage), file, plan.schema, [plan.field_id]):
+            dims = parts[0].shape[1] if parts else None
+            try:
+                raw = vectors_from_arrow(batch.columns.column(0), dims)
+                parts.append(prepare(raw, plan.definition.metric_value))
+            except (VectorColumnError, KernelError) as error:
+                first, last = batch.positions[0], batch.positions[-1]
+                raise VectorColumnError(f"{file.path}, rows {first} to {last}: {error}") from error
+            found += len(raw)
+        if found >= 4 * wanted:
+            break
+    if not parts:
+        return np.empty((0, 1), np.float32)
+    sample = np.concatenate(parts)
+    if len(sample) > wanted:
+        sample = sample[np.sort(rng.choice(len(sample), wanted, replace=False))]
+    return sample
+
+
+def group_partitions(
+    codebook: npt.NDArray[np.float32], sizes: npt.NDArray[np.int64], shards: int
+) -> npt.NDArray[np.uint32]:
+    """u32[k], the shard of each partition: near partitions together, shards of about equal size.
+
+    Halves the partitions along the direction in which they spread most, again and again.
+    """
+    out = np.empty(len(codebook), np.uint32)
+
+    def halve(members: npt.NDArray[np.intp], first: int, count: int) -> None:
+        if count == 1:
+            out[members] = first
+            return
+        spread = codebook[members] - codebook[members].mean(axis=0)
+        direction = np.linalg.svd(spread, full_matrices=False)[2][0]
+        # the sign of a singular vector is arbitrary: fix it
+        direction = direction * (1 if direction[np.abs(direction).argmax()] > 0 else -1)
+        ordered = members[np.argsort(spread @ direction, kind="stable")]
+        left_shards = count // 2
+        weight = np.cumsum(sizes[ordered] + 1e-9)
+        cut = int(np.searchsorted(weight, weight[-1] * left_shards / count)) + 1
+        cut = min(max(cut, left_shards), len(ordered) - (count - left_shards))
+        halve(ordered[:cut], first, left_shards)
+        halve(ordered[cut:], first + left_shards, count - left_shards)
+
+    halve(np.arange(len(codebook)), 0, shards)
+    return out

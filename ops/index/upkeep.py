@@ -1,0 +1,136 @@
+"""Definitions as table properties, worn shards, and what nobody needs any more."""
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+from pyiceberg.table import Table
+
+from ops.catalog import bind
+from ops.catalog.snapshots import ref_snapshot_id, table_name
+from ops.index.definition import (
+    PREFIX,
+    DefinitionError,
+    IndexDefinition,
+    from_properties,
+    resolve_field,
+)
+from ops.index.materialize import _Clock, carry_out
+from ops.index.plan import plan_version, worn
+from ops.index.report import GcReport, IndexReport
+from ops.index.work import Progress
+from ops.model import StorageConfig
+from ops.spark.runner import TaskRunner
+from ops.storage import normalize, open_storage
+
+OUR_FILES = ("ann-", "theta-")
+"""Names, under metadata/, of Puffin files that icepuffin writes."""
+
+
+def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
+    """The indexes that a table's properties define. Raises DefinitionError for broken ones."""
+    return from_properties(table.properties)
+
+
+def load_definition(table: Table, name: str) -> IndexDefinition:
+    """One definition. Raises DefinitionError naming those that exist."""
+    known = list_definitions(table)
+    found = next((item for item in known if item.name == name), None)
+    if found is None:
+        names = ", ".join(item.name for item in known) or "none"
+        raise DefinitionError(f"{table_name(table)} has no index {name!r}; it has: {names}")
+    return found
+
+
+def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
+    """Write a definition into the table's properties, its column resolved to a field id. No version is built.
+
+    Raises DefinitionError where the name is taken by a different definition, or the column cannot be indexed.
+    """
+    table.refresh()
+    field_id = resolve_field(definition, table.schema(), table_name(table))
+    resolved = replace(definition, field_id=field_id)
+    for known in list_definitions(table):
+        if known.name == definition.name:
+            if known.graph_identity() != resolved.graph_identity():
+                raise DefinitionError(
+                    f"{table_name(table)} has another index {definition.name!r} already; drop it, or take another name"
+                )
+            return known
+    with table.transaction() as transaction:
+        transaction.set_properties(resolved.to_properties())
+    return resolved
+
+
+def drop(table: Table, name: str) -> tuple[str, ...]:
+    """Remove definition and tags; the files go with Iceberg's own expiry, or by `collect_garbage` after it.
+
+    -> the tags that were dropped. Raises DefinitionError where there is neither definition nor tag.
+    """
+    table.refresh()
+    keys = [key for key in table.properties if key.startswith(f"{PREFIX}{name}.")]
+    own = f"ann_{name}"
+    tags = sorted(ref for ref in table.metadata.refs if ref == own or _is_side_tag(ref, own))
+    if not keys and not tags:
+        load_definition(table, name)
+    if keys:
+        with table.transaction() as transaction:
+            transaction.remove_properties(*keys)
+    for tag in tags:
+        bind.drop(table, tag)
+    return tuple(tags)
+
+
+def _is_side_tag(ref: str, own: str) -> bool:
+    return ref.startswith(f"{own}-") and ref.removeprefix(f"{own}-").isdecimal()
+
+
+def maintain(
+    table: Table,
+    definition: IndexDefinition,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    progress: Progress | None = None,
+) -> IndexReport | None:
+    """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
+    table.refresh()
+    head = ref_snapshot_id(table, watched_ref)
+    if head is None:
+        return None
+    plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref)
+    again = worn(plan)
+    if again is None:
+        return None
+    return carry_out(table, again, _Clock(), runner=runner, storage=storage, progress=progress)
+
+
+def collect_garbage(
+    table: Table, *, storage: StorageConfig, grace: timedelta = timedelta(hours=24), dry_run: bool = False
+) -> GcReport:
+    """Delete our own files that no metadata references and that are older than the grace period.
+
+    Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files under metadata/. A file
+    that any statistics entry of the table names is never touched.
+    """
+    table.refresh()
+    root = f"{normalize(table.metadata.location)}/metadata"
+    store = open_storage(root, storage)
+    referenced = {normalize(entry.statistics_path) for entry in table.metadata.statistics}
+    youngest = int(time.time() * 1000) - int(grace.total_seconds() * 1000)
+    doomed, young, freed = [], 0, 0
+    for item in store.list(root):
+        name = normalize(item.path).removeprefix(f"{root}/")
+        ours = name.startswith("_icepuffin/") or (name.startswith(OUR_FILES) and name.endswith(".puffin"))
+        if not ours or normalize(item.path) in referenced:
+            continue
+        if item.modified_ms > youngest:
+            young += 1
+            continue
+        doomed.append(item.path)
+        freed += item.size
+    if not dry_run:
+        for path in doomed:
+            store.delete(path)
+    return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, young)

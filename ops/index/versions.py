@@ -1,0 +1,73 @@
+"""Opening what is bound: the routing blob of an index version, and where its shards lie."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ops.catalog.bind import DerivedVersion
+from ops.index.definition import IndexDefinition
+from ops.index.errors import NotAnIndexError
+from ops.model import LiveFiles, ObjectRange, StorageConfig
+from ops.storage import StorageError, open_storage, relative_to
+from puffin import BlobMetadata, PuffinReader
+from puffin.blobs import routing as routing_blob
+from puffin.blobs.routing import Routing
+from puffin.errors import PuffinError
+from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVersion:
+    """An index version whose routing has been read."""
+
+    version: DerivedVersion
+    routing: Routing
+    definition: IndexDefinition
+    shards: tuple[ObjectRange, ...]
+    centroid: BlobMetadata
+    file_size: int
+
+
+def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
+    """Read footer and routing blob. Raises NotAnIndexError where the file is gone, foreign or broken."""
+    path = version.puffin_path
+    try:
+        store = open_storage(path, storage)
+        reader = PuffinReader(store.source(path))
+        by_type: dict[str, list[BlobMetadata]] = {}
+        for blob in reader.footer.blobs:
+            by_type.setdefault(canonical_type(blob.type), []).append(blob)
+        routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]))
+        shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in by_type.get(SHARD_V1, []))
+        centroid = by_type[CENTROID_V1][0]
+    except (StorageError, PuffinError, KeyError) as error:
+        raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
+    if len(shards) != len(routing.shards):
+        raise NotAnIndexError(f"{path} has {len(shards)} shards, its routing blob names {len(routing.shards)}")
+    definition = IndexDefinition.from_json(routing.definition)
+    return OpenVersion(version, routing, definition, shards, centroid, store.size(path))
+
+
+def covered_paths(version: OpenVersion) -> dict[str, int]:
+    """Relative path -> slot, of the files that are live in the version's snapshot."""
+    return {file.path: slot for slot, file in enumerate(version.routing.files) if file.present}
+
+
+def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
+    """Rows of `live`'s files that the version covers."""
+    covered = covered_paths(version)
+    return sum(file.record_count for file in live.files if relative_to(file.path, live.location) in covered)
+
+
+def readable(
+    versions: Iterable[DerivedVersion], storage: StorageConfig, definition: IndexDefinition
+) -> list[OpenVersion]:
+    """The versions that can serve as a base for `definition`; without one, a full build is always possible."""
+    found = []
+    for version in versions:
+        try:
+            opened = open_version(version, storage)
+        except NotAnIndexError:
+            continue
+        if opened.definition.graph_identity() == definition.graph_identity():
+            found.append(opened)
+    return found

@@ -1,0 +1,56 @@
+"""Markers of finished tasks: small JSON objects beside what the task wrote, so that a retry finds it.
+
+Names are fixed, creation is conditional: of two attempts one is recorded, the other's object stays unreferenced.
+"""
+
+import base64
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+
+from ops.storage import ObjectExistsError, ObjectMissingError, Storage
+
+
+def find(storage: Storage, path: str) -> dict[str, Any] | None:
+    """The recorded result, or None where no attempt has finished."""
+    try:
+        return _load(storage.read_range(path, 0, storage.size(path)))
+    except ObjectMissingError:
+        return None
+
+
+def record(storage: Storage, path: str, result: Any) -> dict[str, Any]:
+    """Record a frozen dataclass as the result; -> what is recorded, by whichever attempt was first."""
+    data = json.dumps(dataclasses.asdict(result), default=_to_json).encode()
+    try:
+        storage.create(path, data)
+    except ObjectExistsError:
+        return _load(storage.read_range(path, 0, storage.size(path)))
+    return _load(data)
+
+
+def _load(data: bytes) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(data, object_hook=_from_json)
+    return loaded
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        raw = np.ascontiguousarray(value)
+        return {"__array__": raw.dtype.str, "shape": raw.shape, "data": base64.b64encode(raw.tobytes()).decode()}
+    if isinstance(value, bytes):
+        return {"__bytes__": base64.b64encode(value).decode()}
+    if isinstance(value, np.integer | np.floating):
+        return value.item()
+    raise TypeError(f"{type(value)} cannot be recorded")
+
+
+def _from_json(value: dict[str, Any]) -> Any:
+    if "__array__" in value:
+        raw = np.frombuffer(base64.b64decode(value["data"]), np.dtype(value["__array__"]))
+        return raw.reshape(value["shape"]).copy()
+    if "__bytes__" in value:
+        return base64.b64decode(value["__bytes__"])
+    return value
