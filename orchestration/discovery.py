@@ -1,12 +1,12 @@
 """From settings to specs: index definitions of the settings file, and those that the table itself carries."""
 
 import logging
-
-from ops.index.definition import IndexDefinition
+from dataclasses import replace
 
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.index import list_definitions
+from ops.index.definition import IndexDefinition
 from ops.resources import Catalogs
 from orchestration.settings import IndexSettings, TableSettings
 
@@ -24,7 +24,8 @@ def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
     if table.indexes_from_table:
         try:
             for definition in list_definitions(catalogs.table(table.catalog, table.name)):
-                definitions.setdefault(definition.name, definition)
+                given = definitions.get(definition.name)
+                definitions[definition.name] = replace(given, field_id=definition.field_id) if given else definition
         except IcepuffinError as error:
             note = f"Indexes in table properties are not shown: {error}."
             logger.warning("%s: %s", table.name, note)

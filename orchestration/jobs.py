@@ -51,7 +51,9 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
         context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> None:
         for definition in spec.indexes:
-            report = maintain_indexes(catalogs, engine, spec.catalog, spec.identifier, definition)
+            report = maintain_indexes(
+                catalogs, engine, spec.catalog, spec.identifier, definition, watched_ref=spec.watched_refs[0]
+            )
             context.log.info("%s: %s", definition.name, report)
 
     @dg.op(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 
+from ops.catalog.snapshots import ref_snapshot_id
 from ops.graphs.rows import snapshot_rows
 from ops.graphs.versions import ensure_defined
 from ops.index import collect_garbage, maintain
@@ -18,13 +19,21 @@ def maintain_indexes(
     identifier: str,
     definition: IndexDefinition,
     *,
+    watched_ref: str = "main",
     progress: Callable[[int, int], None] | None = None,
 ) -> IndexReport | None:
     """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
     table = catalogs.table(catalog, identifier)
     definition = ensure_defined(table, definition)
-    rows = snapshot_rows(table, table.metadata.current_snapshot_id or 0)
-    return maintain(table, definition, runner=engine.runner(rows), storage=catalogs.storage(catalog), progress=progress)
+    rows = snapshot_rows(table, ref_snapshot_id(table, watched_ref) or 0)
+    return maintain(
+        table,
+        definition,
+        runner=engine.runner(rows),
+        storage=catalogs.storage(catalog),
+        watched_ref=watched_ref,
+        progress=progress,
+    )
 
 
 def collect(

@@ -185,9 +185,9 @@ def _definition(session: Session, catalog: str | None, table: str, name: str) ->
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
 
-    shown = Table(*columns, title=title)
+    shown = Table(*(Column(name, overflow="fold") for name in columns), title=title)
     for row in rows:
         shown.add_row(*(str(row[column]) for column in columns))
     session.console.print(shown)

@@ -1,13 +1,12 @@
 """`icepuffin refresh`."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import click
 
 from orchestration.cli.index import catalog_option, json_option, table_argument
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.session import Session, located, print_json, told
 
 
 @click.command("refresh")
@@ -68,11 +67,11 @@ def command(
                 watched_ref=spec.watched_refs[0],
                 progress=bars(f"index {item.name}"),
             )
-    told = {name: dataclasses.asdict(report) for name, report in reports.items()}
+    shown = {name: told(report) for name, report in reports.items()}
     if as_json:
-        print_json({"table": table, "snapshot_id": str(snapshot_id), **told})
+        print_json({"table": table, "snapshot_id": str(snapshot_id), **shown})
         return
-    for name, report in told.items():
+    for name, report in shown.items():
         session.console.rule(f"{name}, snapshot {snapshot_id}", align="left")
         for key, value in report.items():
             session.console.print(f"{key:>20}  {value}", highlight=False)

@@ -1,5 +1,6 @@
 """What every command needs: the settings, the table that was named, a console. Loaded when first asked for."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -111,6 +112,15 @@ def located(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def told(report: Any) -> dict[str, Any]:
+    """A frozen report as a dictionary; snapshot ids become text, as JSON readers lose digits of large numbers."""
+    return _with_text_ids(dataclasses.asdict(report))
+
+
+def _with_text_ids(items: dict[str, Any]) -> dict[str, Any]:
+    return {key: str(item) if key.endswith("snapshot_id") and item is not None else item for key, item in items.items()}
 
 
 def print_json(value: Any) -> None:
