@@ -13,7 +13,7 @@ from ops.catalog.statistics import find
 from ops.errors import IcepuffinError
 from ops.storage import Storage
 from ops.theta.file_sketches import FileKey, file_key
-from ops.theta.slot import listed_thetas, read_sketches
+from ops.theta.slot import counted_for, listed_thetas, read_sketches
 from puffin.blobs.theta import ThetaSketch
 from puffin.errors import PuffinError
 
@@ -99,9 +99,7 @@ def _usable(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> set[int]:
     return {
         field_id
         for field_id, blob in listed_thetas(find(table, ancestor.snapshot_id)).items()
-        if (blob.snapshot_id, blob.sequence_number) == (ancestor.snapshot_id, ancestor.sequence_number)
-        and field_id in then
-        and then[field_id] == now.get(field_id)
+        if counted_for(blob, ancestor) and field_id in then and then[field_id] == now.get(field_id)
     }
 
 

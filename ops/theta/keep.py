@@ -140,7 +140,8 @@ def keep(
             ),
         )
     except IcepuffinError as error:
-        store.delete(path)
+        if not any(v.puffin_path == path for v in bind.versions(table.refresh(), KIND, KIND)):
+            store.delete(path)
         logger.warning("%s: the sketches per file were not kept: %s", table_name(table), error)
         return Kept(None, 0, f"the sketches per file were not kept: {error}")
     return Kept(path, info.file_size, note)

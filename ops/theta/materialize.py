@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -107,6 +108,7 @@ def materialize_theta_sketches(
 
     if not is_enabled(enabled):
         return report(Outcome.OFF)
+    _require_writable(table)
     store = open_storage(table.location(), storage)
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
@@ -137,6 +139,15 @@ def materialize_theta_sketches(
         file_sketches_path=kept.path if kept else None,
         note="; ".join(filter(None, (with_kept.note, sketched.note, note, kept.note if kept else ""))),
     )
+
+
+def _require_writable(table: Table) -> None:
+    """Before anything is counted: catalogs whose metadata PyIceberg writes itself take no commit on a v3 table."""
+    if table.metadata.format_version >= 3 and isinstance(table.catalog, MetastoreCatalog):
+        raise ThetaError(
+            f"{table_name(table)} is a v3 table in catalog {table.catalog.name}, for which PyIceberg cannot write it; "
+            "reach the table through a REST catalog"
+        )
 
 
 def _plan(

@@ -8,7 +8,7 @@ from ops.catalog.snapshots import find_snapshot, table_name
 from ops.catalog.statistics import find
 from ops.theta.ancestry import ancestors
 from ops.theta.model import ColumnNdv, ThetaStatistics
-from ops.theta.slot import listed_thetas
+from ops.theta.slot import counted_for, listed_thetas
 
 
 def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
@@ -48,7 +48,7 @@ def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
 
 
 def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
-    if (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number):
+    if counted_for(blob, snapshot):
         return True, f"counted for snapshot {snapshot.snapshot_id}"
     return False, (
         f"counted for snapshot {blob.snapshot_id} (sequence number {blob.sequence_number}), "

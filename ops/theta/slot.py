@@ -53,6 +53,11 @@ def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]
     return {b.fields[0]: b for b in blobs if b.type == THETA_V1 and len(b.fields) == 1}
 
 
+def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
+    """Whether a blob was counted for this very snapshot (tables of format v1 have no sequence numbers: 0)."""
+    return (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number or 0)
+
+
 def ndv_of(sketch: ThetaSketch) -> int:
     """The `ndv` property of a sketch: the estimate, cut to a whole number as Java's `(long)` does."""
     return int(estimate(sketch.theta, len(sketch.hashes)))

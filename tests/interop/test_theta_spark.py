@@ -31,7 +31,8 @@ from pyiceberg.types import (
 
 from ops.catalog.statistics import find
 from ops.model import StorageConfig
-from ops.theta import Outcome, ThetaReport, materialize_theta_sketches, read_ndv
+from ops.spark.runner import SparkRunner
+from ops.theta import Outcome, ThetaError, ThetaReport, materialize_theta_sketches, read_ndv
 from puffin import FileSource, PuffinReader
 from puffin.blobs.theta import ThetaSketch, decode, encode
 from puffin.types import THETA_V1
@@ -268,6 +269,25 @@ def test_an_ancestors_sketch_by_spark_is_of_no_use_once_rows_were_removed(both: 
     report = materialize(table.refresh(), current(table))
     assert report.extended_columns == ()
     assert report.ndv == {"id": 700, "weight": 700}
+
+
+def test_executors_count_what_the_driver_counts(both: Both) -> None:
+    table = both.create(THREE)
+    for start in (0, 400, 800):
+        table.append(three(start, start + 500))
+    snapshot = current(table)
+    report = materialize_theta_sketches(table, snapshot, runner=SparkRunner(both.spark), storage=StorageConfig({}))
+    assert (report.files_sketched, report.ndv) == (3, {"id": 1300, "name": 9})
+    theirs = images(table, both.analyze(table, "id", "name"))
+    assert {c: int(p["ndv"]) for c, (_, p) in theirs.items()} == report.ndv
+
+
+def test_a_v3_table_in_a_sql_catalog_is_refused_before_anything_is_counted(both: Both) -> None:
+    both.spark.sql(f"CREATE TABLE {both.sql_name} (id BIGINT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
+    both.spark.sql(f"INSERT INTO {both.sql_name} SELECT id FROM range(500)")
+    table = both.catalog.load_table("db.t")
+    with pytest.raises(ThetaError, match=r"db\.t is a v3 table .* through a REST catalog"):
+        materialize(table, current(table))
 
 
 def test_what_spark_counted_is_read_with_its_freshness(both: Both) -> None:
