@@ -1,6 +1,5 @@
 """Housekeeping of one table: worn shards, and files that no version needs."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 from ops.catalog.snapshots import ref_snapshot_id
@@ -9,6 +8,7 @@ from ops.graphs.versions import ensure_defined
 from ops.index import collect_garbage, maintain
 from ops.index.definition import IndexDefinition
 from ops.index.report import GcReport, IndexReport
+from ops.index.work import Progress
 from ops.resources import Catalogs, Engine
 
 
@@ -20,7 +20,7 @@ def maintain_indexes(
     definition: IndexDefinition,
     *,
     watched_ref: str = "main",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> IndexReport | None:
     """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
     table = catalogs.table(catalog, identifier)

@@ -9,9 +9,8 @@ from ops.graphs.rows import snapshot_rows
 from ops.index import create, list_definitions, materialize_index
 from ops.index.definition import IndexDefinition
 from ops.index.report import IndexReport
+from ops.index.work import Progress
 from ops.resources import Catalogs, Engine
-
-Progress = Callable[[int, int], None]
 
 
 def index_snapshot(

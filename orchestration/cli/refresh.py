@@ -1,12 +1,13 @@
 """`icepuffin refresh`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from orchestration.cli.index import catalog_option, json_option, table_argument
-from orchestration.cli.session import Session, located, print_json, told
+from orchestration.cli.session import Bars, Session, located, print_json, told
 
 
 @click.command("refresh")
@@ -51,10 +52,15 @@ def command(
     if index is not None and not chosen:
         raise click.ClickException(f"{table} has no index '{index}'; see: icepuffin index list {table}")
     reports: dict[str, Any] = {}
-    with session.progress(quiet=as_json) as bars:
+    with session.bars(quiet=as_json) as bars:
         if spec.theta_sketches and index is None:
             reports["theta_sketches"] = sketch_snapshot(
-                session.catalogs, session.engine, spec.catalog, table, snapshot_id, progress=bars("theta sketches")
+                session.catalogs,
+                session.engine,
+                spec.catalog,
+                table,
+                snapshot_id,
+                progress=partial(bars, "sketches"),
             )
         for item in chosen:
             reports[item.name] = index_snapshot(
@@ -65,7 +71,7 @@ def command(
                 item,
                 snapshot_id,
                 watched_ref=spec.watched_refs[0],
-                progress=bars(f"index {item.name}"),
+                progress=partial(_staged, bars, item.name),
             )
     shown = {name: told(report) for name, report in reports.items()}
     if as_json:
@@ -75,3 +81,7 @@ def command(
         session.console.rule(f"{name}, snapshot {snapshot_id}", align="left")
         for key, value in report.items():
             session.console.print(f"{key:>20}  {value}", highlight=False)
+
+
+def _staged(bars: Bars, index: str, stage: str, done: int, total: int) -> None:
+    bars(f"index {index}: {stage}", done, total)

@@ -63,8 +63,8 @@ def command(
     from ops.graphs import queries  # noqa: PLC0415
 
     session = session.at(directory, settings)
-    definition = _definition(session, catalog, table, index)
     loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    definition = _definition(session, catalog, table, index)
     snapshot_id = resolve_snapshot(loaded, snapshot).snapshot_id
     vectors = _vectors(loaded, definition.column, snapshot_id, query)
     nested = queries.vector_columns(loaded)

@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
     from assets.spec import TableSpec
     from ops.resources import Catalogs, Engine
@@ -85,22 +86,33 @@ class Session:
         return table_spec(self.table_settings(catalog, table), self.catalogs)
 
     @contextmanager
-    def progress(self, *, quiet: bool) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-        """Progress bars on stderr: `bars(label)` gives a callback of (done, total). None are shown when quiet."""
+    def bars(self, *, quiet: bool) -> Iterator["Bars"]:
+        """Progress bars on stderr, gone when the work is done; none when quiet."""
         if quiet:
-            yield lambda _: lambda _done, _total: None
+            yield Bars(None)
             return
         from rich.console import Console  # noqa: PLC0415
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+            yield Bars(shown)
 
-            def bar(label: str) -> Callable[[int, int], None]:
-                task = shown.add_task(label, total=None)
-                return lambda done, total: shown.update(task, completed=done, total=total)
 
-            yield bar
+class Bars:
+    """One bar for each label that is told of."""
+
+    def __init__(self, shown: "Progress | None") -> None:
+        self._shown = shown
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        """`done` of `total` pieces of what `label` names are finished."""
+        if self._shown is None:
+            return
+        if label not in self._tasks:
+            self._tasks[label] = self._shown.add_task(label, total=total)
+        self._shown.update(self._tasks[label], completed=done, total=total)
 
 
 def located(function: F) -> F:
