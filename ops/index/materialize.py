@@ -79,7 +79,7 @@ def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
-            "previous version stays. Raise max_degree or search_list, keep vectors in the shards, or lower target_recall"
+            "previous version stays. Raise max_degree or search_list, keep vectors in shards, or lower target_recall"
         )
 
 

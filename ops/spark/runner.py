@@ -85,7 +85,7 @@ class SparkRunner:
         found = spread.mapInArrow(run_packed, RESULT_SCHEMA).collect()
         if progress:
             progress(len(found), len(tasks))
-        results: dict[int, Any] = {row["number"]: pickle.loads(bytes(row["result"])) for row in found}  # noqa: S301  ours
+        results: dict[int, Any] = {row["number"]: pickle.loads(bytes(row["result"])) for row in found}  # noqa: S301
         if len(results) != len(tasks):
             raise RunnerError(
                 f"{label}: {len(tasks) - len(results)} of {len(tasks)} tasks gave no result; run it again"

@@ -27,7 +27,7 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
     if scheme == "file":
         return LocalStorage()
     if scheme == "s3":
-        from ops.storage.s3 import S3Storage  # noqa: PLC0415  s3fs costs a second to import, local tables need none of it
+        from ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
 
         return S3Storage(_s3_options(config))
     raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file:// or s3://")
