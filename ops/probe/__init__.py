@@ -1,0 +1,18 @@
+"""Search: open an index of a table at a snapshot, ask for the nearest rows."""
+
+from ops.probe.errors import IndexUnavailableError, QueryError, UnknownColumnError
+from ops.probe.reader import IndexReader, exact_search, open_index
+from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
+
+__all__ = [
+    "Coverage",
+    "IndexReader",
+    "IndexUnavailableError",
+    "Profile",
+    "QueryError",
+    "SearchResult",
+    "StalePolicy",
+    "UnknownColumnError",
+    "exact_search",
+    "open_index",
+]

@@ -1,0 +1,15 @@
+"""Errors of the probe room."""
+
+from ops.errors import IcepuffinError
+
+
+class QueryError(IcepuffinError):
+    """Raised when a query cannot be asked: wrong dimensions, NaN, a zero vector under cosine, k under 1."""
+
+
+class UnknownColumnError(IcepuffinError):
+    """Raised when a column to return is not in the snapshot's schema."""
+
+
+class IndexUnavailableError(IcepuffinError):
+    """Raised, where the policy forbids another path, when no usable version covers the snapshot."""

@@ -1,0 +1,145 @@
+"""An index version in memory: its shards as searchers, masked for the snapshot that is read."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels.metric import Metric
+from ann_kernels.search import Searcher
+from ann_kernels.vamana import Graph
+from ops.catalog.deletes import deleted_positions
+from ops.index.versions import OpenVersion
+from ops.model import LiveFiles, StorageConfig
+from ops.probe.candidates import Candidates, merge
+from ops.storage import open_storage, relative_to
+from puffin.blobs import shard as shard_blob
+from puffin.blobs.shard import Shard
+
+OVERSAMPLE = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedShard:
+    """One shard, ready to be searched."""
+
+    searcher: Searcher
+    file_numbers: npt.NDArray[np.int64]
+    """int64[N]: each node's file as a number into the snapshot's live files; -1 for files that are not live"""
+    positions: npt.NDArray[np.int64]
+    lean: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedVersion:
+    """All shards of a version, for one snapshot."""
+
+    shards: tuple[LoadedShard, ...]
+    covered: frozenset[int]
+    """Numbers of the live files all of whose live rows have a node"""
+    metric: Metric
+    search_list: int
+    dims: int
+
+
+def load(opened: OpenVersion, live: LiveFiles, storage: StorageConfig, *, threads: int) -> LoadedVersion:
+    """Read, check and mask every shard.
+
+    A node may be returned when its row is live in `live`, whatever the version's own snapshot was.
+    """
+    metric = opened.definition.metric_value
+    numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
+    slot_to_number = np.array(
+        [numbers.get(slot.path, -1) if slot.present else -1 for slot in opened.routing.files], np.int64
+    )
+    store = open_storage(opened.version.puffin_path, storage)
+
+    def read(number: int) -> tuple[Shard, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        where = opened.shards[number]
+        blob = store.read_range(where.path, where.offset, where.length)
+        shard = shard_blob.decode(blob)
+        files = slot_to_number[shard.file_slots] if len(slot_to_number) else np.empty(0, np.int64)
+        return shard, files, _live_mask(shard, files, live, storage)
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        parts = list(pool.map(read, range(len(opened.shards))))
+    shards = tuple(_loaded(shard, files, mask, metric) for shard, files, mask in parts)
+    covered = _covered(live, storage, [(files, mask) for _, files, mask in parts])
+    return LoadedVersion(shards, covered, metric, opened.definition.search_list, opened.routing.dims)
+
+
+def _live_mask(
+    shard: Shard, files: npt.NDArray[np.int64], live: LiveFiles, storage: StorageConfig
+) -> npt.NDArray[np.bool_]:
+    mask = files >= 0
+    for number in np.unique(files[mask]):
+        file = live.files[number]
+        nodes = np.flatnonzero(files == number)
+        beyond = shard.row_positions[nodes] >= file.record_count
+        gone = deleted_positions(open_storage(file.path, storage), file) if file.deletes else np.empty(0, np.int64)
+        mask[nodes] = ~(np.isin(shard.row_positions[nodes], gone) | beyond)
+    return np.asarray(mask)
+
+
+def _covered(
+    live: LiveFiles, storage: StorageConfig, parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]
+) -> frozenset[int]:
+    """Files whose live rows all have a live node: counted, not assumed."""
+    nodes = np.zeros(len(live.files), np.int64)
+    for files, mask in parts:
+        nodes += np.bincount(files[mask], minlength=len(live.files)).astype(np.int64)
+    covered = set()
+    for number, file in enumerate(live.files):
+        gone = len(deleted_positions(open_storage(file.path, storage), file)) if file.deletes else 0
+        if nodes[number] == file.record_count - gone:
+            covered.add(number)
+    return frozenset(covered)
+
+
+def _loaded(shard: Shard, files: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_], metric: Metric) -> LoadedShard:
+    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
+    vectors = None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32)
+    pq = None
+    if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
+        pq = (shard.pq_codebook, shard.pq_codes)
+    searcher = Searcher(graph, vectors, metric, live=mask, pq=pq)
+    return LoadedShard(searcher, files, shard.row_positions, lean=vectors is None)
+
+
+def search(
+    version: LoadedVersion,
+    queries: npt.NDArray[np.float32],
+    k: int,
+    *,
+    search_list: int,
+    threads: int,
+    skip: frozenset[int],
+) -> tuple[Candidates, int, int]:
+    """The k nearest candidates over all shards; lean shards give approximate distances and k x OVERSAMPLE of them.
+
+    `skip`: file numbers whose nodes are left out, since those files are scanned. -> (candidates, expanded, distances).
+    """
+    wide = k * OVERSAMPLE if any(shard.lean for shard in version.shards) else k
+    expanded = computed = 0
+    parts = [Candidates.none(len(queries), 1)]
+    for shard in version.shards:
+        if not shard.searcher.live_count:
+            continue
+        ids, distances, stats = shard.searcher.search(
+            queries, wide, search_list=max(search_list, wide), threads=threads
+        )
+        found = ids >= 0
+        files = np.where(found, shard.file_numbers[ids], -1)
+        if skip:
+            found &= ~np.isin(files, list(skip))
+        parts.append(
+            Candidates(
+                np.where(found, files, -1),
+                np.where(found, shard.positions[ids], -1),
+                np.where(found, distances, np.float32(np.inf)),
+            )
+        )
+        expanded += int(stats.expanded.sum())
+        computed += int(stats.distances.sum())
+    return merge(parts, wide), expanded, computed

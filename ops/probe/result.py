@@ -1,0 +1,64 @@
+"""What a search answers: rows, and how they were found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pyarrow as pa
+
+
+class Coverage(StrEnum):
+    """How the answer covers the snapshot that was asked for."""
+
+    EXACT_VERSION = "exact-version"
+    """The snapshot's own index version."""
+    NEAREST_VERSION_AND_TAIL = "nearest-version+tail"
+    """Another snapshot's version, rows that are gone masked, rows that it lacks scanned exactly: complete."""
+    NEAREST_VERSION_ONLY = "nearest-version-only"
+    """Another snapshot's version, rows that are gone masked; rows that it lacks are MISSING."""
+    EXACT_SCAN = "exact-scan"
+    """No index: every row was compared."""
+
+
+class StalePolicy(StrEnum):
+    """What to do where the snapshot has no version of its own."""
+
+    COMPLETE = "complete"
+    """Nearest version and an exact scan of what it lacks."""
+    EXACT = "exact"
+    """Scan every row."""
+    NEAREST_ONLY = "nearest-only"
+    """Nearest version alone; the result says that rows may be missing."""
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one search cost."""
+
+    why: str
+    """Why this path was taken."""
+    shards: int
+    nodes_expanded: int
+    distances: int
+    tail_rows: int
+    """Rows scanned exactly."""
+    milliseconds: Mapping[str, float]
+    """By stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Nearest rows of every query."""
+
+    rows: pa.Table
+    """query int32, rank int32 (1 = nearest), distance float, then the columns; by query, then rank"""
+    coverage: Coverage
+    snapshot_id: int
+    """The data snapshot that the answer is about."""
+    index_snapshot_id: int | None
+    """The snapshot S' whose index file was used."""
+    base_snapshot_id: int | None
+    """The data snapshot that the index was made for."""
+    profile: Profile
+    warnings: tuple[str, ...] = field(default=())
