@@ -1,0 +1,84 @@
+import io
+
+import numpy as np
+import pytest
+
+from ops.model import DeleteFile, DeleteKind, LiveFile
+from ops.theta.file_sketches import (
+    FILE_SKETCHES_V1,
+    FileKey,
+    FileSketches,
+    FileSketchesReader,
+    file_key,
+    image_bytes,
+    within_budget,
+    write_file_sketches,
+)
+from puffin import BytesSource, PuffinReader, PuffinWriter
+from puffin.blobs.theta import MAX_THETA, ThetaSketch
+from puffin.errors import BadBlobError
+
+
+def sketch(*hashes: int) -> ThetaSketch:
+    return ThetaSketch(MAX_THETA, np.array(hashes, np.uint64))
+
+
+def live(path: str, rows: int = 10, *deletes: str) -> LiveFile:
+    found = tuple(DeleteFile(d, DeleteKind.POSITION, 1, 2, 100) for d in deletes)
+    return LiveFile(path, 1_000, rows, 1, "PARQUET", deletes=found)
+
+
+def reader_of(data: bytes) -> FileSketchesReader:
+    return FileSketchesReader(PuffinReader(BytesSource(data)))
+
+
+def test_what_is_written_is_read_back() -> None:
+    files = [
+        FileSketches(FileKey("data/a.parquet", ""), {(1, "long"): sketch(1, 5), (2, "decimal(9, 2)"): sketch()}),
+        FileSketches(FileKey("data/b.parquet", "ab12"), {(1, "long"): sketch(7)}),
+    ]
+    sink = io.BytesIO()
+    info = write_file_sketches(sink, files, snapshot_id=5, sequence_number=6, build_id="x")
+    assert info.file_size == len(sink.getvalue())
+    reader = reader_of(sink.getvalue())
+    assert [reader.read(file.key) for file in files] == files
+    assert reader.columns(files[0].key) == ((1, "long"), (2, "decimal(9, 2)"))
+    assert reader.columns(FileKey("data/a.parquet", "ab12")) == ()
+    assert reader.field_ids() == {1, 2}
+
+
+@pytest.mark.parametrize("columns", ["", "{", "[[1]]", '[[1, "long", "many"]]', '[[1, "long", 16]]', "7"])
+def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    writer.add_blob(
+        FILE_SKETCHES_V1,
+        fields=[1],
+        snapshot_id=1,
+        sequence_number=1,
+        data=b"",
+        properties={"path": "p", "deletes": "", "columns": columns},
+    )
+    writer.finish()
+    with pytest.raises(BadBlobError):
+        reader_of(sink.getvalue()).read(FileKey("p", ""))
+
+
+def test_a_file_is_known_by_its_path_and_the_deletes_that_apply_to_it() -> None:
+    base = file_key(live("file:/wh/t/data/a.parquet"), "file:///wh/t")
+    assert base == FileKey("data/a.parquet", "")
+    assert file_key(live("file:///wh/t/data/a.parquet"), "file:/wh/t/") == base
+    once = file_key(live("file:/wh/t/data/a.parquet", 10, "d1"), "file:///wh/t")
+    twice = file_key(live("file:/wh/t/data/a.parquet", 10, "d1", "d2"), "file:///wh/t")
+    assert len({base, once, twice}) == 3
+    assert file_key(live("s3://elsewhere/a.parquet"), "file:///wh/t").path == "s3://elsewhere/a.parquet"
+
+
+def test_within_the_budget_the_files_that_take_longest_to_read_are_kept() -> None:
+    files = [live("a", 5), live("b", 500), live("c", 50)]
+    sizes = {"a": 10, "b": 60, "c": 60}
+    assert within_budget(files, sizes, 1_000) == (tuple(files), 0)
+    kept, left_out = within_budget(files, sizes, 100)
+    assert ([f.path for f in kept], left_out) == (["a", "b"], 1)
+    assert within_budget(files, sizes, 0) == ((), 3)
+    assert image_bytes([sketch(1, 2), sketch()]) == 24 + 16 + 24

@@ -1,0 +1,81 @@
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from ops.theta import UnknownColumnError, choose_columns, is_enabled
+
+TYPES = [
+    BooleanType(),
+    IntegerType(),
+    LongType(),
+    FloatType(),
+    DoubleType(),
+    DecimalType(9, 2),
+    DateType(),
+    TimeType(),
+    TimestampType(),
+    TimestamptzType(),
+    StringType(),
+    BinaryType(),
+    FixedType(4),
+    UUIDType(),
+    ListType(99, LongType(), element_required=False),
+]
+SCHEMA = Schema(
+    *(NestedField(i, str(t).split("[")[0].split("(")[0], t, required=False) for i, t in enumerate(TYPES, 1))
+)
+
+
+def chosen(**rules: object) -> set[str]:
+    rules = {"sketched_before": (), **rules}
+    return {c.name for c in choose_columns(SCHEMA, SCHEMA, **rules)}  # type: ignore[arg-type]
+
+
+def test_a_creation_takes_bodos_types() -> None:
+    expected = {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"}
+    assert chosen() == expected
+
+
+def test_an_increment_takes_the_columns_that_have_a_sketch_floats_included() -> None:
+    assert chosen(sketched_before={2, 4, 5, 1234}) == {"int", "float", "double"}
+
+
+def test_named_columns_override_the_rules_and_may_be_of_any_primitive_type() -> None:
+    assert chosen(wanted=["boolean", "fixed", "uuid"], sketched_before={2}) == {"boolean", "fixed", "uuid"}
+    with pytest.raises(UnknownColumnError, match="list, nosuch: not top-level columns of a primitive type"):
+        chosen(wanted=["list", "nosuch"])
+
+
+def test_names_are_the_current_schemas_and_types_the_snapshots() -> None:
+    then = Schema(NestedField(1, "a", IntegerType(), required=False), NestedField(2, "b", LongType(), required=False))
+    now = Schema(NestedField(1, "z", LongType(), required=False), NestedField(3, "b", LongType(), required=False))
+    found = choose_columns(then, now, sketched_before=())
+    assert [(c.field_id, c.name, c.type) for c in found] == [(1, "z", "int")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "environment", "enabled"),
+    [(None, {}, True), (True, {}, True), (False, {}, False), (None, {"BODO_ENABLE_THETA_SKETCHES": "1"}, True)]
+    + [
+        (setting, {"BODO_ENABLE_THETA_SKETCHES": v}, False) for v in ("0", "False", " off ") for setting in (None, True)
+    ],
+)
+def test_both_switches_must_agree(setting: bool | None, environment: dict[str, str], enabled: bool) -> None:
+    assert is_enabled(setting, environment) is enabled
