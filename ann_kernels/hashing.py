@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
+from ann_kernels.errors import DimensionError
+
 CONTENT_SEED = 0
 """Seed of `content_hash`. It is part of the shard format: another seed is another format."""
 
@@ -131,11 +133,11 @@ def content_hash(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
     """The 64-bit content hash of each vector, by which a row is recognised after its file was rewritten.
 
     `vectors` f32[N, D] as stored in the data file (not normalised) -> u64[N]: murmur3_x64_128's first half, seed 0,
-    over the D * 4 little-endian bytes of the row. Equal bits, equal hash: 0.0 and -0.0 differ. Raises ValueError on
+    over the D * 4 little-endian bytes of the row. Equal bits, equal hash: 0.0 and -0.0 differ. Raises DimensionError on
     another shape or dtype.
     """
     if vectors.ndim != 2 or vectors.dtype != np.float32:
-        raise ValueError(f"content_hash takes f32[N, D], got {vectors.dtype}{list(vectors.shape)}")
+        raise DimensionError(f"content_hash takes f32[N, D], got {vectors.dtype}{list(vectors.shape)}")
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     out = np.empty(rows.shape[0], np.uint64)
     with wrapping():

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
+from ann_kernels.errors import KernelError
 from ann_kernels.hashing import murmur3_bytes, murmur3_word, murmur3_words, wrapping
 
 DEFAULT_K = 4096
@@ -181,7 +182,7 @@ class ThetaAccumulator:
 
     def __init__(self, k: int = DEFAULT_K) -> None:
         if not 1 <= k <= 2**26:
-            raise ValueError(f"a theta sketch keeps 1 to 2^26 hashes, got k = {k}")
+            raise KernelError(f"a theta sketch keeps 1 to 2^26 hashes, got k = {k}")
         self._k = k
         self._table = np.zeros(1 << (4 * k - 1).bit_length(), np.uint64)
         self._state = np.array([MAX_THETA, 0], np.uint64)
@@ -191,7 +192,7 @@ class ThetaAccumulator:
     ) -> None:
         """Values of 1, 4 or 8 bytes each, hashed as their little-endian bytes: bool as u8, int, float, date ..."""
         if values.ndim != 1 or values.dtype.itemsize not in (1, 4, 8) or values.dtype.kind not in "uif":
-            raise ValueError(f"update_fixed takes numbers of 1, 4 or 8 bytes, got {values.dtype}{list(values.shape)}")
+            raise KernelError(f"update_fixed takes numbers of 1, 4 or 8 bytes, got {values.dtype}{list(values.shape)}")
         width = values.dtype.itemsize
         words = _read_only(np.ascontiguousarray(values).view(f"<u{width}"))
         bitmap = self._bitmap(validity, first_bit, len(words))
@@ -207,11 +208,11 @@ class ThetaAccumulator:
     ) -> None:
         """Byte strings data[offsets[i] : offsets[i + 1]], offsets i32 or i64[N + 1]; empty ones are ignored."""
         if offsets.ndim != 1 or offsets.dtype not in (np.dtype(np.int32), np.dtype(np.int64)) or len(offsets) == 0:
-            raise ValueError(f"update_bytes takes offsets i32 or i64[N + 1], got {offsets.dtype}{list(offsets.shape)}")
+            raise KernelError(f"update_bytes takes offsets i32 or i64[N + 1], got {offsets.dtype}{list(offsets.shape)}")
         if data.ndim != 1 or data.dtype != np.uint8:
-            raise ValueError(f"update_bytes takes data u8[], got {data.dtype}{list(data.shape)}")
+            raise KernelError(f"update_bytes takes data u8[], got {data.dtype}{list(data.shape)}")
         if offsets[0] < 0 or offsets[-1] > len(data) or bool(np.any(offsets[1:] < offsets[:-1])):
-            raise ValueError(f"offsets must ascend from 0 or more to at most {len(data)}, the length of the data")
+            raise KernelError(f"offsets must ascend from 0 or more to at most {len(data)}, the length of the data")
         bitmap = self._bitmap(validity, first_bit, len(offsets) - 1)
         starts, octets = _read_only(np.ascontiguousarray(offsets)), _read_only(np.ascontiguousarray(data))
         with wrapping():
@@ -222,7 +223,7 @@ class ThetaAccumulator:
     ) -> None:
         """Unscaled 128-bit numbers u64[N, 2] (low, high), hashed as the fewest big-endian two's complement bytes."""
         if words.ndim != 2 or words.shape[1] != 2 or words.dtype != np.uint64:
-            raise ValueError(f"update_decimals takes u64[N, 2], got {words.dtype}{list(words.shape)}")
+            raise KernelError(f"update_decimals takes u64[N, 2], got {words.dtype}{list(words.shape)}")
         bitmap = self._bitmap(validity, first_bit, len(words))
         with wrapping():
             _update_decimals(
@@ -232,7 +233,7 @@ class ThetaAccumulator:
     def update_sketch(self, theta: int, hashes: Hashes) -> None:
         """Unite with another sketch (of this seed, of any k)."""
         if not 0 < theta <= MAX_THETA:
-            raise ValueError(f"theta must be in 1 .. 2^63 - 1, got {theta}")
+            raise KernelError(f"theta must be in 1 .. 2^63 - 1, got {theta}")
         self._state[0] = min(int(self._state[0]), theta)
         given = np.ascontiguousarray(hashes, dtype=np.uint64)
         with wrapping():
@@ -249,7 +250,9 @@ class ThetaAccumulator:
         if validity is None or count == 0:
             return _ALL_VALID
         if validity.dtype != np.uint8 or first_bit < 0 or 8 * len(validity) < first_bit + count:
-            raise ValueError(f"a bitmap of {len(validity)} bytes does not hold bits {first_bit} .. {first_bit + count}")
+            raise KernelError(
+                f"a bitmap of {len(validity)} bytes does not hold bits {first_bit} .. {first_bit + count}"
+            )
         return _read_only(validity)
 
 
@@ -272,7 +275,7 @@ def bounds(theta: int, count: int, deviations: int = 2) -> tuple[float, float]:
     Normal approximation of the binomial with continuity correction, which is what datasketches uses over 120 hashes.
     """
     if deviations not in (1, 2, 3):
-        raise ValueError(f"bounds are given for 1, 2 or 3 standard deviations, not {deviations}")
+        raise KernelError(f"bounds are given for 1, 2 or 3 standard deviations, not {deviations}")
     if theta == MAX_THETA:
         return float(count), float(count)
     share = theta / 2.0**63

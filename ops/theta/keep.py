@@ -41,10 +41,10 @@ _MOST_VERSIONS = 16
 class KeptSketches:
     """The sketches per data file that earlier versions left, nearest version first."""
 
-    def __init__(self, readers: Sequence[FileSketchesReader], fields: Collection[int], note: str) -> None:
+    def __init__(self, readers: Sequence[FileSketchesReader], fields: Collection[int], notes: list[str]) -> None:
         self._readers = readers
         self._fields = frozenset(fields)
-        self.note = note
+        self._notes = notes
 
     def field_ids(self) -> frozenset[int]:
         """Columns that had a sketch at this snapshot or before it."""
@@ -55,11 +55,20 @@ class KeptSketches:
         found: dict[int, ThetaSketch] = {}
         wanted = {(c.field_id, c.type) for c in columns}
         for reader in self._readers:
-            if wanted & set(reader.columns(key)):
-                sketches = reader.read(key).columns
-                found |= {i: sketches[i, t] for i, t in wanted & sketches.keys()}
-                wanted -= sketches.keys()
+            try:
+                if wanted & set(reader.columns(key)):
+                    sketches = reader.read(key).columns
+                    found |= {i: sketches[i, t] for i, t in wanted & sketches.keys()}
+                    wanted -= sketches.keys()
+            except (IcepuffinError, PuffinError) as error:
+                self._notes.append(f"the kept sketches of {key.path} are broken: {error}")
+                logger.warning("%s", self._notes[-1])
         return found
+
+    @property
+    def note(self) -> str:
+        """What was lost, in words."""
+        return "; ".join(self._notes)
 
 
 def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
@@ -79,7 +88,7 @@ def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
         readers.append(reader)
         if _base_sequence(table, version) <= here:
             fields |= reader.field_ids()
-    return KeptSketches(readers, fields, "; ".join(notes))
+    return KeptSketches(readers, fields, notes)
 
 
 def _base_sequence(table: Table, version: DerivedVersion) -> int:

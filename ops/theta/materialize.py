@@ -79,9 +79,9 @@ def materialize_theta_sketches(
     of `choose_columns`. `budget_bytes` bounds the sketches that are kept per data file for the next snapshot: more of
     them make removals and deletes cheap to follow, at 32 KiB a file and column at most.
 
-    Raises UnknownSnapshotError, UnknownColumnError, EqualityDeletesError, ThetaError for a derived snapshot; what the
-    catalog, the storage and the runner raise.
-    Nothing is published then. That kept sketches or the old statistics file are lost is no error: `note` tells of it.
+    Raises UnknownSnapshotError, UnknownColumnError, EqualityDeletesError, ThetaError for a derived snapshot or a v3
+    table in a catalog that cannot commit it; what the catalog, the storage and the runner raise. Nothing is published
+    then. That kept sketches or the old statistics file are lost is no error: `note` tells of it.
     """
     started = time.perf_counter()
     name, snapshot = table_name(table), find_snapshot(table, snapshot_id)
@@ -92,7 +92,7 @@ def materialize_theta_sketches(
 
     def report(outcome: Outcome, **found: object) -> ThetaReport:
         statistics = find(table, snapshot_id)
-        entries = read_ndv(table, snapshot_id).entries if statistics else {}
+        entries = read_ndv(table, snapshot_id).entries if listed_thetas(statistics) else {}
         known = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **found}
         seconds = time.perf_counter() - started
         return ThetaReport(
@@ -128,13 +128,13 @@ def materialize_theta_sketches(
         keep(table, store, snapshot, live, sketched.per_file, budget_bytes, work.version_id) if sketched.read else None
     )
     table.refresh()
-    names = {field.field_id: field.name for field in table.schema().fields}
+    merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(
         Outcome.WRITTEN,
         files_sketched=len(sketched.read),
         files_reused=len(live.files) - len(sketched.read),
         bytes_written=written + (kept.bytes_written if kept else 0),
-        merged_columns=tuple(names[b.metadata.fields[0]] for b in carried if b.listed),
+        merged_columns=tuple(filter(None, merged)),
         extended_columns=tuple(c.name for c in work.columns if c.field_id in sketched.extended),
         file_sketches_path=kept.path if kept else None,
         note="; ".join(filter(None, (with_kept.note, sketched.note, note, kept.note if kept else ""))),

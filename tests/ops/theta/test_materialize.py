@@ -11,7 +11,7 @@ from pyiceberg.types import LongType
 from ops.catalog import bind
 from ops.catalog.statistics import find
 from ops.model import StorageConfig
-from ops.theta import Outcome, materialize_theta_sketches, read_ndv
+from ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
 from ops.theta.keep import KIND, TAG
 from puffin import FileSource, PuffinReader
 from puffin.blobs.theta import decode
@@ -246,6 +246,26 @@ def test_lost_kept_sketches_cost_a_recount_and_are_reported(table: Table, runner
     assert again.ndv == exact(table, snapshot, CREATED)
     assert again.files_sketched == 2
     assert "are lost" in again.note
+
+
+def test_broken_kept_sketches_cost_a_recount_and_are_reported(table: Table, runner: ThreadlessRunner) -> None:
+    report = materialize(table, append(table, 0, 100), runner)
+    local(report.statistics_path).unlink()
+    kept = bytearray(local(report.file_sketches_path).read_bytes())
+    kept[10:200] = bytes(190)
+    local(report.file_sketches_path).write_bytes(kept)
+    snapshot = append(table, 100, 150)
+    again = materialize(table, snapshot, runner)
+    assert (again.ndv, again.files_sketched) == (exact(table, snapshot, CREATED), 2)
+    assert "are broken" in again.note
+
+
+def test_a_derived_snapshot_is_refused_by_name(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 100)
+    materialize(table, snapshot, runner)
+    derived = table.refresh().refs()[TAG].snapshot_id
+    with pytest.raises(ThetaError, match=f"derived data of {snapshot}"):
+        materialize(table, derived, runner)
 
 
 def test_a_lost_statistics_file_is_written_again(table: Table, runner: ThreadlessRunner) -> None:
