@@ -1,0 +1,77 @@
+"""Resources: secrets stay inside, errors help, and Spark starts only when a large table asks for it."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from ops.catalog.connect import CatalogUnavailableError
+from ops.errors import IcepuffinError
+from ops.graphs.versions import index_snapshot
+from ops.resources import Catalogs, Engine, TableMissingError
+from ops.spark.runner import LocalRunner, SparkRunner
+from orchestration.definitions import catalogs_of
+from orchestration.discovery import table_spec
+from orchestration.settings import load
+from tests.orchestration.lake import make_lake
+
+SECRET = "hunter2hunter2"
+
+
+def test_nothing_of_a_catalog_but_its_name_shows() -> None:
+    catalogs = Catalogs({"lake": {"type": "rest", "uri": "http://127.0.0.1:9", "token": SECRET}})
+    assert repr(catalogs) == "Catalogs(lake)"
+    assert SECRET not in repr(catalogs.storage("lake"))
+
+
+def test_a_catalog_that_does_not_answer_is_named_without_its_secrets() -> None:
+    properties = {"type": "rest", "uri": f"http://user:{SECRET}@127.0.0.1:9", "token": SECRET}
+    with pytest.raises(CatalogUnavailableError, match="catalog 'lake'") as caught:
+        Catalogs({"lake": properties}).table("lake", "a.b")
+    assert SECRET not in str(caught.value)
+
+
+def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
+    make_lake(tmp_path, snapshots=0)
+    catalogs = Catalogs({"demo": {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "file:///x"}})
+    with pytest.raises(IcepuffinError, match="no catalog 'other' in the settings; there is: demo"):
+        catalogs.table("other", "a.b")
+    with pytest.raises(TableMissingError, match=r"no table demo\.absent"):
+        catalogs.table("demo", "demo.absent")
+
+
+def test_small_tables_are_built_in_process() -> None:
+    engine = Engine(spark_conf={"spark.master": "local[2]"}, threads=3, driver_only_rows=1000)
+    runner = engine.runner(999)
+    assert isinstance(runner, LocalRunner)
+    assert runner.task_threads == 3
+    assert Engine(spark_conf={}, threads=1, driver_only_rows=0).uses_spark(10**12) is False
+    assert "local[2]" in repr(engine)
+
+
+def test_a_configuration_with_secrets_does_not_show() -> None:
+    conf = {"spark.master": "local[2]", "spark.hadoop.fs.s3a.secret.key": SECRET}
+    assert SECRET not in repr(Engine(spark_conf=conf, threads=1, driver_only_rows=0))
+
+
+def test_storage_travels_to_executors(tmp_path: Path) -> None:
+    config = Catalogs({"demo": {"type": "sql", "s3.endpoint": "http://x"}}).storage("demo")
+    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301  our own bytes
+
+
+@pytest.mark.jvm
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # py4j's sockets
+def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=2)
+    catalogs = catalogs_of(load(lake.settings_file))
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    conf = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
+    engine = Engine(spark_conf=conf, threads=1, driver_only_rows=0)
+    assert isinstance(engine.runner(1), SparkRunner)
+    on_spark = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
+    assert on_spark.action == "built"
+    again = Engine(spark_conf={}, threads=2, driver_only_rows=1)
+    in_process = index_snapshot(catalogs, again, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
+    assert (in_process.action, in_process.build_id) == ("reused", on_spark.build_id)
