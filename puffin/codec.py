@@ -12,6 +12,8 @@ from puffin.errors import BadCompressionError, PuffinError
 CODECS = (None, "lz4", "zstd")
 DEFAULT_MAX_BYTES = 2**31 - 1
 _ZSTD_LEVEL = 3
+# the most that each format can expand to: a zstd block of 4 bytes holds 128 KiB, an LZ4 match grows 255 a byte
+_MAX_RATIO = {"zstd": 32_768, "lz4": 255}
 
 
 def compress(data: bytes, codec: str | None) -> bytes:
@@ -46,7 +48,7 @@ def _decompress_zstd(data: bytes, where: str, max_bytes: int) -> bytes:
         raise BadCompressionError(f"{where}: not a zstd frame ({error})") from error
     if size == zstandard.CONTENTSIZE_UNKNOWN:
         raise BadCompressionError(f"{where}: the zstd frame does not declare its content size")
-    _check_declared(size, max_bytes, where)
+    _check_declared(size, len(data) * _MAX_RATIO["zstd"], max_bytes, where)
     try:
         # zstandard ignores max_output_size for a frame that declares its size, so the check above is the guard
         out = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
@@ -62,7 +64,7 @@ def _decompress_lz4(data: bytes, where: str, max_bytes: int) -> bytes:
         raise BadCompressionError(f"{where}: not an LZ4 frame ({error})") from error
     if not size and len(data) > _SMALLEST_LZ4_FRAME:
         raise BadCompressionError(f"{where}: the LZ4 frame does not declare its content size")
-    _check_declared(size, max_bytes, where)
+    _check_declared(size, len(data) * _MAX_RATIO["lz4"], max_bytes, where)
     decompressor = lz4.frame.LZ4FrameDecompressor()
     try:
         out = decompressor.decompress(data, max_length=size + 1)
@@ -77,7 +79,9 @@ def _decompress_lz4(data: bytes, where: str, max_bytes: int) -> bytes:
 _SMALLEST_LZ4_FRAME = 23
 
 
-def _check_declared(size: int, max_bytes: int, where: str) -> None:
+def _check_declared(size: int, possible: int, max_bytes: int, where: str) -> None:
+    if size > possible:
+        raise BadCompressionError(f"{where}: declares {size:,} bytes, but can hold {possible:,} at most")
     if size > max_bytes:
         raise BadCompressionError(f"{where}: declares {size:,} bytes, over the limit of {max_bytes:,}")
 

@@ -71,14 +71,21 @@ def decode_footer(payload: bytes, *, blob_area_end: int) -> Footer:
     Raises BadFooterError and BadBlobLocationError.
     """
     try:
-        document = json.loads(payload.decode("utf-8"), object_pairs_hook=_no_duplicates)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        text = payload.decode("utf-8")
+        document = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except BadFooterError:
+        raise
+    except (ValueError, RecursionError) as error:  # ValueError also where an integer has thousands of digits
         raise BadFooterError(f"footer payload is not JSON in UTF-8: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("blobs"), list):
         raise BadFooterError("footer payload is not an object with a list of blobs")
     blobs = tuple(_blob_from_json(number, blob) for number, blob in enumerate(document["blobs"]))
     _check_locations(blobs, blob_area_end)
     return Footer(blobs, _properties(document.get("properties"), "footer"))
+
+
+def _no_constant(name: str) -> None:
+    raise BadFooterError(f"footer payload holds {name}, which is not JSON")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -97,6 +104,7 @@ def _blob_from_json(number: int, blob: Any) -> BlobMetadata:
     fields = blob.get("fields")
     if not isinstance(fields, list):
         raise BadFooterError(f"{where}: 'fields' is not a list")
+    _check_text(blob["type"], where)
     codec = blob.get("compression-codec")
     if codec not in CODECS:
         raise BadFooterError(f"{where}: compression codec {codec!r} is not one of none, lz4, zstd")
@@ -123,7 +131,17 @@ def _properties(value: Any, where: str) -> Mapping[str, str]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise BadFooterError(f"{where}: 'properties' is not an object of strings")
+    for key, text in value.items():
+        _check_text(key + text, where)
     return value
+
+
+def _check_text(text: str, where: str) -> None:
+    """JSON can spell half a surrogate pair, which no UTF-8 text holds and no footer could be written with."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadFooterError(f"{where}: text with half a surrogate pair at {error.start}") from error
 
 
 def _check_locations(blobs: tuple[BlobMetadata, ...], blob_area_end: int) -> None:

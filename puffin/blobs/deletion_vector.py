@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from puffin.blobs.roaring import MAX_POSITIONS, decode_roaring64
 from puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"\xd1\xd3\x39\x64"
@@ -29,8 +30,8 @@ def encode(positions: npt.NDArray[np.int64]) -> bytes:
     return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def decode(data: bytes) -> npt.NDArray[np.int64]:
-    """Positions, int64, ascending. Raises BadBlobError or ChecksumError."""
+def decode(data: bytes, *, max_positions: int = MAX_POSITIONS) -> npt.NDArray[np.int64]:
+    """Positions, int64, ascending. Raises BadBlobError (also for more than `max_positions`) or ChecksumError."""
     if len(data) < 12:
         raise BadBlobError(f"a deletion vector has at least 12 bytes, this one {len(data)}")
     (length,) = struct.unpack_from(">I", data)
@@ -42,7 +43,7 @@ def decode(data: bytes) -> npt.NDArray[np.int64]:
     (checksum,) = struct.unpack(">I", data[-4:])
     if zlib.crc32(body) != checksum:
         raise ChecksumError(f"deletion vector has CRC-32 {zlib.crc32(body):08x}, {checksum:08x} is stored")
-    positions = decode_roaring64(body[4:])
+    positions = decode_roaring64(body[4:], max_values=max_positions)
     if len(positions) and positions[-1] >= _POSITION_END:
         raise BadBlobError(f"position {positions[-1]} is over the largest that Iceberg allows")
     return positions.view(np.int64)
@@ -58,77 +59,3 @@ def encode_roaring64(values: npt.NDArray[np.uint64]) -> bytes:
         bitmap.run_optimize()
         parts += [struct.pack("<I", int(key)), bitmap.serialize()]
     return b"".join(parts)
-
-
-def decode_roaring64(data: bytes) -> npt.NDArray[np.uint64]:
-    """Inverse of `encode_roaring64`; every byte must be used."""
-    if len(data) < 8:
-        raise BadBlobError(f"64-bit Roaring bitmap of {len(data)} bytes has no count")
-    (count,) = struct.unpack_from("<Q", data)
-    at, last_key = 8, -1
-    parts = [np.empty(0, np.uint64)]
-    for number in range(count):
-        if at + 4 > len(data):
-            raise BadBlobError(f"Roaring bitmap {number} of {count} starts past the end, at byte {at}")
-        (key,) = struct.unpack_from("<I", data, at)
-        if key <= last_key:
-            raise BadBlobError(f"Roaring bitmap {number}: key {key} after {last_key}")
-        end = at + 4 + _roaring32_length(data, at + 4, number)
-        parts.append(_decode_roaring32(data[at + 4 : end], number) | np.uint64(key << 32))
-        at, last_key = end, key
-    if at != len(data):
-        raise BadBlobError(f"{len(data) - at} bytes follow the last of {count} Roaring bitmaps")
-    return np.concatenate(parts)
-
-
-def _decode_roaring32(data: bytes, number: int) -> npt.NDArray[np.uint64]:
-    try:
-        bitmap = BitMap.deserialize(data)
-    except ValueError as error:
-        raise BadBlobError(f"Roaring bitmap {number}: {error}") from error
-    low = np.array(bitmap.to_array(), dtype=np.uint64)
-    if (low[1:] <= low[:-1]).any():
-        raise BadBlobError(f"Roaring bitmap {number}: values are not ascending")
-    return low
-
-
-def _roaring32_length(data: bytes, at: int, number: int) -> int:
-    """Stored bytes of the 32-bit bitmap at `at`, from its container headers alone."""
-    try:
-        length = _walk_containers(memoryview(data)[at:])
-    except (struct.error, IndexError) as error:
-        raise BadBlobError(f"Roaring bitmap {number} at byte {at} is cut off") from error
-    if at + length > len(data):
-        raise BadBlobError(f"Roaring bitmap {number} at byte {at} needs {length} bytes, {len(data) - at} are left")
-    return length
-
-
-def _walk_containers(view: memoryview) -> int:
-    (cookie,) = struct.unpack_from("<I", view)
-    if cookie & 0xFFFF == _COOKIE_WITH_RUNS:
-        count = (cookie >> 16) + 1
-        runs = bytes(view[4 : 4 + (count + 7) // 8])
-        at = 4 + len(runs)
-        has_offsets = count >= _NO_OFFSET_THRESHOLD
-    elif cookie == _COOKIE_PLAIN:
-        (count,) = struct.unpack_from("<I", view, 4)
-        runs, at, has_offsets = bytes((min(count, _MAX_CONTAINERS) + 7) // 8), 8, True
-    else:
-        raise BadBlobError(f"Roaring cookie {cookie:#x} is unknown")
-    if count > _MAX_CONTAINERS:
-        raise BadBlobError(f"a 32-bit Roaring bitmap has at most {_MAX_CONTAINERS} containers, this one {count}")
-    cards = [struct.unpack_from("<HH", view, at + 4 * i)[1] + 1 for i in range(count)]
-    at += int(8 * count if has_offsets else 4 * count)
-    for i, card in enumerate(cards):
-        if runs[i // 8] >> (i % 8) & 1:
-            at += 2 + 4 * int(struct.unpack_from("<H", view, at)[0])
-        else:
-            at += 8192 if card > _MAX_ARRAY else 2 * card
-    return at
-
-
-_COOKIE_PLAIN = 12346
-_COOKIE_WITH_RUNS = 12347
-_NO_OFFSET_THRESHOLD = 4
-_MAX_ARRAY = 4096
-_MAX_CONTAINERS = 65536

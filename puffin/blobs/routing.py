@@ -1,8 +1,8 @@
 """Blob `flockdb-ann-routing-v1` (`ANNR`): the map of an index version. Read by every probe, so kept small (zstd).
 
 Header: magic `ANNR`, u32 version, dims D, partitions k, shards s, files f, i64 base snapshot id, u32 0, u32 CRC-32 of
-everything after the header. Then: build id and definition (u32 length, UTF-8 each); codebook f32[k][D]; u32[k], the
-shard of each partition;
+the whole blob with this field 0. Then: build id and definition (u32 length, UTF-8 each); codebook f32[k][D]; u32[k],
+the shard of each partition;
 per shard u32 count, u32 live, u32 medoid, f32 recall, u64 length, 32 bytes sha256, u32 length and a deletion-vector
 frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
 """
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from puffin.blobs import deletion_vector
 from puffin.blobs.cursor import Cursor, packed_text
+from puffin.blobs.roaring import MAX_POSITIONS
 from puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNR"
@@ -93,18 +94,9 @@ def encode(routing: Routing) -> bytes:
         parts.append(packed_text(file.path))
     body = b"".join(parts)
     partitions, dims = routing.codebook.shape
-    header = _HEADER.pack(
-        MAGIC,
-        VERSION,
-        dims,
-        partitions,
-        len(routing.shards),
-        len(routing.files),
-        routing.base_snapshot_id,
-        0,
-        zlib.crc32(body),
-    )
-    return header + body
+    numbers = dims, partitions, len(routing.shards), len(routing.files), routing.base_snapshot_id, 0
+    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, *numbers, 0)))
+    return _HEADER.pack(MAGIC, VERSION, *numbers, checksum) + body
 
 
 def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
@@ -115,12 +107,14 @@ def decode(data: bytes) -> Routing:
     """Parse and check. Raises BadBlobError or ChecksumError."""
     if len(data) < _HEADER.size:
         raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
-    magic, version, dims, partitions, shards, files, base, _, checksum = _HEADER.unpack_from(data)
+    magic, version, dims, partitions, shards, files, base, reserved, checksum = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION:
         raise BadBlobError(f"routing blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     body = data[_HEADER.size :]
-    if zlib.crc32(body) != checksum:
-        raise ChecksumError(f"routing blob has CRC-32 {zlib.crc32(body):08x}, {checksum:08x} is stored")
+    if (found := zlib.crc32(body, zlib.crc32(data[: _HEADER.size - 4] + bytes(4)))) != checksum:
+        raise ChecksumError(f"routing blob has CRC-32 {found:08x}, {checksum:08x} is stored")
+    if reserved:
+        raise BadBlobError(f"routing blob: reserved field at byte 32 is {reserved:#x}, not 0")
     cursor = Cursor(body, "routing blob")
     build_id, definition = cursor.text("build id"), cursor.text("definition")
     codebook = cursor.array("<f4", partitions * dims, "codebook").reshape(partitions, dims)
@@ -131,7 +125,7 @@ def decode(data: bytes) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=tuple(_decode_shard(cursor, number) for number in range(shards)),
+        shards=_decode_shards(cursor, shards),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
     )
     cursor.finish()
@@ -142,10 +136,20 @@ def decode(data: bytes) -> Routing:
     return routing
 
 
-def _decode_shard(cursor: Cursor, number: int) -> ShardEntry:
+def _decode_shards(cursor: Cursor, count: int) -> tuple[ShardEntry, ...]:
+    """Shard table; the limit on tombstones is one for all shards together, so that many small bitmaps are no bomb."""
+    shards: list[ShardEntry] = []
+    left = MAX_POSITIONS
+    for number in range(count):
+        shards.append(_decode_shard(cursor, number, left))
+        left -= len(shards[-1].tombstones)
+    return tuple(shards)
+
+
+def _decode_shard(cursor: Cursor, number: int, max_tombstones: int) -> ShardEntry:
     part = f"shard {number}"
     count, live, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
-    tombstones = deletion_vector.decode(bytes(cursor.take(size, part)))
+    tombstones = deletion_vector.decode(bytes(cursor.take(size, part)), max_positions=max_tombstones)
     if len(tombstones) + live != count or (len(tombstones) and tombstones[-1] >= count):
         raise BadBlobError(f"routing blob: {part} has {count} nodes, {live} live and {len(tombstones)} tombstones")
     if count and medoid >= count:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
-from puffin.errors import BadBlobError, ChecksumError
+from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from puffin.sources import BytesSource, RangeSource
 from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed
 
@@ -23,9 +23,13 @@ MAGIC = b"DANN"
 VERSION = 1
 ALIGNMENT = 64
 _HEADER = struct.Struct("<4s7IfIIIIII68x")
+_CHECKSUM_AT = 56
 _CODEWORDS = 256
+_MAX_METRIC = 2
 _MAX_DIMS = 65_536
 _MAX_DEGREE = 4_096
+MAX_DECODED_BYTES = 1 << 34
+"""What one shard's graph may take in memory: padded lists, degrees, locations and hashes."""
 
 
 class Section(enum.IntEnum):
@@ -162,9 +166,11 @@ def _pack_header(shard: Shard, sections: int, flags: int, checksum: int) -> byte
 class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte)."""
 
-    def __init__(self, source: RangeSource) -> None:
+    def __init__(self, source: RangeSource, *, max_decoded_bytes: int = MAX_DECODED_BYTES) -> None:
         self._source = source
         self.header = _read_header(source)
+        if (size := self.header.count * (4 * self.header.max_degree + 24)) > max_decoded_bytes:
+            raise BlobTooLargeError(f"shard blob: graph of {size:,} bytes, over the limit of {max_decoded_bytes:,}")
 
     def read_section(self, kind: Section) -> npt.NDArray[np.uint8]:
         """Raw bytes u8 of one section, checksum checked. Raises BadBlobError where the shard has none."""
@@ -253,7 +259,9 @@ def _read_header(source: RangeSource) -> ShardHeader:
     if len(raw) < _HEADER.size:
         raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
     values = _HEADER.unpack(raw)
-    magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, _, crc = values
+    magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, flags, crc = (
+        values
+    )
     if magic != MAGIC or version != VERSION:
         raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if sections > len(Section):
@@ -261,17 +269,47 @@ def _read_header(source: RangeSource) -> ShardHeader:
     table = source.read_range(_HEADER.size, SectionEntry.SIZE * sections)
     if len(table) < SectionEntry.SIZE * sections:
         raise BadBlobError("shard blob: the section table is cut off")
-    if zlib.crc32(_HEADER.pack(*values[:-1], 0) + table) != crc:
+    if zlib.crc32(raw[:_CHECKSUM_AT] + bytes(_HEADER.size - _CHECKSUM_AT) + table) != crc or any(
+        raw[_CHECKSUM_AT + 4 :]
+    ):
         raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
     if not 1 <= dims <= _MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
         raise BadBlobError(
             f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
         )
+    if flags or metric > _MAX_METRIC:
+        raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
     if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
         raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
     entries = tuple(SectionEntry.unpack(table, number) for number in range(sections))
     _check_sections(entries, source.size())
-    return ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
+    header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
+    _check_lengths(header)
+    return header
+
+
+def _check_lengths(header: ShardHeader) -> None:
+    """Bound what the sections may take before any memory is taken.
+
+    The hashes are stored as they are, 8 bytes a node: a blob cannot declare more nodes than an eighth of its bytes.
+    """
+    hashes = header.find(Section.CONTENT_HASHES)
+    if hashes is None or hashes.framed or hashes.raw_length != 8 * header.count:
+        raise BadBlobError(f"shard blob: no content hashes, or not of {header.count} nodes")
+    longest = {
+        Section.ADJACENCY_OFFSETS: 10 * (header.count + 1),
+        Section.ADJACENCY: 5 * header.count * (header.max_degree + 1),
+        Section.LOCATIONS: 8 + 20 * header.count,
+    }
+    for entry in header.sections:
+        limit = longest.get(Section(entry.kind))
+        if limit is None and entry.framed:
+            raise BadBlobError(f"shard blob: section {entry.kind} is framed, it must be stored as it is")
+        if limit is not None and entry.raw_length > limit:
+            raise BadBlobError(
+                f"shard blob: section {entry.kind} declares {entry.raw_length:,} bytes, {header.count:,} nodes of "
+                f"degree {header.max_degree} need {limit:,} at most"
+            )
 
 
 def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
@@ -282,3 +320,5 @@ def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
         if entry.offset < end or entry.offset % ALIGNMENT or entry.offset + entry.stored_length > size:
             raise BadBlobError(f"shard blob: section {entry.kind} at {entry.offset} is misplaced in {size} bytes")
         end, last = entry.offset + entry.stored_length, entry.kind
+    if end != size:
+        raise BadBlobError(f"shard blob: {size - end} bytes follow the last section, which ends at {end}")

@@ -1,0 +1,65 @@
+"""Small blobs of every type, made of a seed."""
+
+import numpy as np
+
+from puffin.blobs.centroid import CentroidIndex
+from puffin.blobs.routing import CoveredFile, Routing, ShardEntry
+from puffin.blobs.shard import Shard
+
+
+def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq: bool = True) -> Shard:
+    rng = np.random.default_rng(count)
+    neighbors = np.full((count, degree), -1, np.int32)
+    degrees = np.zeros(count, np.int32)
+    for node in range(count):
+        others = np.delete(np.arange(count), node)
+        chosen = np.sort(rng.choice(others, min(len(others), int(rng.integers(0, degree + 1))), replace=False))
+        neighbors[node, : len(chosen)] = chosen
+        degrees[node] = len(chosen)
+    return Shard(
+        metric=1,
+        dims=dims,
+        max_degree=degree,
+        search_list=100,
+        alpha=1.25,
+        medoid=count // 2,
+        neighbors=neighbors,
+        degrees=degrees,
+        file_slots=np.sort(rng.integers(0, 3, count)).astype(np.uint32),
+        row_positions=rng.integers(0, 2**40, count),
+        content_hashes=rng.integers(0, 2**63, count).astype(np.uint64) * np.uint64(2),
+        vectors=None if vectors is None else rng.standard_normal((count, dims)).astype(vectors),
+        pq_codebook=rng.standard_normal((4, 256, dims // 4)).astype(np.float32) if pq else None,
+        pq_codes=rng.integers(0, 256, (count, 4)).astype(np.uint8) if pq else None,
+    )
+
+
+def centroid() -> CentroidIndex:
+    rng = np.random.default_rng(1)
+    return CentroidIndex(
+        metric=0,
+        dims=5,
+        centroids=rng.standard_normal((4, 5)).astype(np.float32),
+        file_ordinals=np.array([0, 1, 1, 2], np.uint32),
+        max_distances=np.array([0.5, 1.0, 0.0, 7.25], np.float32),
+        files=("data/a.parquet", "data/ü=1/b.parquet", "s3://other/c.parquet"),
+    )
+
+
+def routing() -> Routing:
+    rng = np.random.default_rng(2)
+    return Routing(
+        base_snapshot_id=2**62 + 11,
+        build_id="ab" * 32,
+        definition='{"name":"embedding"}',
+        codebook=rng.standard_normal((4, 5)).astype(np.float32),
+        partition_to_shard=np.array([0, 1, 1, 0], np.uint32),
+        shards=(
+            ShardEntry(100, 97, 5, 0.75, 12_345, bytes(range(32)), np.array([1, 50, 99], np.int64)),
+            ShardEntry(10, 10, 9, 1.0, 99, bytes(32), np.empty(0, np.int64)),
+        ),
+        files=(
+            CoveredFile("data/a.parquet", 60, 57, bytes([7]) * 32, present=True),
+            CoveredFile("data/gone-é.parquet", 3, 0, bytes(32), present=False),
+        ),
+    )

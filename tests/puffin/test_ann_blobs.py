@@ -1,0 +1,218 @@
+import random
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from puffin import BytesSource
+from puffin.blobs import centroid, deletion_vector, routing, shard
+from puffin.blobs.shard import Section, Shard, ShardReader
+from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError, PuffinError
+from puffin.varint import decode_adjacency, decode_signed, encode_signed
+from tests.puffin import samples
+
+
+def shard_bytes(value: Shard) -> bytes:
+    return b"".join(shard.encode(value))
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if hasattr(one, "__dataclass_fields__"):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    return bool(one == other)
+
+
+ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
+    ("centroid", centroid.encode(samples.centroid()), centroid.decode),
+    ("routing", routing.encode(samples.routing()), routing.decode),
+    ("shard", shard_bytes(samples.shard(12, pq=False)), shard.decode),
+    ("deletion vector", deletion_vector.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector.decode),
+]
+BLOBS = pytest.mark.parametrize(("data", "decode"), [row[1:] for row in ENCODED], ids=[row[0] for row in ENCODED])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 50, 3000])
+@pytest.mark.parametrize("vectors", [None, "f4", "f2"])
+@pytest.mark.parametrize("pq", [False, True])
+def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq: bool) -> None:
+    value = samples.shard(count, vectors=vectors, pq=pq)
+    data = shard_bytes(value)
+    assert same(shard.decode(data), value)
+    assert data == shard_bytes(value)
+    assert all(entry.offset % 64 == 0 for entry in ShardReader(BytesSource(data)).header.sections)
+
+
+def test_centroids_and_routing_are_read_as_written() -> None:
+    assert same(centroid.decode(centroid.encode(samples.centroid())), samples.centroid())
+    assert same(routing.decode(routing.encode(samples.routing())), samples.routing())
+
+
+def test_one_section_is_read_alone() -> None:
+    value = samples.shard()
+    raw = ShardReader(BytesSource(shard_bytes(value))).read_section(Section.CONTENT_HASHES)
+    assert np.array_equal(raw.view("<u8"), value.content_hashes)
+
+
+@BLOBS
+def test_a_blob_cut_anywhere_gives_a_typed_error(data: bytes, decode: Callable[[bytes], Any]) -> None:
+    for end in range(len(data)):
+        with pytest.raises(BadBlobError):
+            decode(data[:end])
+    with pytest.raises(BadBlobError):
+        decode(data + b"\x00")
+
+
+@BLOBS
+def test_a_flipped_bit_never_breaks_the_reader(data: bytes, decode: Callable[[bytes], Any]) -> None:
+    """Centroids carry no checksum of their own; everything else detects the flip, but in the padding of sections."""
+    plain = decode(data)
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1 << (at % 8)
+        try:
+            read = decode(bytes(changed))
+        except PuffinError:
+            continue
+        assert isinstance(read, centroid.CentroidIndex) or same(read, plain)
+
+
+def resealed(data: bytearray) -> bytes:
+    """A shard blob with its header checksum and those of its sections put right after a change."""
+    (sections,) = struct.unpack_from("<I", data, 48)
+    for number in range(min(sections, 7)):
+        at = 128 + 48 * number
+        offset, stored = struct.unpack_from("<QQ", data, at + 8)
+        if offset + stored <= len(data):
+            struct.pack_into("<I", data, at + 32, zlib.crc32(data[offset : offset + stored]))
+    struct.pack_into("<I", data, 56, 0)
+    struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * min(sections, 7)]))
+    return bytes(data)
+
+
+def test_a_hostile_shard_with_right_checksums_gives_typed_errors_and_sound_arrays() -> None:
+    rng = random.Random(9)
+    data = shard_bytes(samples.shard(40))
+    for _ in range(4000):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            near_front = rng.random() < 0.6
+            changed[rng.randrange(512 if near_front else len(data))] = rng.choice(
+                (0, 1, 127, 128, 255, rng.randrange(256))
+            )
+        try:
+            read = shard.decode(resealed(changed))
+        except PuffinError:
+            continue
+        used = np.arange(read.max_degree) < read.degrees[:, None]
+        assert ((read.neighbors >= 0) == used).all()
+        assert (read.neighbors < read.count).all()
+        assert read.medoid < max(read.count, 1)
+
+
+def test_a_shard_cannot_declare_more_nodes_than_it_has_bytes_for() -> None:
+    changed = bytearray(shard_bytes(samples.shard(10)))
+    struct.pack_into("<I", changed, 12, 2**31 - 1)
+    with pytest.raises(BadBlobError, match="hashes"):
+        shard.decode(resealed(changed))
+    with pytest.raises(BlobTooLargeError, match="limit of 100"):
+        ShardReader(BytesSource(shard_bytes(samples.shard(10))), max_decoded_bytes=100)
+
+
+@pytest.mark.parametrize(
+    ("lists", "offsets"),
+    [
+        ([1, 3], [0, 2, 2, 2]),  # no node 3, and nodes without a degree
+        ([1, 0, 0, 0], [0, 2, 3, 4]),  # its own neighbour
+        ([2, 1, 0, 0, 0], [0, 3, 4, 5]),  # twice the same
+        ([9, 0, 0], [0, 1, 2, 3]),  # more than the largest degree
+        ([0, 0, 0], [0, 2, 1, 3]),  # offsets go back
+        ([0, 0, 0], [0, 1, 2, 9]),  # offsets leave the lists
+        ([0, 0, 0x80], [0, 1, 2, 3]),  # a varint without end
+        ([1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], [0, 7, 8, 9]),  # a varint too long
+        ([0, 0, 0, 5], [0, 1, 2, 4]),  # a byte left over
+    ],
+)
+def test_malformed_adjacency_is_refused(lists: list[int], offsets: list[int]) -> None:
+    with pytest.raises(BadBlobError, match="adjacency"):
+        decode_adjacency(np.array(lists, np.uint8), np.array(offsets, np.uint64), 4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50))
+def test_signed_varints_are_read_as_written(values: list[int]) -> None:
+    array = np.array(values, np.int64)
+    assert decode_signed(encode_signed(array), len(array), "x").tolist() == values
+
+
+POSITIONS = st.one_of(st.integers(0, 200_000), st.integers(0, 2**40), st.integers(0, ((2**31 - 1) << 32) - 1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(POSITIONS, max_size=300), st.lists(st.tuples(POSITIONS, st.integers(1, 9000)), max_size=3))
+def test_deletion_vectors_are_read_as_written(singles: list[int], runs: list[tuple[int, int]]) -> None:
+    top = (2**31 - 1) << 32
+    values = set(singles) | {v for start, length in runs for v in range(start, min(start + length, top))}
+    encoded = deletion_vector.encode(np.array(sorted(values), np.int64))
+    assert deletion_vector.decode(encoded).tolist() == sorted(values)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sets(st.integers(0, 2**32 - 1), max_size=200), st.integers(0, 2**32 - 1), st.integers(0, 100_000), st.booleans()
+)
+def test_what_croaring_writes_is_read(values: set[int], start: int, length: int, with_runs: bool) -> None:
+    bitmap = BitMap(values | set(range(start, min(start + length, 2**32), 1 + start % 3)))
+    if with_runs:
+        bitmap.run_optimize()
+    framed = struct.pack("<QI", 1, 7) + bitmap.serialize()
+    expected = np.array(bitmap.to_array(), np.uint64) | np.uint64(7 << 32)
+    assert np.array_equal(deletion_vector.decode_roaring64(framed), expected)
+
+
+def test_a_roaring_container_that_lies_about_its_values_is_refused() -> None:
+    """CRoaring's deserialiser believes it and writes past its memory when the values are listed."""
+    lying = struct.pack("<QIIIHHI", 1, 0, 12346, 1, 0, 4096, 16) + b"\xff" * 8192
+    with pytest.raises(BadBlobError, match="declares 4097 values and holds 65536"):
+        deletion_vector.decode_roaring64(lying)
+
+
+def test_a_small_bitmap_that_expands_without_end_is_refused() -> None:
+    count = 4096
+    heads = b"".join(struct.pack("<HH", key, 0xFFFF) for key in range(count))
+    bomb = struct.pack("<QII", 1, 0, 12347 | (count - 1) << 16) + b"\xff" * (count // 8) + heads + bytes(4 * count)
+    bomb += struct.pack("<HHH", 1, 0, 0xFFFF) * count
+    with pytest.raises(BadBlobError, match="over the limit"):
+        deletion_vector.decode_roaring64(bomb)
+
+
+def test_wrong_checksums_say_so() -> None:
+    for _, data, decode in ENCODED[1:]:
+        changed = bytearray(data)
+        changed[-6] ^= 1
+        with pytest.raises(ChecksumError):
+            decode(bytes(changed))
+
+
+def test_routing_refuses_numbers_that_do_not_agree() -> None:
+    value = samples.routing()
+    for wrong in (
+        replace(value, partition_to_shard=np.array([0, 2, 0, 0], np.uint32)),
+        replace(value, codebook=value.codebook * np.float32("nan")),
+        replace(value, shards=(replace(value.shards[0], live=98), value.shards[1])),
+        replace(value, shards=(replace(value.shards[0], medoid=100), value.shards[1])),
+        replace(value, shards=(replace(value.shards[0], tombstones=np.array([1, 50, 100])), value.shards[1])),
+        replace(value, files=(replace(value.files[0], live_rows=61),)),
+    ):
+        with pytest.raises(BadBlobError, match="routing blob"):
+            routing.decode(routing.encode(wrong))

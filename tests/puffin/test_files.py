@@ -1,0 +1,249 @@
+import contextlib
+import io
+import json
+import random
+import struct
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from puffin import BytesSource, FileSource, PlannedBlob, PuffinReader, PuffinWriter, plan_puffin, write_atomically
+from puffin.errors import (
+    BadBlobLocationError,
+    BadCompressionError,
+    BadFooterError,
+    BadMagicError,
+    BlobTooLargeError,
+    PuffinError,
+    TruncatedFileError,
+    UnknownFlagsError,
+)
+
+CODECS = [None, "lz4", "zstd"]
+
+
+def written(*blobs: bytes, codecs: tuple[str | None, ...] = (None, "lz4", "zstd"), align: int = 1) -> bytes:
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    for number, data in enumerate(blobs):
+        writer.add_blob(
+            f"type-{number}",
+            fields=[1, 2],
+            snapshot_id=2**63 - 1,
+            sequence_number=-1,
+            data=data,
+            codec=codecs[number % len(codecs)],
+            properties={"ключ": str(number)},
+            align=align,
+        )
+    info = writer.finish({"created-by": "test"})
+    assert info.file_size == len(sink.getvalue())
+    return sink.getvalue()
+
+
+def with_footer(
+    payload: bytes, *, flags: int = 0, size: int | None = None, body: bytes = b"PFA1" + bytes(100)
+) -> bytes:
+    length = len(payload) if size is None else size
+    return body + b"PFA1" + payload + struct.pack("<iI", length, flags) + b"PFA1"
+
+
+def blob_json(**changes: object) -> bytes:
+    blob = {"type": "x", "fields": [1], "snapshot-id": 1, "sequence-number": 1, "offset": 4, "length": 10}
+    return json.dumps({"blobs": [blob | changes]}).encode()
+
+
+def read_all(data: bytes) -> list[bytes]:
+    reader = PuffinReader(BytesSource(data), max_blob_bytes=1 << 20)
+    return [reader.read_blob(blob) for blob in reader.footer.blobs]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    blobs=st.lists(st.binary(max_size=2000), max_size=5),
+    codecs=st.lists(st.sampled_from(CODECS), min_size=1, max_size=5),
+    align=st.sampled_from([1, 8, 64]),
+)
+def test_what_is_written_is_read(blobs: list[bytes], codecs: list[str | None], align: int) -> None:
+    data = written(*blobs, codecs=tuple(codecs), align=align)
+    footer = PuffinReader(BytesSource(data)).footer
+    assert read_all(data) == blobs
+    assert footer.properties == {"created-by": "test"}
+    assert all(blob.offset % align == 0 and blob.snapshot_id == 2**63 - 1 for blob in footer.blobs)
+
+
+def test_a_long_footer_is_read_in_two_ranges_and_a_short_one_in_one() -> None:
+    class Counting(BytesSource):
+        reads = 0
+
+        def read_range(self, offset: int, length: int) -> bytes:
+            self.reads += 1
+            return super().read_range(offset, length)
+
+    short, long = Counting(written(b"x")), Counting(written(*[b"x"] * 2000))
+    assert len(PuffinReader(short).footer.blobs) == 1
+    assert len(PuffinReader(long).footer.blobs) == 2000
+    assert (short.reads, long.reads) == (1, 3)  # the third is the magic at the start
+
+
+def test_a_compressed_footer_is_read() -> None:
+    payload = lz4.frame.compress(blob_json(), store_size=True)
+    assert read_all(with_footer(payload, flags=1)) == [bytes(10)]
+
+
+def test_an_unknown_blob_type_passes_through() -> None:
+    data = written(b"whatever")
+    assert PuffinReader(BytesSource(data)).footer.blobs[0].type == "type-0"
+    assert read_all(data) == [b"whatever"]
+
+
+def test_a_file_cut_anywhere_gives_a_typed_error() -> None:
+    data = written(b"plain", b"l" * 100, b"z" * 100)
+    for end in range(len(data)):
+        with pytest.raises(PuffinError):
+            read_all(data[:end])
+
+
+def test_a_flipped_bit_is_detected_or_confined_to_what_nothing_checks() -> None:
+    data = written(b"plain", b"lz4 " * 30, b"zstd" * 30)
+    for at in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            try:
+                blobs = read_all(bytes(changed))
+            except PuffinError:
+                continue
+            assert all(len(blob) <= 1 << 20 for blob in blobs)
+
+
+def test_random_bytes_between_the_magics_give_typed_errors_only() -> None:
+    rng = random.Random(5)
+    for _ in range(3000):
+        payload = bytearray(blob_json())
+        for _ in range(rng.randint(1, 6)):
+            payload[rng.randrange(len(payload))] = rng.choice(b'{}[]":,0123456789-eE.\\u\x00\xff ')
+        with contextlib.suppress(PuffinError):
+            read_all(with_footer(bytes(payload)))
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "says"),
+    [
+        (b"", TruncatedFileError, "at least 20"),
+        (b"XXXX" + written(b"x")[4:], BadMagicError, "starts with"),
+        (written(b"x")[:-4] + b"XXXX", BadMagicError, "ends with"),
+        (with_footer(blob_json(), body=bytes(104)), BadMagicError, "starts with"),
+        (with_footer(blob_json(), size=len(blob_json()) - 1), BadMagicError, "footer at"),
+        (with_footer(blob_json(), size=-1), TruncatedFileError, "payload of -1"),
+        (with_footer(blob_json(), size=2**31 - 1), TruncatedFileError, "does not fit"),
+        (with_footer(blob_json(), flags=2), UnknownFlagsError, "0x00000002"),
+        (with_footer(blob_json(), flags=1 << 31), UnknownFlagsError, "flags"),
+        (with_footer(blob_json(), flags=1), BadCompressionError, "footer payload"),
+        (with_footer(b"\xff{}"), BadFooterError, "UTF-8"),
+        (with_footer(b"{"), BadFooterError, "not JSON"),
+        (with_footer(b"[" * 100_000), BadFooterError, "not JSON"),
+        (with_footer(b"[]"), BadFooterError, "list of blobs"),
+        (with_footer(b'{"blobs":{}}'), BadFooterError, "list of blobs"),
+        (with_footer(b'{"blobs":[],"blobs":[]}'), BadFooterError, "repeats"),
+        (with_footer(b'{"blobs":[],"properties":{"a":1}}'), BadFooterError, "strings"),
+        (with_footer(b'{"blobs":[NaN]}'), BadFooterError, "NaN"),
+        (with_footer(b'{"blobs":[' + b"9" * 5000 + b"]}"), BadFooterError, "JSON"),
+        (with_footer(b'{"blobs":[1]}'), BadFooterError, "blob 0"),
+        (with_footer(blob_json(type=3)), BadFooterError, "'type'"),
+        (with_footer(blob_json(type="\ud800")), BadFooterError, "surrogate"),
+        (with_footer(blob_json(fields="1")), BadFooterError, "'fields'"),
+        (with_footer(blob_json(fields=[2**31])), BadFooterError, "'fields'"),
+        (with_footer(blob_json(offset=True)), BadFooterError, "'offset'"),
+        (with_footer(blob_json(length=1.0)), BadFooterError, "'length'"),
+        (with_footer(blob_json(**{"snapshot-id": 2**63})), BadFooterError, "'snapshot-id'"),
+        (with_footer(blob_json(**{"sequence-number": None})), BadFooterError, "'sequence-number'"),
+        (with_footer(blob_json(**{"compression-codec": "gzip"})), BadFooterError, "'gzip'"),
+        (with_footer(blob_json(**{"compression-codec": []})), BadFooterError, "codec"),
+        (with_footer(blob_json(properties=[])), BadFooterError, "'properties'"),
+        (with_footer(blob_json(offset=-1)), BadBlobLocationError, "blob 0"),
+        (with_footer(blob_json(offset=0)), BadBlobLocationError, "blob 0"),
+        (with_footer(blob_json(length=-1)), BadBlobLocationError, "blob 0"),
+        (with_footer(blob_json(length=101)), BadBlobLocationError, "blob 0"),
+        (with_footer(blob_json(offset=2**62, length=2**62)), BadBlobLocationError, "blob 0"),
+    ],
+)
+def test_a_malformed_file_is_refused_with_its_place(data: bytes, error: type[PuffinError], says: str) -> None:
+    with pytest.raises(error, match=says):
+        read_all(data)
+
+
+def test_overlapping_blobs_are_refused() -> None:
+    one, two = json.loads(blob_json())["blobs"][0], json.loads(blob_json(offset=13))["blobs"][0]
+    with pytest.raises(BadBlobLocationError, match="blob 1 at 13 overlaps blob 0, which ends at 14"):
+        read_all(with_footer(json.dumps({"blobs": [one, two]}).encode()))
+
+
+def test_declared_sizes_are_believed_only_up_to_the_limit() -> None:
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
+    for codec, data in (("zstd", bomb), ("lz4", lz4.frame.compress(bytes(1 << 24), store_size=True))):
+        body = b"PFA1" + data
+        file = with_footer(blob_json(length=len(data), **{"compression-codec": codec}), body=body)
+        with pytest.raises(BadCompressionError, match="over the limit of 1,048,576"):
+            read_all(file)
+
+
+def test_frames_that_cannot_hold_what_they_declare_take_no_memory() -> None:
+    zstd = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**30) + b"\x01\x00\x00"
+    file = with_footer(blob_json(length=len(zstd), **{"compression-codec": "zstd"}), body=b"PFA1" + zstd)
+    reader = PuffinReader(BytesSource(file))
+    with pytest.raises(BadCompressionError, match="can hold"):
+        reader.read_blob(reader.footer.blobs[0])
+
+
+def test_frames_without_a_content_size_are_refused() -> None:
+    for codec, data in (
+        ("zstd", zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 50)),
+        ("lz4", lz4.frame.compress(b"abc" * 50, store_size=False)),
+    ):
+        file = with_footer(blob_json(length=len(data), **{"compression-codec": codec}), body=b"PFA1" + data)
+        with pytest.raises(BadCompressionError, match="does not declare"):
+            read_all(file)
+
+
+def test_a_blob_over_the_limit_is_refused_before_it_is_read() -> None:
+    reader = PuffinReader(BytesSource(written(bytes(100))), max_blob_bytes=99)
+    with pytest.raises(BlobTooLargeError, match="100 bytes"):
+        reader.read_blob(reader.footer.blobs[0])
+
+
+def test_a_planned_file_is_the_written_one() -> None:
+    blobs = [b"one", b"three"]
+    planned = [
+        PlannedBlob(f"type-{n}", (1, 2), 2**63 - 1, -1, len(b), None, {"ключ": str(n)}, 64) for n, b in enumerate(blobs)
+    ]
+    layout = plan_puffin(planned, {"created-by": "test"})
+    joined = b"".join(part for gap, blob in zip(layout.gaps, blobs, strict=True) for part in (gap, blob)) + layout.tail
+    assert joined == written(*blobs, codecs=(None,), align=64)
+    assert len(joined) == layout.file_size
+    assert plan_puffin([]).tail == written_empty()
+
+
+def written_empty() -> bytes:
+    sink = io.BytesIO()
+    PuffinWriter(sink).finish()
+    return sink.getvalue()
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    def fail(stream: io.BufferedIOBase) -> None:
+        stream.write(b"half")
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError):
+        write_atomically(tmp_path / "a.puffin", fail)
+    assert list(tmp_path.iterdir()) == []
+    write_atomically(tmp_path / "a.puffin", lambda stream: stream.write(written(b"x")))
+    with pytest.raises(FileExistsError):
+        write_atomically(tmp_path / "a.puffin", lambda stream: stream.write(b"other"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.puffin"]
+    assert len(PuffinReader(FileSource(tmp_path / "a.puffin")).footer.blobs) == 1
