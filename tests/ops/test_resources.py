@@ -1,6 +1,7 @@
 """Resources: secrets stay inside, errors help, and Spark starts only when a large table asks for it."""
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,22 @@ def test_storage_travels_to_executors(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301  our own bytes
 
 
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """Ends the session that the test starts; leaves one that was there to those who share it."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  only this test pays for it
+
+    shared = SparkSession.getActiveSession() is not None
+    yield
+    session = SparkSession.getActiveSession()
+    if session is not None and not shared:
+        session.stop()
+
+
 @pytest.mark.jvm
-@pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # py4j's sockets
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # py4j's sockets, closed when collected
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("own_session")
 def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, snapshots=2)
     catalogs = catalogs_of(load(lake.settings_file))
