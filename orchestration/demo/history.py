@@ -12,7 +12,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.live import live_files
 from ops.errors import IcepuffinError
 
 IDENTIFIER = "demo.packages"
@@ -107,7 +106,7 @@ def _split(rows: pa.Table, shares: tuple[float, ...]) -> list[pa.Table]:
 
 
 def _create(catalog: Catalog, schema: pa.Schema, rows_per_file: int) -> Table:
-    namespace = IDENTIFIER.split(".")[0]
+    namespace = IDENTIFIER.split(".", maxsplit=1)[0]
     catalog.create_namespace_if_not_exists(namespace)
     bytes_per_row = 4 * 384 + 120
     return catalog.create_table(
@@ -118,13 +117,11 @@ def _create(catalog: Catalog, schema: pa.Schema, rows_per_file: int) -> Table:
 
 
 def _delete_one_file(table: Table) -> None:
-    """Every row of the first file: PyIceberg drops the file itself, nothing is rewritten."""
+    """Every row of the file with the lowest ids: PyIceberg drops the file itself, nothing is rewritten."""
     table.refresh()
-    path = live_files(table, table.metadata.current_snapshot_id).files[0].path
-    ids = table.inspect.files()
-    at = ids["file_path"].to_pylist().index(path)
-    metrics = ids["readable_metrics"][at].as_py()["id"]
-    table.delete(f"id >= {metrics['lower_bound']} and id <= {metrics['upper_bound']}")
+    bounds = [metrics["id"] for metrics in table.inspect.files()["readable_metrics"].to_pylist()]
+    lowest = min(bounds, key=lambda bound: bound["lower_bound"])
+    table.delete(f"id >= {lowest['lower_bound']} and id <= {lowest['upper_bound']}")
 
 
 def _overwrite(table: Table, spare: pa.Table) -> None:

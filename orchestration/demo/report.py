@@ -1,0 +1,121 @@
+"""The demo's tables: what each snapshot got, measured beside the exact answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table import Table
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ann_kernels.metric import Metric
+from ops.model import StorageConfig
+from ops.probe import exact_search, open_index
+from ops.theta import read_ndv
+from orchestration.definitions import catalogs_of
+from orchestration.demo.history import IDENTIFIER
+from orchestration.settings import Settings
+
+INDEX = "embedding"
+INDEX_KEY = dg.AssetKey(["demo", "demo", "packages", "ann_index", INDEX])
+SKETCH_KEY = dg.AssetKey(["demo", "demo", "packages", "theta_sketches"])
+RECALL_AT = 10
+_HEADS = (
+    *("snapshot", "change", "action", "files", "rows", "recall@10"),
+    *("inserted", "moved", "tombstones", "rebuilt", "KiB", "written", "s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLine:
+    """One snapshot, as the report shows it."""
+
+    what: str
+    snapshot_id: int
+    files: int
+    rows: int
+    ndv: Mapping[str, tuple[int, int]]
+    """Column -> (sketched, exact)"""
+    recall: float
+    """recall@10 of held-out queries through the reader, against exact search of the same snapshot"""
+    index: Mapping[str, Any]
+    """The run's own metadata, out of the Dagster instance"""
+    sketch_seconds: float
+
+
+def measure(
+    settings: Settings, instance: dg.DagsterInstance, snapshot_id: int, what: str, queries: npt.NDArray[np.float32]
+) -> SnapshotLine:
+    """Compare what was built for a snapshot with the exact answers, computed here from the rows."""
+    catalogs = catalogs_of(settings)
+    table = catalogs.table("demo", IDENTIFIER)
+    metadata = _metadata(instance, INDEX_KEY, snapshot_id)
+    return SnapshotLine(
+        what=what,
+        snapshot_id=snapshot_id,
+        files=int(metadata["files"]),
+        rows=int(metadata["rows"]),
+        ndv=_ndv(table, snapshot_id),
+        recall=recall(table, snapshot_id, queries, catalogs.storage("demo")),
+        index=metadata,
+        sketch_seconds=float(_metadata(instance, SKETCH_KEY, snapshot_id)["seconds"]),
+    )
+
+
+def _metadata(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: int) -> dict[str, Any]:
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(snapshot_id)])
+    record = instance.fetch_materializations(wanted, limit=1).records[0]
+    event = record.asset_materialization
+    return {name: value.value for name, value in event.metadata.items()} if event else {}
+
+
+def _ndv(table: Table, snapshot_id: int) -> dict[str, tuple[int, int]]:
+    entries = read_ndv(table, snapshot_id).entries
+    rows = table.scan(snapshot_id=snapshot_id, selected_fields=tuple(entries)).to_arrow()
+    return {
+        column: (entry.ndv, pc.count_distinct(rows[column], mode="only_valid").as_py())
+        for column, entry in entries.items()
+    }
+
+
+def recall(table: Table, snapshot_id: int, queries: npt.NDArray[np.float32], storage: StorageConfig) -> float:
+    """Mean recall@10 at a snapshot, through the reader that users have."""
+    found = open_index(table, INDEX, snapshot=snapshot_id, storage=storage).search(queries, RECALL_AT, columns=["id"])
+    exact = exact_search(
+        table, "embedding", Metric.COSINE, queries, RECALL_AT, snapshot=snapshot_id, storage=storage, columns=["id"]
+    )
+    mine, true = _by_query(found.rows), _by_query(exact.rows)
+    return float(np.mean([len(mine[query] & true[query]) / len(true[query]) for query in true]))
+
+
+def _by_query(rows: pa.Table) -> dict[int, set[int]]:
+    out: dict[int, set[int]] = {}
+    for query, row in zip(rows["query"].to_pylist(), rows["id"].to_pylist(), strict=True):
+        out.setdefault(query, set()).add(row)
+    return out
+
+
+def print_report(lines: list[SnapshotLine], console: Console) -> None:
+    """Two tables: the index of each snapshot, and its NDVs beside the exact counts."""
+    console.print("\n[bold]The index of each snapshot[/] (recall@10 of 200 held-out queries beside exact search)")
+    grid = Grid(*_HEADS)
+    for line in lines:
+        told = line.index
+        cells = [str(line.snapshot_id), line.what, str(told["action"]), f"{line.files}", f"{line.rows:,}"]
+        cells += [f"{line.recall:.4f}", f"{told['inserted']:,}", f"{told['remapped']:,}", f"{told['tombstones']:,}"]
+        cells += [f"{told['shards_rebuilt']}", f"{told['bytes_total'] / 1024:,.0f}"]
+        cells += [f"{told['bytes_written'] / 1024:,.0f}", f"{told['seconds']:.1f}"]
+        grid.add_row(*cells)
+    console.print(grid)
+    columns = list(lines[-1].ndv) if lines else []
+    console.print("\n[bold]Distinct values[/]: theta sketch / exact count")
+    grid = Grid("snapshot", *columns, "s")
+    for line in lines:
+        counts = [f"{sketched:,} / {exact:,}" for sketched, exact in (line.ndv[column] for column in columns)]
+        grid.add_row(str(line.snapshot_id), *counts, f"{line.sketch_seconds:.1f}")
+    console.print(grid)

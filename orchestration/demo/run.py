@@ -1,0 +1,111 @@
+"""The demo: a table's history, indexed step by step through Dagster as in daily use, then searched."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+from rich.console import Console
+
+from ops.catalog.connect import open_catalog
+from ops.errors import IcepuffinError
+from orchestration.definitions import catalogs_of
+from orchestration.demo import searches
+from orchestration.demo.history import load_rows, write_history
+from orchestration.demo.report import SnapshotLine, measure, print_report
+from orchestration.instance import home_of, open_instance
+from orchestration.settings import FILE_NAME, Settings, load
+from orchestration.ticks import TickedRun, tick
+
+SETTINGS = """\
+# Written by `icepuffin demo`. docs/settings.md explains each key and what it costs.
+dagster_home = "dagster_home"
+
+[catalogs.demo]
+type = "sql"
+uri = "sqlite:///{directory}/catalog.db"
+warehouse = "file://{directory}/warehouse"
+
+[tables.packages]
+catalog = "demo"
+name = "demo.packages"
+snapshots = "every"
+sensor_running = true
+
+[tables.packages.indexes.embedding]
+column = "embedding"
+metric = "cosine"
+vectors = "f32"
+shards = 4
+target_recall = 0.95
+
+[spark]
+master = "local[2]"
+driver_only_rows = 0    # so that even this small table goes through Spark
+
+[spark.conf]
+"spark.driver.bindAddress" = "127.0.0.1"
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.memory" = "1g"
+"spark.ui.enabled" = "false"
+"spark.ui.showConsoleProgress" = "false"
+"spark.log.level" = "ERROR"
+"spark.sql.shuffle.partitions" = "2"
+"""
+
+
+class DemoError(IcepuffinError):
+    """The demo cannot start here, or one of its runs failed."""
+
+
+def run_demo(directory: Path, source: Path | None, console: Console) -> None:
+    """Make everything under `directory`, which must not hold a demo yet, and tell what happens on `console`.
+
+    Raises DemoError, DemoDataError.
+    """
+    if (directory / "catalog.db").exists():
+        raise DemoError(f"{directory} holds a demo already: search it, remove it, or name another folder with --dir")
+    begun = time.perf_counter()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of the host name
+    rows = load_rows(source)
+    (directory / "warehouse").mkdir(parents=True, exist_ok=True)
+    (directory / FILE_NAME).write_text(SETTINGS.format(directory=directory), encoding="utf-8")
+    settings = load(directory=directory)
+    catalog = open_catalog("demo", settings.catalogs["demo"].properties)
+    console.print(f"[bold]icepuffin demo[/] in {directory}: {rows.table.num_rows:,} packages, 384 dimensions\n")
+    lines: list[SnapshotLine] = []
+    with open_instance(home_of(settings, directory / FILE_NAME)) as instance:
+        for number, step in enumerate(write_history(catalog, rows.table), start=1):
+            console.print(f"[bold]{number}.[/] {step.what}", highlight=False)
+            seen = _let_the_sensor_look(settings, instance, console)
+            lines += [measure(settings, instance, found, step.what, rows.held_out) for found in seen]
+    print_report(lines, console)
+    searches.show(settings, catalogs_of(settings), lines, console)
+    _say_what_next(directory, time.perf_counter() - begun, console)
+
+
+def _let_the_sensor_look(settings: Settings, instance: dg.DagsterInstance, console: Console) -> list[int]:
+    """One tick: what the daemon does every 30 seconds. -> the snapshots whose runs succeeded."""
+    done: list[int] = []
+    with console.status("the sensor looks, and its runs build sketches and index"):
+        for event in tick(settings, instance):
+            if not isinstance(event, TickedRun):
+                continue
+            if not event.succeeded:
+                raise DemoError(f"the run for snapshot {event.snapshot_id} failed: {event.message}")
+            done.append(int(event.snapshot_id))
+    for snapshot_id in done:
+        console.print(f"   sensor saw snapshot {snapshot_id}; its run built sketches and index", highlight=False)
+    return done
+
+
+def _say_what_next(directory: Path, seconds: float, console: Console) -> None:
+    say: Callable[[str], None] = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
+    say(f"\nDone in {seconds:.0f} s. Everything is under {directory}. Try, with .venv/bin on the PATH:")
+    say(f"  icepuffin search demo.packages --index embedding --like-id ID -k 10 --dir {directory}")
+    say(f"  icepuffin stats demo.packages --dir {directory}")
+    say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start --dir {directory}")
+    say("  http://127.0.0.1:3000/asset-groups   the table, its sketches, its index")
+    say("  .../assets/demo/demo/packages/ann_index/embedding?view=partitions   one partition a snapshot: click one for")
+    say("  its recall, tombstones and bytes; 'Materialize' backfills any of them; 'Automation' shows the sensor")

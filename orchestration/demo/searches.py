@@ -1,0 +1,70 @@
+"""The demo's questions: packages like one that everybody knows, now and as the table was."""
+
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table import Table
+from rich.console import Console
+from rich.table import Table as Grid
+
+from ops.datafile import vectors_from_arrow
+from ops.model import StorageConfig
+from ops.probe import SearchResult, open_index
+from ops.resources import Catalogs
+from orchestration.demo.history import IDENTIFIER
+from orchestration.demo.report import INDEX, SnapshotLine
+from orchestration.settings import Settings
+
+ASKED = ("postgresql", "nginx", "git")
+_SHOWN = 5
+
+
+def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], console: Console) -> None:
+    """Ask at the newest snapshot, and for what was deleted meanwhile at the one before."""
+    table = catalogs.table("demo", IDENTIFIER)
+    storage = catalogs.storage("demo")
+    newest, older = lines[-1].snapshot_id, lines[-2].snapshot_id
+    for name in ASKED:
+        _ask(table, storage, name, newest, "the newest snapshot", console)
+    game = _name_of_a_game(table, older)
+    _ask(table, storage, game, older, "the snapshot before the games were deleted", console)
+    _ask(table, storage, game, newest, "the newest snapshot, from its vector then", console, vector_from=older)
+
+
+def _ask(
+    table: Table,
+    storage: StorageConfig,
+    name: str,
+    snapshot_id: int,
+    where: str,
+    console: Console,
+    *,
+    vector_from: int | None = None,
+) -> None:
+    row = table.scan(
+        row_filter=EqualTo(term="name", value=name),
+        snapshot_id=vector_from or snapshot_id,
+        selected_fields=("embedding",),
+    ).to_arrow()
+    if not row.num_rows:
+        return
+    vector = vectors_from_arrow(row["embedding"])
+    reader = open_index(table, INDEX, snapshot=snapshot_id, storage=storage)
+    result = reader.search(vector[:1], _SHOWN + 1, columns=["name", "section", "description"])
+    console.print(f"\n[bold]Packages like {name}[/] at {where} ({result.coverage})", highlight=False)
+    console.print(_grid(result, name))
+
+
+def _grid(result: SearchResult, name: str) -> Grid:
+    grid = Grid("distance", "name", "section", "description")
+    answers = [row for row in result.rows.to_pylist() if row["name"] != name]
+    for row in answers[:_SHOWN]:
+        grid.add_row(f"{row['distance']:.3f}", row["name"], row["section"], row["description"])
+    return grid
+
+
+def _name_of_a_game(table: Table, snapshot_id: int) -> str:
+    games = table.scan(
+        row_filter=EqualTo(term="section", value="games"),
+        snapshot_id=snapshot_id,
+        selected_fields=("name",),
+    ).to_arrow()
+    return str(min(games["name"].to_pylist()))
