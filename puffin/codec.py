@@ -21,7 +21,7 @@ def compress(data: bytes, codec: str | None) -> bytes:
     if codec is None:
         return data
     if codec == "zstd":
-        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress(data)
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True, write_checksum=True).compress(data)
     if codec == "lz4":
         return bytes(lz4.frame.compress(data, content_checksum=True, store_size=True))
     raise PuffinError(f"compression codec {codec!r} is not one of none, lz4, zstd")

@@ -181,7 +181,6 @@ def test_what_croaring_writes_is_read(values: set[int], start: int, length: int,
 
 
 def test_a_roaring_container_that_lies_about_its_values_is_refused() -> None:
-    """CRoaring's deserialiser believes it and writes past its memory when the values are listed."""
     lying = struct.pack("<QIIIHHI", 1, 0, 12346, 1, 0, 4096, 16) + b"\xff" * 8192
     with pytest.raises(BadBlobError, match="declares 4097 values and holds 65536"):
         deletion_vector.decode_roaring64(lying)

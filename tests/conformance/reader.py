@@ -1,0 +1,216 @@
+"""A second reader, made from docs/formats.md alone: plain Python, no part of this project, no regard for speed."""
+
+import itertools
+import json
+import struct
+import zlib
+from typing import Any
+
+import lz4.frame
+import numpy as np
+import zstandard
+
+
+class RefusedError(Exception):
+    """The text says "refuse"."""
+
+
+def need(condition: bool, what: str) -> None:
+    if not condition:
+        raise RefusedError(what)
+
+
+def puffin(data: bytes) -> tuple[list[tuple[dict[str, Any], bytes]], dict[str, str]]:
+    """Section 1: ([(blob metadata, payload)], file properties)."""
+    need(data[:4] == data[-4:] == b"PFA1", "magic")
+    size, flags = struct.unpack("<iI", data[-12:-4])
+    start = len(data) - 12 - size
+    need(size >= 0 and start >= 8 and data[start - 4 : start] == b"PFA1" and flags in (0, 1), "footer")
+    payload = data[start : start + size]
+    footer = json.loads(lz4.frame.decompress(payload) if flags else payload)
+    blobs = []
+    for blob in footer["blobs"]:
+        end = blob["offset"] + blob["length"]
+        need(4 <= blob["offset"] <= end <= start - 4, "blob location")
+        blobs.append((blob, expand(data[blob["offset"] : end], blob.get("compression-codec"))))
+    return blobs, footer.get("properties", {})
+
+
+def expand(stored: bytes, codec: str | None) -> bytes:
+    if codec == "zstd":
+        return zstandard.ZstdDecompressor().decompress(stored)
+    return bytes(lz4.frame.decompress(stored)) if codec == "lz4" else stored
+
+
+class Bytes:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, count: int) -> bytes:
+        need(0 <= count <= len(self.data) - self.at, "cut off")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def __call__(self, layout: str) -> Any:
+        values = struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))
+        return values if len(values) > 1 else values[0]
+
+    def text(self) -> str:
+        return self.take(self("I")).decode()
+
+    def array(self, kind: str, *shape: int) -> np.ndarray:
+        size = np.dtype(kind).itemsize * int(np.prod(shape))
+        return np.frombuffer(self.take(size), kind).reshape(shape)
+
+    def varint(self, longest: int) -> int:
+        value = 0
+        for place in range(longest):
+            byte = self("B")
+            value |= (byte & 127) << 7 * place
+            if byte < 128:
+                return value
+        raise RefusedError("varint too long")
+
+    def differences(self, count: int) -> list[int]:
+        values, last = [], 0
+        for _ in range(count):
+            coded = self.varint(10)
+            last = (last + ((coded >> 1) ^ -(coded & 1))) % 2**64
+            values.append(last)
+        return values
+
+    def end(self) -> None:
+        need(self.at == len(self.data), "bytes left over")
+
+
+def centroid(data: bytes) -> dict[str, Any]:
+    """Section 3."""
+    at = Bytes(data)
+    magic, version, dims, entries, files, metric, size, table = at("4s7I")
+    need((magic, version, size, table) == (b"ANNI", 1, 4 * dims + 8, 32 + entries * size), "header")
+    rows = [(at.array("<f4", dims), *at("If")) for _ in range(entries)]
+    out = {"dims": dims, "metric": metric, "entries": rows, "files": [at.text() for _ in range(files)]}
+    at.end()
+    need(all(row[1] < files and row[2] >= 0 for row in rows), "entry")
+    return out
+
+
+def routing(data: bytes) -> dict[str, Any]:
+    """Section 4."""
+    at = Bytes(data)
+    magic, version, dims, k, shards, files, base, zero, checksum = at("4s5IqII")
+    need((magic, version, zero) == (b"ANNR", 1, 0), "header")
+    need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
+    out: dict[str, Any] = {"base": base, "build_id": at.text(), "definition": at.text()}
+    out["codebook"], out["to_shard"] = at.array("<f4", k, dims), at.array("<u4", k)
+    out["shards"] = []
+    for _ in range(shards):
+        *numbers, length = at("IIIfQ32sI")
+        out["shards"].append((*numbers, deletion_vector(at.take(length))))
+    out["files"] = [(*at("BQQ32s"), at.text()) for _ in range(files)]
+    at.end()
+    return out
+
+
+def shard(data: bytes) -> dict[str, Any]:
+    """Section 5."""
+    at = Bytes(data)
+    magic, version, dims, count, degree, search_list, metric, medoid = at("4s7I")
+    alpha, m, bits, vectors, sections, flags, checksum = at("f6I")
+    need((magic, version, flags, at.take(68)) == (b"DANN", 1, 0, bytes(68)), "header")
+    need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
+    need(bits == (8 if m else 0) and vectors in (0, 1, 2), "formats")
+    raw, last = {}, 128 + 48 * sections
+    for _ in range(sections):
+        kind, codec, offset, stored, length, crc = at("IIQQQI12x")
+        need(offset % 64 == 0 and offset >= last, "section place")
+        last = offset + stored
+        need(zlib.crc32(data[offset:last]) == crc, "section checksum")
+        raw[kind] = frames(data[offset:last]) if codec else data[offset:last]
+        need(len(raw[kind]) == length, "section length")
+    need(last == len(data), "end")
+    out: dict[str, Any] = {"dims": dims, "degree": degree, "search_list": search_list, "metric": metric}
+    out |= {"medoid": medoid, "alpha": alpha}
+    out["neighbors"] = lists(raw[4], Bytes(raw[3]).differences(count + 1), degree)
+    places = Bytes(raw[6])
+    slots = Bytes(places.take(places("Q")))
+    out["slots"], out["rows"] = slots.differences(count), places.differences(count)
+    slots.end(), places.end()
+    out["hashes"] = Bytes(raw[7]).array("<u8", count)
+    out["codebook"] = Bytes(raw[1]).array("<f4", m, 256, dims // m) if m else None
+    out["codes"] = Bytes(raw[2]).array("u1", count, m) if m else None
+    out["vectors"] = Bytes(raw[5]).array(("", "<f4", "<f2")[vectors], count, dims) if vectors else None
+    return out
+
+
+def frames(stored: bytes) -> bytes:
+    at = Bytes(stored)
+    count, size = at("II")
+    lengths = [at("I") for _ in range(count)]
+    parts = [zstandard.ZstdDecompressor().decompress(at.take(length)) for length in lengths]
+    at.end()
+    need(all(len(part) == size for part in parts[:-1]), "frame size")
+    return b"".join(parts)
+
+
+def lists(raw: bytes, offsets: list[int], degree: int) -> list[list[int]]:
+    need(offsets[0] == 0 and offsets[-1] == len(raw), "offsets")
+    out = []
+    for start, end in itertools.pairwise(offsets):
+        at = Bytes(raw[start:end])
+        steps = [at.varint(5) for _ in range(at.varint(5))]
+        at.end()
+        out.append(np.cumsum(steps, dtype=np.int64).tolist())
+        need(len(steps) <= degree and all(steps[1:]) and all(n < len(offsets) - 1 for n in out[-1]), "list")
+    return out
+
+
+def deletion_vector(data: bytes) -> list[int]:
+    """Section 6."""
+    need(int.from_bytes(data[:4], "big") == len(data) - 8 and data[4:8] == b"\xd1\xd39d", "frame")
+    need(zlib.crc32(data[4:-4]) == int.from_bytes(data[-4:], "big"), "checksum")
+    at = Bytes(data[8:-4])
+    values: list[int] = []
+    for _ in range(at("Q")):
+        key = at("I") << 32
+        values += [key | low for low in roaring(at)]
+    at.end()
+    return values
+
+
+def roaring(at: Bytes) -> list[int]:
+    """RoaringFormatSpec, 32 bits."""
+    cookie = at("I")
+    count = (cookie >> 16) + 1 if cookie & 0xFFFF == 12347 else at("I")
+    need(cookie == 12346 or cookie & 0xFFFF == 12347, "cookie")
+    runs = int.from_bytes(at.take((count + 7) // 8), "little") if cookie != 12346 else 0
+    heads = [at("HH") for _ in range(count)]
+    if cookie == 12346 or count >= 4:
+        at.take(4 * count)
+    values = []
+    for number, (key, card) in enumerate(heads):
+        if runs >> number & 1:
+            low = [v for _ in range(at("H")) for start, more in [at("HH")] for v in range(start, start + more + 1)]
+        elif card + 1 > 4096:
+            bits = int.from_bytes(at.take(8192), "little")
+            low = [v for v in range(1 << 16) if bits >> v & 1]
+        else:
+            low = at.array("<u2", card + 1).tolist()
+        need(len(low) == card + 1, "cardinality")
+        values += [key << 16 | v for v in low]
+    return values
+
+
+def theta(data: bytes) -> tuple[int, list[int]]:
+    """Section 7: (theta, hashes)."""
+    at = Bytes(data)
+    longs, version, family, _, _, flags, seed = at("6BH")
+    need((version, family) == (3, 3), "kind")
+    if flags & 4:
+        return 2**63 - 1, []
+    need(seed == 0x93CC, "seed")
+    count = at("If")[0] if longs > 1 else 1
+    top = at("Q") if longs == 3 else 2**63 - 1
+    hashes = at.array("<u8", count).tolist()
+    at.end()
+    return top, hashes

@@ -1,0 +1,93 @@
+"""docs/formats.md holds: what this project writes is read by a reader made from that text alone."""
+
+import io
+
+import numpy as np
+import pytest
+
+from puffin import PuffinWriter
+from puffin.blobs import centroid, deletion_vector, routing, shard, theta
+from puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1, THETA_V1
+from tests.conformance import reader
+from tests.puffin import samples
+
+POSITIONS = np.unique(np.concatenate([np.arange(70_000), np.arange(0, 2**21, 7), [2**33, 2**40 + 5]]))
+
+
+def test_one_file_with_every_blob_is_read_through_the_text() -> None:
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    sketch = theta.ThetaSketch(2**62, np.array([5, 2**40, 2**61], np.uint64))
+    for kind, data, codec in (
+        (CENTROID_V1, centroid.encode(samples.centroid()), "zstd"),
+        (ROUTING_V1, routing.encode(samples.routing()), "zstd"),
+        (SHARD_V1, b"".join(shard.encode(samples.shard())), None),
+        (DELETION_VECTOR_V1, deletion_vector.encode(POSITIONS), None),
+        (THETA_V1, theta.encode(sketch), "lz4"),
+    ):
+        writer.add_blob(kind, fields=[3], snapshot_id=1, sequence_number=2, data=data, codec=codec, align=64)
+    writer.finish({"a": "b"})
+    blobs, properties = reader.puffin(sink.getvalue())
+    payload = {meta["type"]: data for meta, data in blobs}
+    assert properties == {"a": "b"}
+    assert reader.theta(payload[THETA_V1]) == (2**62, [5, 2**40, 2**61])
+    assert reader.deletion_vector(payload[DELETION_VECTOR_V1]) == POSITIONS.tolist()
+    check_centroid(reader.centroid(payload[CENTROID_V1]))
+    check_routing(reader.routing(payload[ROUTING_V1]))
+    check_shard(reader.shard(payload[SHARD_V1]), samples.shard())
+
+
+@pytest.mark.parametrize("vectors", [None, "f4", "f2"])
+@pytest.mark.parametrize("pq", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 300])
+def test_shards_of_every_form_are_read_through_the_text(count: int, vectors: str | None, pq: bool) -> None:
+    value = samples.shard(count, vectors=vectors, pq=pq)
+    check_shard(reader.shard(b"".join(shard.encode(value))), value)
+
+
+def test_a_section_of_many_frames_is_read_through_the_text() -> None:
+    value = samples.shard(20_000, degree=64, vectors=None, pq=False)
+    data = b"".join(shard.encode(value))
+    assert reader.shard(data)["neighbors"][-1] == value.neighbors[-1][: value.degrees[-1]].tolist()
+
+
+def check_centroid(read: dict) -> None:  # type: ignore[type-arg]
+    value = samples.centroid()
+    assert (read["dims"], read["metric"], tuple(read["files"])) == (5, 0, value.files)
+    for entry, vector, file, distance in zip(
+        read["entries"], value.centroids, value.file_ordinals, value.max_distances, strict=True
+    ):
+        assert np.array_equal(entry[0], vector)
+        assert entry[1:] == (file, distance)
+
+
+def check_routing(read: dict) -> None:  # type: ignore[type-arg]
+    value = samples.routing()
+    assert (read["base"], read["build_id"], read["definition"]) == (
+        value.base_snapshot_id,
+        value.build_id,
+        value.definition,
+    )
+    assert np.array_equal(read["codebook"], value.codebook)
+    assert read["to_shard"].tolist() == [0, 1, 1, 0]
+    assert read["shards"][0] == (100, 97, 5, 0.75, 12_345, bytes(range(32)), [1, 50, 99])
+    assert read["files"][1] == (0, 3, 0, bytes(32), "data/gone-é.parquet")
+
+
+def check_shard(read: dict, value: shard.Shard) -> None:  # type: ignore[type-arg]
+    assert (read["dims"], read["degree"], read["search_list"], read["metric"], read["medoid"], read["alpha"]) == (
+        value.dims,
+        value.max_degree,
+        value.search_list,
+        value.metric,
+        value.medoid,
+        value.alpha,
+    )
+    rows = zip(value.neighbors, value.degrees, strict=True)
+    assert read["neighbors"] == [row[:degree].tolist() for row, degree in rows]
+    assert read["slots"] == value.file_slots.tolist()
+    assert read["rows"] == value.row_positions.tolist()
+    assert read["hashes"].tolist() == value.content_hashes.tolist()
+    for name, array in (("codebook", value.pq_codebook), ("codes", value.pq_codes), ("vectors", value.vectors)):
+        assert (read[name] is None) == (array is None)
+        assert array is None or np.array_equal(read[name], array)
