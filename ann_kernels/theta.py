@@ -286,3 +286,14 @@ def bounds(theta: int, count: int, deviations: int = 2) -> tuple[float, float]:
         return guess + spread * spread / 2 + side * spread / 2 * math.sqrt(spread * spread + 4 * guess)
 
     return max(float(count), end(count - 0.5, -1) - 0.5), end(count + 0.5, 1) + 0.5
+
+
+def warm() -> None:
+    """Compile every kernel of this module into numba's cache, for the array types that the product uses."""
+    accumulator = ThetaAccumulator(4)
+    for width in (1, 4, 8):
+        accumulator.update_fixed(np.arange(9, dtype=f"<u{width}"), np.full(2, 255, np.uint8), 3)
+    for offsets in (np.int32, np.int64):
+        accumulator.update_bytes(np.arange(9, dtype=offsets), np.arange(8, dtype=np.uint8))
+    accumulator.update_decimals(np.arange(6, dtype=np.uint64).reshape(3, 2))
+    union([accumulator.result()], 4)

@@ -3,6 +3,7 @@ import struct
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,3 +212,13 @@ def test_the_same_sketch_without_the_jit_and_under_bounds_check(tmp_path: os.Pat
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
     assert run() == run(NUMBA_DISABLE_JIT="1") == run(NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path))
+
+
+def test_a_process_that_comes_after_warming_compiles_nothing(tmp_path: os.PathLike[str]) -> None:
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    warm = [sys.executable, "-c", "from ann_kernels.theta import warm; warm()"]
+    subprocess.run(warm, env=env, check=True)
+    compiled = {path: path.stat().st_mtime_ns for path in sorted(Path(tmp_path).rglob("*.nbc"))}
+    subprocess.run([sys.executable, "-c", PROGRAM], env=env, check=True, capture_output=True)
+    assert compiled
+    assert {path: path.stat().st_mtime_ns for path in sorted(Path(tmp_path).rglob("*.nbc"))} == compiled
