@@ -1,0 +1,65 @@
+"""Real parts for every test: a SQLite catalog, tables with vectors, runners."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.catalog.connect import open_catalog
+from ops.model import StorageConfig
+
+DIMS = 16
+ROWS = pa.schema(
+    [("id", pa.int64()), ("name", pa.string()), ("section", pa.string()), ("embedding", pa.list_(pa.float32()))]
+)
+STORAGE = StorageConfig({})
+
+
+def make_rows(first: int, last: int, *, seed: int = 0, dims: int = DIMS) -> pa.Table:
+    """Rows `first` to `last - 1`; a row's vector depends on its id and the seed alone."""
+    ids = np.arange(first, last)
+    vectors = vectors_of(ids, seed=seed, dims=dims)
+    return pa.table(
+        {
+            "id": ids,
+            "name": [f"name {number}" for number in ids],
+            "section": [f"section {number % 5}" for number in ids],
+            "embedding": pa.array(vectors.tolist(), pa.list_(pa.float32())),
+        },
+        schema=ROWS,
+    )
+
+
+def vectors_of(ids: npt.NDArray[np.int64], *, seed: int = 0, dims: int = DIMS) -> npt.NDArray[np.float32]:
+    """Clustered vectors f32[n, dims], one a given id."""
+    centers = np.random.default_rng(99).standard_normal((8, dims))
+    noise = np.stack([np.random.default_rng([seed, number]).standard_normal(dims) for number in ids])
+    return np.asarray(centers[ids % 8] + 0.6 * noise, np.float32)
+
+
+def queries(count: int = 20, dims: int = DIMS) -> npt.NDArray[np.float32]:
+    return vectors_of(np.arange(1_000_000, 1_000_000 + count), dims=dims)
+
+
+@pytest.fixture
+def sql_catalog(tmp_path: Path) -> Catalog:
+    """A SQLite catalog over a local warehouse, both in this test's own folder."""
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    catalog = open_catalog("test", properties)
+    catalog.create_namespace("db")
+    return catalog
+
+
+@pytest.fixture
+def table_factory(sql_catalog: Catalog) -> Iterator[Callable[..., Table]]:
+    """Makes v2 tables `db.<name>` with the columns of `make_rows`."""
+
+    def make(name: str = "t", **properties: str) -> Table:
+        return sql_catalog.create_table(f"db.{name}", ROWS, properties={"format-version": "2", **properties})
+
+    yield make

@@ -1,0 +1,45 @@
+"""Comparing an index with exact search over the same snapshot."""
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from ann_kernels.metric import Metric
+from ops.index import IndexDefinition, IndexReport, materialize_index
+from ops.probe import SearchResult, exact_search, open_index
+from ops.spark.runner import LocalRunner
+from tests.conftest import STORAGE, queries
+
+DEFINITION = IndexDefinition(
+    name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=3, target_recall=0.8
+)
+
+
+def index_head(table: Table, definition: IndexDefinition = DEFINITION, threads: int = 1) -> IndexReport:
+    table.refresh()
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    return materialize_index(table, definition, head, runner=LocalRunner(threads), storage=STORAGE)
+
+
+def ids_by_query(rows: pa.Table) -> dict[int, list[int]]:
+    out: dict[int, list[int]] = {}
+    for query, row in zip(rows["query"].to_pylist(), rows["id"].to_pylist(), strict=True):
+        out.setdefault(query, []).append(row)
+    return out
+
+
+def found_and_true(
+    table: Table, snapshot: int | None = None, definition: IndexDefinition = DEFINITION, k: int = 10
+) -> tuple[SearchResult, float]:
+    """(the index's answer, its recall@k against exact search); also asserts that no row is wrong."""
+    metric = Metric.parse(definition.metric)
+    asked = queries()
+    found = open_index(table, definition, snapshot=snapshot, storage=STORAGE).search(asked, k, columns=["id"])
+    true = exact_search(table, definition.column, metric, asked, k, snapshot=snapshot, storage=STORAGE, columns=["id"])
+    live = set(table.scan(snapshot_id=found.snapshot_id, selected_fields=("id",)).to_arrow()["id"].to_pylist())
+    assert set(found.rows["id"].to_pylist()) <= live, "a row that is not live was returned"
+    mine, wanted = ids_by_query(found.rows), ids_by_query(true.rows)
+    assert all(len(mine[query]) == len(wanted[query]) for query in wanted)
+    recall = float(np.mean([len(set(mine[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]))
+    return found, recall

@@ -1,0 +1,315 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+
+from ops.catalog.bind import tag_target, versions
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.datafile import VectorColumnError
+from ops.index import (
+    Action,
+    DefinitionError,
+    GateFailedError,
+    IndexDefinition,
+    collect_garbage,
+    create,
+    drop,
+    list_definitions,
+    load_definition,
+    maintain,
+    materialize_index,
+)
+from ops.probe import Coverage
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from tests.conftest import ROWS, STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    for start in range(0, 900, 300):
+        made.append(make_rows(start, start + 300))
+    return made
+
+
+@pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+def test_an_index_answers_as_exact_search_does(table: Table, metric: str, vectors: str) -> None:
+    definition = replace(DEFINITION, metric=metric, vectors=vectors)
+    report = index_head(table, definition)
+    found, recall = found_and_true(table, definition=definition)
+    assert report.action is Action.BUILT
+    assert report.rows == 900
+    assert found.coverage is Coverage.EXACT_VERSION
+    assert recall >= 0.95
+
+
+def test_main_and_its_statistics_are_not_touched(table: Table) -> None:
+    head = table.metadata.current_snapshot_id
+    log = table.metadata.snapshot_log
+    report = index_head(table)
+    table.refresh()
+    assert table.metadata.current_snapshot_id == head
+    assert table.metadata.snapshot_log == log
+    assert [entry.snapshot_id for entry in table.metadata.statistics] == [report.index_snapshot_id]
+    assert tag_target(table, "ann_e") == report.index_snapshot_id
+
+
+def test_a_second_run_finds_the_work_done(table: Table) -> None:
+    first = index_head(table)
+    second = index_head(table)
+    assert second.action is Action.REUSED
+    assert second.index_snapshot_id == first.index_snapshot_id
+    assert len(versions(table, "ann", "e")) == 1
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_bytes_do_not_depend_on_threads(table_factory: TableFactory, threads: int) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    contents = []
+    for number in (1, threads):
+        report = materialize_index(table, DEFINITION, head, runner=LocalRunner(number), storage=STORAGE)
+        assert report.puffin_path is not None
+        store = open_storage(report.puffin_path, STORAGE)
+        contents.append(store.read_range(report.puffin_path, 0, store.size(report.puffin_path)))
+        drop_everything(table)
+    assert contents[0] == contents[1]
+
+
+def drop_everything(table: Table) -> None:
+    drop(table, "e")
+    ours = [version.derived_snapshot_id for version in versions(table, "ann", "e")]
+    table.maintenance.expire_snapshots().by_ids(ours).commit()
+    table.refresh()
+
+
+def test_appended_rows_are_inserted_and_found(table: Table) -> None:
+    index_head(table)
+    table.append(make_rows(900, 1000))
+    report = index_head(table)
+    found, recall = found_and_true(table)
+    assert (report.action, report.inserted, report.rows) == (Action.REFRESHED, 100, 1000)
+    assert found.coverage is Coverage.EXACT_VERSION
+    assert recall >= 0.95
+
+
+def test_rows_of_a_deleted_file_become_tombstones(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.delete("id < 100")
+    table.refresh()
+    report = index_head(table)
+    _, recall = found_and_true(table)
+    assert report.tombstones == 100
+    assert report.remapped == 200, "rows that moved to a rewritten file keep their nodes"
+    assert recall >= 0.95
+
+
+def test_position_deletes_become_tombstones_and_nothing_is_rewritten(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    first = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {first.path: np.arange(20)})
+    report = index_head(table)
+    _, recall = found_and_true(table)
+    assert (report.tombstones, report.inserted, report.shards_copied) == (20, 0, 3)
+    assert report.bytes_written < report.bytes_total / 4
+    assert recall >= 0.95
+
+
+def test_a_worn_shard_is_rebuilt_and_others_are_not(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    files = live_files(table, table.metadata.current_snapshot_id or 0).files
+    # ids of one cluster: they lie in one shard
+    gone = {file.path: np.flatnonzero(_ids(table, file.path) % 8 == 3) for file in files}
+    append_position_deletes(table, gone)
+    report = index_head(table)
+    _, recall = found_and_true(table)
+    assert report.shards_rebuilt >= 1
+    assert report.shards_copied >= 1
+    assert report.tombstones < sum(map(len, gone.values()))
+    assert recall >= 0.95
+
+
+def _ids(table: Table, path: str) -> np.ndarray:
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    return pq.read_table(path.removeprefix("file://"), columns=["id"])["id"].to_numpy()
+
+
+def test_compaction_moves_rows_without_graph_work(table: Table) -> None:
+    index_head(table)
+    rows = table.scan().to_arrow()
+    table.refresh()
+    table.overwrite(rows)
+    report = index_head(table)
+    _, recall = found_and_true(table)
+    assert recall >= 0.95
+    assert report.rows == 900
+
+
+def test_a_rollback_moves_only_the_tag(table: Table) -> None:
+    first = index_head(table)
+    table.append(make_rows(900, 950))
+    index_head(table)
+    table.manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    report = index_head(table)
+    assert report.action is Action.RETAGGED
+    assert tag_target(table, "ann_e") == first.index_snapshot_id
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_old_snapshots_are_indexed_in_any_order_under_their_own_tags(table: Table) -> None:
+    history = [entry.snapshot_id for entry in table.metadata.snapshot_log]
+    for snapshot in (history[2], history[0], history[1]):
+        materialize_index(table, DEFINITION, snapshot, runner=LocalRunner(1), storage=STORAGE)
+    for snapshot, rows in zip(history, (300, 600, 900), strict=True):
+        found, recall = found_and_true(table, snapshot)
+        assert found.coverage is Coverage.EXACT_VERSION
+        assert table.scan(snapshot_id=snapshot).to_arrow().num_rows == rows
+        assert recall >= 0.95
+    assert tag_target(table, f"ann_e-{history[0]}") is not None
+
+
+def test_refreshed_versions_answer_as_well_as_fresh_ones(table_factory: TableFactory) -> None:
+    refreshed, fresh = table_factory("refreshed"), table_factory("fresh")
+    for start in range(0, 1200, 200):
+        refreshed.refresh()
+        refreshed.append(make_rows(start, start + 200))
+        index_head(refreshed)
+    fresh.append(make_rows(0, 1200))
+    index_head(fresh)
+    assert found_and_true(refreshed)[1] >= found_and_true(fresh)[1] - 0.01
+
+
+def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(table: Table) -> None:
+    good = index_head(table)
+    table.append(make_rows(900, 1000))
+    weak = replace(DEFINITION, target_recall=1.0, max_degree=1, search_list=1)
+    with pytest.raises(GateFailedError, match="target is 1.0"):
+        index_head(table, weak)
+    assert tag_target(table, "ann_e") == good.index_snapshot_id
+    assert found_and_true(table)[0].coverage is Coverage.NEAREST_VERSION_AND_TAIL
+
+
+def test_an_empty_table_gets_no_version(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 10))
+    table.delete("id >= 0")
+    assert index_head(table).action is Action.EMPTY
+    assert versions(table, "ann", "e") == ()
+
+
+def test_a_table_of_one_row_is_indexed(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 1))
+    assert index_head(table).rows == 1
+    found, recall = found_and_true(table)
+    assert recall == 1.0
+    assert found.rows.num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([float("nan")] * 16, "NaN or infinity"),
+        ([float("inf")] * 16, "NaN or infinity"),
+        ([1.0] * 3, "3 dimensions"),
+        (None, "null"),
+        ([None] * 16, "null element"),
+    ],
+)
+def test_a_vector_that_cannot_be_indexed_is_named(table: Table, value: list[float] | None, said: str) -> None:
+    good = index_head(table)
+    bad = make_rows(900, 901).to_pylist()[0] | {"embedding": value}
+    import pyarrow as pa  # noqa: PLC0415
+
+    table.refresh()
+    table.append(pa.Table.from_pylist([bad], schema=ROWS))
+    with pytest.raises(VectorColumnError, match=said) as caught:
+        index_head(table)
+    assert ".parquet" in str(caught.value)
+    assert tag_target(table, "ann_e") == good.index_snapshot_id
+
+
+def test_a_zero_vector_under_cosine_is_named(table_factory: TableFactory) -> None:
+    table = table_factory()
+    rows = make_rows(0, 50).to_pylist()
+    rows[7]["embedding"] = [0.0] * 16
+    import pyarrow as pa  # noqa: PLC0415
+
+    table.append(pa.Table.from_pylist(rows, schema=ROWS))
+    with pytest.raises(VectorColumnError, match="zero"):
+        index_head(table, replace(DEFINITION, metric="cosine"))
+
+
+def test_a_renamed_column_is_followed_and_a_dropped_one_is_named(table: Table) -> None:
+    definition = create(table, DEFINITION)
+    index_head(table, definition)
+    with table.update_schema() as change:
+        change.rename_column("embedding", "vector")
+    table.append(make_rows(900, 950).rename_columns(["id", "name", "section", "vector"]))
+    assert index_head(table, definition).inserted == 50
+    with table.update_schema() as change:
+        change.delete_column("vector")
+        change.add_column("other", StringType())
+    table.append(make_rows(950, 960).drop_columns(["embedding"]))
+    with pytest.raises(DefinitionError, match="was dropped"):
+        index_head(table, definition)
+
+
+def test_definitions_live_in_table_properties(table: Table) -> None:
+    created = create(table, DEFINITION)
+    assert created.field_id is not None
+    assert list_definitions(table) == (created,)
+    assert load_definition(table, "e") == created
+    with pytest.raises(DefinitionError, match="drop it"):
+        create(table, replace(DEFINITION, metric="ip"))
+    index_head(table, created)
+    assert drop(table, "e") == ("ann_e",)
+    assert list_definitions(table) == ()
+    with pytest.raises(DefinitionError, match="no index"):
+        load_definition(table, "e")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "-a", "ä", "x" * 65])
+def test_a_name_that_is_no_tag_name_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match="cannot name an index"):
+        IndexDefinition(name=name, column="embedding")
+
+
+def test_maintenance_does_nothing_without_worn_shards(table: Table) -> None:
+    index_head(table)
+    assert maintain(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE) is None
+
+
+def test_garbage_collection_takes_only_what_nothing_references(table: Table) -> None:
+    from datetime import timedelta  # noqa: PLC0415
+
+    report = index_head(table)
+    root = f"{table.location()}/metadata"
+    store = open_storage(root, STORAGE)
+    store.create(f"{root}/_icepuffin/abc/shard-0.dann", b"left behind")
+    store.create(f"{root}/ann-e-snap-1.puffin", b"never bound")
+    store.create(f"{root}/somebody-elses.stats", b"not ours")
+    planned = collect_garbage(table, storage=STORAGE, grace=timedelta(0), dry_run=True)
+    assert {path.rsplit("/", 1)[1] for path in planned.deleted} == {"shard-0.dann", "ann-e-snap-1.puffin"}
+    assert store.exists(f"{root}/ann-e-snap-1.puffin")
+    assert collect_garbage(table, storage=STORAGE).deleted == (), "younger than the grace period"
+    collect_garbage(table, storage=STORAGE, grace=timedelta(0))
+    assert not store.exists(f"{root}/ann-e-snap-1.puffin")
+    assert store.exists(f"{root}/somebody-elses.stats")
+    assert report.puffin_path is not None
+    assert store.exists(report.puffin_path)
