@@ -1,0 +1,81 @@
+"""Puffin files between this project and Iceberg Java, both ways."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puffin import FileSource, PuffinReader, PuffinWriter, write_atomically
+from puffin.blobs import centroid, deletion_vector, routing, shard
+from puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1
+from tests.puffin import samples
+
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
+]
+
+BLOBS = {
+    ROUTING_V1: (routing.encode(samples.routing()), "zstd"),
+    CENTROID_V1: (centroid.encode(samples.centroid()), "zstd"),
+    SHARD_V1: (b"".join(shard.encode(samples.shard())), None),
+    DELETION_VECTOR_V1: (deletion_vector.encode(np.array([0, 5, 70_000, 2**33])), None),
+}
+
+
+def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "ours.puffin"
+
+    def write(stream: Any) -> int:
+        writer = PuffinWriter(stream)
+        for kind, (data, codec) in BLOBS.items():
+            writer.add_blob(
+                kind,
+                fields=[3],
+                snapshot_id=2**62,
+                sequence_number=7,
+                data=data,
+                codec=codec,
+                properties={"ключ": "ü"},
+                align=64,
+            )
+        return writer.finish({"created-by": "icepuffin"}).footer_size
+
+    footer_size = write_atomically(path, write)
+    iceberg = spark._jvm.org.apache.iceberg
+    source = iceberg.Files.localInput(str(path))
+    java = iceberg.puffin.Puffin.read(source).withFooterSize(footer_size).build()
+    metadata = java.fileMetadata()
+    assert dict(metadata.properties()) == {"created-by": "icepuffin"}
+    read = {}
+    lists = iceberg.relocated.com.google.common.collect.Lists  # py4j cannot iterate a Java lambda itself
+    for pair in lists.newArrayList(java.readAll(metadata.blobs())):
+        blob = pair.first()
+        assert (list(blob.inputFields()), blob.snapshotId(), blob.sequenceNumber()) == ([3], 2**62, 7)
+        assert dict(blob.properties()) == {"ключ": "ü"}
+        read[blob.type()] = bytes(iceberg.util.ByteBuffers.toByteArray(pair.second()))
+    java.close()
+    assert read == {kind: data for kind, (data, _) in BLOBS.items()}
+
+
+@pytest.mark.parametrize("codec", ["NONE", "ZSTD"])
+def test_what_java_writes_is_read(spark: Any, tmp_path: Path, codec: str) -> None:
+    path = tmp_path / "theirs.puffin"
+    iceberg = spark._jvm.org.apache.iceberg
+    target = iceberg.Files.localOutput(str(path))
+    java = iceberg.puffin.Puffin.write(target).createdBy("Java").build()
+    fields, properties = spark._jvm.java.util.ArrayList(), spark._jvm.java.util.HashMap()
+    fields.add(3)
+    properties.put("a", "b")
+    payload = spark._jvm.java.nio.ByteBuffer.wrap(bytearray(b"payload " * 100))
+    compression = getattr(iceberg.puffin.PuffinCompressionCodec, codec)
+    java.write(iceberg.puffin.Blob("some-type", fields, 2**62, 7, payload, compression, properties))
+    java.finish()
+    java.close()
+    assert path.stat().st_size == java.fileSize()
+    reader = PuffinReader(FileSource(path))
+    (blob,) = reader.footer.blobs
+    assert reader.read_blob(blob) == b"payload " * 100
+    assert (blob.type, blob.fields, blob.snapshot_id, blob.sequence_number) == ("some-type", (3,), 2**62, 7)
+    assert (dict(blob.properties), reader.footer.properties["created-by"]) == ({"a": "b"}, "Java")
