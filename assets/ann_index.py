@@ -10,6 +10,9 @@ from ops.index.definition import IndexDefinition
 from ops.index.report import Action
 from ops.resources import Catalogs, Engine
 
+_LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
+         "seconds", "bytes_written", "bytes_total")  # fmt: skip
+
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
     """`<table>/ann_index/<index>`, a partition a snapshot, with the recall that was measured before publication.
@@ -60,7 +63,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             log=context.log.info,
         )
         return dg.MaterializeResult(
-            metadata={**from_report(report), "tombstone_ratio": report.tombstone_ratio},
+            metadata=from_report(report, lead=_LEAD),
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(

@@ -15,15 +15,18 @@ MAX_KEYS = 90
 _MAX_PLOTTED = 2**31 - 1
 
 
-def from_report(report: Any) -> dict[str, dg.MetadataValue[Any]]:
-    """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text."""
+def from_report(report: Any, *, lead: Sequence[str] = ()) -> dict[str, dg.MetadataValue[Any]]:
+    """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text.
+
+    `lead` names fields to show first.
+    """
     entries: dict[str, dg.MetadataValue[Any]] = {}
-    for field in dataclasses.fields(report):
-        value = getattr(report, field.name)
+    for name in dict.fromkeys([*lead, *(field.name for field in dataclasses.fields(report))]):
+        value = getattr(report, name)
         if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            entries[field.name.replace("_reports", "s table")] = as_table(value)
+            entries[name.replace("_reports", "s table")] = as_table(value)
         else:
-            _add(entries, field.name, value)
+            _add(entries, name, value)
     return dict(list(entries.items())[:MAX_KEYS])
 
 

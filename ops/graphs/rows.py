@@ -4,8 +4,9 @@ from pyiceberg.table import Table
 
 
 def snapshot_rows(table: Table, snapshot_id: int) -> int:
-    """Rows of the snapshot's data files as its summary tells; 0 where there is no such snapshot or it does not say."""
+    """Live rows of the snapshot as its summary tells; 0 where there is no such snapshot or it does not say."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None or snapshot.summary is None:
         return 0
-    return int(snapshot.summary.additional_properties.get("total-records", 0))
+    totals = snapshot.summary.additional_properties
+    return int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
