@@ -1,4 +1,4 @@
-"""Take the pictures of docs/ from a running Dagster UI: the asset graph, and a partition of the index and of the sketches.
+"""Take the pictures of docs/ from a running Dagster UI: the asset graph, a partition of each derived asset.
 
     python docs/screenshots.py http://127.0.0.1:3000 docs/images
 
@@ -40,9 +40,8 @@ def partition(page: Page, url: str, asset: str, path: Path) -> None:
     page.goto(f"{url}/assets/{asset}?view=partitions")
     keys = page.get_by_text(SNAPSHOT_ID)
     keys.first.wait_for()
-    keys.last.click()
-    settle(page)
-    page.screenshot(path=path)
+    newest = keys.last.inner_text()
+    shot(page, f"{url}/assets/{asset}?view=partitions&partition={newest}", path)
 
 
 def shot(page: Page, address: str, path: Path) -> None:
