@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from puffin.codec import compress
+from puffin.errors import PuffinError
 from puffin.footer import BlobMetadata, Footer, encode_footer
 from puffin.types import MAGIC
 
@@ -44,6 +45,7 @@ class PuffinWriter:
         self._sink = sink
         self._blobs: list[BlobMetadata] = []
         self._position = 0
+        self._finished = False
         self._write(MAGIC)
 
     def add_blob(
@@ -59,6 +61,9 @@ class PuffinWriter:
         align: int = 1,
     ) -> BlobMetadata:
         """Append one blob. Chunks are streamed when they are not compressed; `align` pads the offset with zeros."""
+        self._check_open()
+        if align < 1:
+            raise PuffinError(f"blob {len(self._blobs)} ({blob_type}): alignment {align} is not positive")
         self._write(bytes(-self._position % align))
         offset = self._position
         if codec is not None:
@@ -80,10 +85,16 @@ class PuffinWriter:
 
     def finish(self, properties: Mapping[str, str] | None = None) -> FileInfo:
         """Write the footer. The writer takes no blob afterwards."""
+        self._check_open()
+        self._finished = True
         footer = Footer(tuple(self._blobs), dict(properties or {}))
         tail = footer_bytes(footer)
         self._write(tail)
         return FileInfo(self._position, len(tail), footer)
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise PuffinError(f"the footer was written after {len(self._blobs)} blobs; the file takes nothing more")
 
     def _write(self, data: bytes) -> None:
         if data:

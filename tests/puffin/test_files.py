@@ -247,3 +247,12 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         write_atomically(tmp_path / "a.puffin", lambda stream: stream.write(b"other"))
     assert [path.name for path in tmp_path.iterdir()] == ["a.puffin"]
     assert len(PuffinReader(FileSource(tmp_path / "a.puffin")).footer.blobs) == 1
+
+
+def test_a_finished_file_takes_nothing_more() -> None:
+    writer = PuffinWriter(io.BytesIO())
+    writer.finish()
+    with pytest.raises(PuffinError, match="nothing more"):
+        writer.add_blob("x", fields=[1], snapshot_id=1, sequence_number=1, data=b"")
+    with pytest.raises(PuffinError, match="nothing more"):
+        writer.finish()
