@@ -28,7 +28,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         report = sketch_snapshot(
             catalogs, engine, spec.catalog, spec.identifier, int(context.partition_key), log=context.log.info
         )
-        metadata = from_report(report)
+        metadata = from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
         if report.ndv:
             metadata["distinct values"] = bar_chart(
                 f"distinct values, snapshot {context.partition_key}",

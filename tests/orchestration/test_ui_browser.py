@@ -1,0 +1,60 @@
+"""A backfill by clicks, in a real browser on the real UI. Opt-in: `pytest -m browser`, with playwright and chromium."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from orchestration.instance import open_instance
+from orchestration.settings import load
+from orchestration.ticks import due
+from tests.orchestration.deployment import Deployment, deployed
+from tests.orchestration.lake import Lake, make_lake
+
+CHROMIUM = Path("/usr/bin/chromium")
+THETA = dg.AssetKey(["demo", "demo", "packages", "theta_sketches"])
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Three snapshots as partitions; the sensor is stopped, so nothing is materialised."""
+    lake = make_lake(tmp_path, snapshots=3)
+    with open_instance(tmp_path / "dagster_home") as instance:
+        (found,) = due(load(lake.settings_file), instance)
+        instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(found.plan.add))
+    return lake
+
+
+@pytest.fixture
+def deployment(lake: Lake) -> Iterator[Deployment]:
+    with deployed(lake.settings_file, lake.directory) as running:
+        yield running
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    if not CHROMIUM.exists():
+        pytest.skip("apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 1440, "height": 1080})
+        browser.close()
+
+
+def test_a_backfill_of_every_partition_by_clicks(lake: Lake, deployment: Deployment, page: Any) -> None:
+    page.goto(f"http://127.0.0.1:{deployment.port}/assets/{'/'.join(THETA.path)}?view=partitions")
+    page.get_by_role("button", name="Materialize").first.click()
+    page.get_by_role("button", name="All", exact=True).click()
+    page.get_by_role("button", name="Launch backfill").click()
+    wanted = {str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots}
+
+    def done() -> bool:
+        with open_instance(deployment.home) as instance:
+            return instance.get_materialized_partitions(THETA) == wanted
+
+    deployment.wait_for("the backfill", done)
