@@ -1,4 +1,4 @@
-"""Compiles every kernel into numba's cache: `python -m ann_kernels.warm`. Run once, before processes share the cache."""
+"""Compiles every kernel into numba's cache: `python -m ann_kernels.warm`. Run it before processes share it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Cut the demo's table out of the full set: `python examples/make_packages.py --source DIR --out examples/packages.parquet`.
+"""Cut the demo's table out of the full set: `python examples/make_packages.py --source DIR --out FILE`.
 
 DIR holds `packages.parquet` (package, section, description) and `embeddings.f16.npy`, row by row; see PROVENANCE.md.
 """

@@ -102,6 +102,6 @@ class ObjectInfo:
 
 @dataclass(frozen=True)
 class StorageConfig:
-    """How a store is reached. Properties are PyIceberg's FileIO names (`s3.endpoint`, ...); values never show in repr."""
+    """How a store is reached: PyIceberg's FileIO properties (`s3.endpoint`, ...). Values never show in repr."""
 
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,11 @@ from pyiceberg.table import Table
 
 from ops.catalog.connect import open_catalog
 from ops.model import StorageConfig
+from tests.services.jars import ICEBERG_SPARK, SQLITE_JDBC
+from tests.services.spark import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DIMS = 16
 ROWS = pa.schema(
@@ -56,10 +62,18 @@ def sql_catalog(tmp_path: Path) -> Catalog:
 
 
 @pytest.fixture
-def table_factory(sql_catalog: Catalog) -> Iterator[Callable[..., Table]]:
+def table_factory(sql_catalog: Catalog) -> Callable[..., Table]:
     """Makes v2 tables `db.<name>` with the columns of `make_rows`."""
 
     def make(name: str = "t", **properties: str) -> Table:
         return sql_catalog.create_table(f"db.{name}", ROWS, properties={"format-version": "2", **properties})
 
-    yield make
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """One Spark session for the whole run, with Iceberg's runtime and the SQLite driver on its class path."""
+    session = spark_session(tmp_path_factory.mktemp("spark"), [ICEBERG_SPARK, SQLITE_JDBC])
+    yield session
+    session.stop()

@@ -198,7 +198,7 @@ def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(table: 
     good = index_head(table)
     table.append(make_rows(900, 1000))
     weak = replace(DEFINITION, target_recall=1.0, max_degree=1, search_list=1)
-    with pytest.raises(GateFailedError, match="target is 1.0"):
+    with pytest.raises(GateFailedError, match="the target is"):
         index_head(table, weak)
     assert tag_target(table, "ann_e") == good.index_snapshot_id
     assert found_and_true(table)[0].coverage is Coverage.NEAREST_VERSION_AND_TAIL

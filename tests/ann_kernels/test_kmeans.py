@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+
+from ann_kernels import kmeans
+from ann_kernels.errors import KernelError
+
+
+def test_each_vector_goes_to_its_nearest_centroid() -> None:
+    rng = np.random.default_rng(0)
+    vectors, centroids = (
+        rng.standard_normal((500, 6)).astype(np.float32),
+        rng.standard_normal((9, 6)).astype(np.float32),
+    )
+    labels, squared = kmeans.assign(vectors, centroids, threads=2)
+    gaps = np.square(vectors[:, None] - centroids[None]).sum(axis=2)
+    assert (labels == gaps.argmin(axis=1)).all()
+    np.testing.assert_allclose(squared, gaps.min(axis=1), rtol=1e-4)
+
+
+def test_well_parted_clusters_are_found() -> None:
+    rng = np.random.default_rng(1)
+    centers = rng.standard_normal((6, 4)) * 50
+    vectors = np.concatenate([center + rng.standard_normal((80, 4)) for center in centers]).astype(np.float32)
+    found = kmeans.train(vectors, 6, seed=0)
+    assert np.square(found[:, None] - centers[None]).sum(axis=2).min(axis=0).max() < 1.0
+
+
+def test_training_depends_on_the_seed_alone() -> None:
+    vectors = np.random.default_rng(2).standard_normal((400, 5)).astype(np.float32)
+    first, second = (kmeans.train(vectors, 7, seed=3, threads=threads) for threads in (1, 2))
+    assert (first == second).all()
+
+
+def test_more_centroids_than_distinct_points_are_allowed() -> None:
+    assert kmeans.train(np.ones((5, 3), np.float32), 4, seed=0).shape == (4, 3)
+
+
+def test_nothing_to_train_on_is_refused() -> None:
+    with pytest.raises(KernelError):
+        kmeans.train(np.empty((0, 3), np.float32), 2, seed=0)

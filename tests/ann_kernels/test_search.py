@@ -1,0 +1,205 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ann_kernels import quantize, vamana
+from ann_kernels.distance import prepare
+from ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
+from ann_kernels.metric import Metric
+from ann_kernels.prune import robust_prune
+from ann_kernels.search import Searcher
+from ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
+from ann_kernels.vamana import Graph, VamanaParams
+from tests.naive import vectors as naive
+
+METRICS = [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT]
+PARAMS = VamanaParams(max_degree=16, search_list=32)
+
+
+def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centers = np.random.default_rng(99).standard_normal((10, dims))  # queries come from where the vectors do
+    return (centers[rng.integers(0, 10, count)] + rng.standard_normal((count, dims))).astype(np.float32)
+
+
+def recall(found: np.ndarray, true: np.ndarray) -> float:
+    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, true, strict=True)]))
+
+
+def reached(graph: Graph) -> set[int]:
+    seen, todo = {graph.medoid}, [graph.medoid]
+    while todo:
+        node = todo.pop()
+        fresh = set(graph.neighbors[node, : graph.degrees[node]].tolist()) - seen
+        seen |= fresh
+        todo += fresh
+    return seen
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_exact_top_k_is_brute_force(metric: Metric) -> None:
+    vectors, queries = clustered(200, 7), clustered(5, 7, seed=1)
+    ids, distances = exact_top_k(prepare(queries, metric), prepare(vectors, metric), 6, metric)
+    wanted = naive.nearest(queries, vectors, 6, metric.label)
+    assert ids.tolist() == wanted
+    true = [
+        [naive.distance(query, vectors[row], metric.label) for row in rows]
+        for query, rows in zip(queries, wanted, strict=True)
+    ]
+    np.testing.assert_allclose(distances, true, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_streaming_top_k_does_not_depend_on_the_blocks(metric: Metric) -> None:
+    vectors, queries = prepare(clustered(300, 5), metric), prepare(clustered(4, 5, seed=1), metric)
+    top = ExactTopK(queries, 9, metric)
+    for start in range(0, 300, 37):
+        top.update(vectors[start : start + 37], np.arange(start, min(300, start + 37)))
+    assert (top.result()[0] == exact_top_k(queries, vectors, 9, metric)[0]).all()
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=6), min_size=1, max_size=5), st.integers(1, 12))
+@settings(deadline=None)
+def test_a_merge_of_sorted_runs_is_the_sorted_whole(runs: list[list[int]], k: int) -> None:
+    arrays = []
+    for run in runs:
+        ordered = np.sort(np.array(run, np.float32))[None]
+        arrays.append((np.arange(len(run), dtype=np.int64)[None], ordered))
+    which, ids, distances = merge_top_k(arrays, k)
+    whole = sorted((value, number, place) for number, run in enumerate(runs) for place, value in enumerate(sorted(run)))
+    got = [(float(d), int(r), int(i)) for d, r, i in zip(distances[0], which[0], ids[0], strict=True) if i >= 0]
+    assert got == [(float(value), number, place) for value, number, place in whole[:k]]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 8), st.floats(1.0, 2.0))
+@settings(deadline=None, max_examples=40)
+def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(0, 6, (30, 3)).astype(np.float32)
+    candidates = rng.integers(0, 30, 20).astype(np.int32)
+    distances = ((vectors[candidates] - vectors[4]) ** 2).sum(axis=1).astype(np.float32)
+    out = np.empty(limit, np.int32)
+    count = robust_prune(vectors, 4, candidates, distances, len(candidates), np.float32(alpha**2), limit, out)
+    assert out[:count].tolist() == naive.robust_prune(vectors, 4, candidates.tolist(), alpha, limit)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_graph_finds_the_nearest(metric: Metric) -> None:
+    vectors, queries = prepare(clustered(2000, 24), metric), clustered(50, 24, seed=1)
+    graph = vamana.build(vectors, metric, PARAMS)
+    found, distances, _ = Searcher(graph, vectors, metric).search(queries, 10, search_list=60)
+    true, _ = exact_top_k(prepare(queries, metric), vectors, 10, metric)
+    assert recall(found, true) >= 0.95
+    assert (np.diff(distances, axis=1) >= 0).all()
+    true_distances = [
+        naive.distance(query, vectors[row], metric.label) for query, row in zip(queries, found[:, 0], strict=True)
+    ]
+    np.testing.assert_allclose(distances[:, 0], true_distances, rtol=1e-3, atol=1e-3)
+
+
+def test_a_graph_does_not_depend_on_the_number_of_threads() -> None:
+    vectors = clustered(1500, 12)
+    first, second = (vamana.build(vectors, Metric.L2, PARAMS, threads=threads) for threads in (1, 3))
+    assert (first.neighbors == second.neighbors).all()
+    more = clustered(1700, 12)
+    more[:1500] = vectors
+    a, b = (vamana.insert(first, more, Metric.L2, PARAMS, threads=threads) for threads in (1, 3))
+    assert (a.neighbors == b.neighbors).all()
+
+
+def test_inserting_a_fifth_is_as_good_as_building_with_it() -> None:
+    vectors, queries = clustered(3000, 24), clustered(100, 24, seed=1)
+    graph = vamana.insert(vamana.build(vectors[:2400], Metric.L2, PARAMS), vectors, Metric.L2, PARAMS)
+    whole = vamana.build(vectors, Metric.L2, PARAMS)
+    true, _ = exact_top_k(queries, vectors, 10, Metric.L2)
+    searchers = (Searcher(item, vectors, Metric.L2) for item in (graph, whole))
+    inserted, built = (recall(item.search(queries, 10, search_list=40)[0], true) for item in searchers)
+    assert inserted >= built - 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 40])
+@pytest.mark.parametrize("dims", [1, 3, 64])
+def test_every_node_can_be_reached(count: int, dims: int) -> None:
+    graph = vamana.build(clustered(count, dims), Metric.L2, PARAMS)
+    assert len(reached(graph)) == count
+
+
+@pytest.mark.parametrize("vectors", [np.ones((300, 4), np.float32), np.repeat(clustered(6, 4), 50, axis=0)])
+def test_equal_vectors_are_all_found(vectors: np.ndarray) -> None:
+    graph = vamana.build(vectors, Metric.L2, PARAMS)
+    assert len(reached(graph)) == len(vectors)
+    found, _, _ = Searcher(graph, vectors, Metric.L2).search(vectors[:1], 10, search_list=32)
+    assert (vectors[found[0]] == vectors[0]).all()
+
+
+def test_tombstones_are_walked_through_and_never_returned() -> None:
+    vectors, queries = clustered(2000, 16), clustered(30, 16, seed=1)
+    live = np.random.default_rng(0).random(2000) < 0.1
+    graph = vamana.build(vectors, Metric.L2, PARAMS)
+    found, _, _ = Searcher(graph, vectors, Metric.L2, live=live).search(queries, 10, search_list=32)
+    assert live[found].all()
+    assert recall(found, exact_top_k(queries, vectors, 10, Metric.L2, live=live)[0]) >= 0.9
+
+
+def test_all_live_nodes_are_returned_when_k_is_larger() -> None:
+    vectors = clustered(300, 8)
+    live = np.zeros(300, bool)
+    live[::50] = True
+    graph = vamana.build(vectors, Metric.L2, PARAMS)
+    found, distances, _ = Searcher(graph, vectors, Metric.L2, live=live).search(vectors[:1], 20, search_list=20)
+    assert sorted(found[0][:6].tolist()) == np.flatnonzero(live).tolist()
+    assert (found[0][6:] == -1).all()
+    assert np.isinf(distances[0][6:]).all()
+
+
+def test_pq_codes_lead_to_the_neighbourhood() -> None:
+    vectors, queries = clustered(3000, 32), clustered(50, 32, seed=1)
+    codebook = quantize.train_pq(vectors, 16, seed=0)
+    codes = quantize.encode_pq(vectors, codebook)
+    assert np.square(quantize.decode_pq(codes, codebook) - vectors).sum(1).mean() < 0.3 * vectors.var(axis=0).sum()
+    graph = vamana.build(vectors, Metric.L2, PARAMS)
+    found, _, _ = Searcher(graph, None, Metric.L2, pq=(codebook, codes)).search(queries, 40, search_list=80)
+    assert recall(found, exact_top_k(queries, vectors, 10, Metric.L2)[0]) >= 0.9
+
+
+def test_each_code_is_the_nearest_codeword() -> None:
+    vectors = clustered(300, 8)
+    codebook = quantize.train_pq(vectors, 4, seed=0, iterations=3)
+    codes = quantize.encode_pq(vectors, codebook)
+    for part in range(4):
+        piece = vectors[:20, 2 * part : 2 * part + 2]
+        gaps = np.square(piece[:, None] - codebook[part][None]).sum(axis=2)
+        chosen = np.take_along_axis(gaps, codes[:20, part : part + 1].astype(int), axis=1)[:, 0]
+        np.testing.assert_allclose(chosen, gaps.min(axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize(("dims", "m"), [(384, 48), (128, 32), (100, 25), (7, 7), (13, 13), (97, 1)])
+def test_the_number_of_sub_quantizers_divides_the_dimensions(dims: int, m: int) -> None:
+    assert quantize.choose_m(dims) == m
+
+
+def test_bad_vectors_are_refused_at_the_boundary() -> None:
+    good = np.ones((3, 2), np.float32)
+    bad = good.copy()
+    bad[1, 0] = np.nan
+    with pytest.raises(NonFiniteVectorError, match="vector 1"):
+        prepare(bad, Metric.L2)
+    bad[1] = 0
+    with pytest.raises(ZeroVectorError, match="vector 1"):
+        prepare(bad, Metric.COSINE)
+    with pytest.raises(DimensionError):
+        prepare(np.ones(3), Metric.L2)
+    graph = vamana.build(good, Metric.L2, PARAMS)
+    with pytest.raises(DimensionError, match="5 dimensions"):
+        Searcher(graph, good, Metric.L2).search(np.ones((1, 5)), 1, search_list=4)
+    with pytest.raises(KernelError):
+        Searcher(graph, good, Metric.L2).search(good, 0, search_list=4)
+    with pytest.raises(KernelError):
+        VamanaParams(alpha=0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_other_float_types_are_taken(dtype: type) -> None:
+    vectors = clustered(10, 4).astype(dtype)
+    assert prepare(vectors, Metric.L2).dtype == np.float32

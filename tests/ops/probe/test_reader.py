@@ -1,0 +1,177 @@
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ann_kernels.metric import Metric
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.snapshots import UnknownSnapshotError
+from ops.datafile import DataFileError
+from ops.probe import (
+    Coverage,
+    IndexUnavailableError,
+    QueryError,
+    StalePolicy,
+    UnknownColumnError,
+    exact_search,
+    open_index,
+)
+from ops.storage.local import to_path
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 300))
+    made.append(make_rows(300, 600))
+    return made
+
+
+def test_without_an_index_the_answer_is_exact_and_says_so(table: Table) -> None:
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.EXACT_SCAN
+    assert found.index_snapshot_id is None
+    assert recall == 1.0
+
+
+def test_exact_search_equals_brute_force(table: Table) -> None:
+    rows = table.scan().to_arrow()
+    vectors = np.array(rows["embedding"].to_pylist(), np.float32)
+    asked = queries(7)
+    found = exact_search(table, "embedding", Metric.L2, asked, 5, storage=STORAGE, columns=["id"])
+    distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
+    wanted = np.array(rows["id"])[np.argsort(distances, axis=1)[:, :5]]
+    assert list(ids_by_query(found.rows).values()) == wanted.tolist()
+    np.testing.assert_allclose(found.rows["distance"], np.sort(distances, axis=1)[:, :5].reshape(-1), rtol=1e-5)
+
+
+def test_rows_come_with_their_columns_in_rank_order(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(3), 4, columns=["name", "id"])
+    rows = found.rows.to_pylist()
+    assert found.rows.column_names == ["query", "rank", "distance", "name", "id"]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 3
+    assert all(row["name"] == f"name {row['id']}" for row in rows)
+    assert all(a["distance"] <= b["distance"] for a, b in pairwise(rows) if a["query"] == b["query"])
+
+
+def test_rows_added_since_the_index_are_found_by_scanning_them(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.profile.tail_rows == 100
+    assert recall >= 0.95
+
+
+def test_rows_deleted_since_the_index_are_not_returned(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 150)})
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.profile.tail_rows == 0
+    assert recall >= 0.95
+
+
+def test_an_older_snapshot_brings_back_rows_that_a_newer_index_buried(table: Table) -> None:
+    before = table.metadata.current_snapshot_id
+    file = live_files(table, before or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 150)})
+    index_head(table)
+    found, recall = found_and_true(table, before)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert recall >= 0.95
+
+
+def test_the_policy_for_stale_indexes_is_obeyed(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    with pytest.raises(IndexUnavailableError, match="refresh it"):
+        open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.FAIL)
+    exact = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.EXACT).search(queries(2))
+    assert exact.coverage is Coverage.EXACT_SCAN
+    nearest = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.NEAREST_ONLY).search(queries(2))
+    assert nearest.coverage is Coverage.NEAREST_VERSION_ONLY
+    assert "not in the index" in nearest.warnings[0]
+    assert max(nearest.rows["id"].to_pylist()) < 600
+
+
+def test_a_snapshot_can_be_named_by_id_tag_branch_and_time(table: Table) -> None:
+    first = table.metadata.snapshot_log[0]
+    table.manage_snapshots().create_tag(first.snapshot_id, "v1").commit()
+    table.refresh()
+    at = datetime.fromtimestamp(first.timestamp_ms / 1000, UTC)
+    for name in (first.snapshot_id, str(first.snapshot_id), "v1", at, at.isoformat()):
+        assert open_index(table, DEFINITION, snapshot=name, storage=STORAGE).snapshot_id == first.snapshot_id
+    assert open_index(table, DEFINITION, snapshot="main", storage=STORAGE).snapshot_id != first.snapshot_id
+    for name in (17, "no such ref", datetime(2001, 1, 1, tzinfo=UTC)):
+        with pytest.raises(UnknownSnapshotError):
+            open_index(table, DEFINITION, snapshot=name, storage=STORAGE)
+
+
+def test_the_index_tag_names_the_data_snapshot_that_it_is_for(table: Table) -> None:
+    report = index_head(table)
+    table.refresh()
+    assert open_index(table, DEFINITION, snapshot="ann_e", storage=STORAGE).snapshot_id == report.snapshot_id
+
+
+def test_more_rows_than_there_are_gives_all(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 10_000)
+    assert sorted(found.rows["id"].to_pylist()) == list(range(600))
+
+
+@pytest.mark.parametrize(
+    ("query", "k", "said"),
+    [
+        (np.zeros(3, np.float32), 5, "3 dimensions"),
+        (np.full(16, np.nan, np.float32), 5, "NaN"),
+        (np.zeros(16, np.float32), 0, "at least 1"),
+        (np.array([["a"] * 16]), 5, "not numbers"),
+    ],
+)
+def test_a_query_that_cannot_be_asked_is_refused(table: Table, query: np.ndarray, k: int, said: str) -> None:
+    index_head(table)
+    with pytest.raises(QueryError, match=said):
+        open_index(table, DEFINITION, storage=STORAGE).search(query, k)
+
+
+def test_an_unknown_column_is_named(table: Table) -> None:
+    with pytest.raises(UnknownColumnError, match="'nope'"):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 1, columns=["nope"])
+
+
+def test_a_missing_data_file_is_named(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    for file in live_files(table, reader.snapshot_id).files:
+        to_path(file.path).unlink()
+    with pytest.raises(DataFileError, match="missing"):
+        reader.search(queries(1), 3)
+
+
+def test_a_lost_or_broken_index_file_leads_to_the_exact_answer(table: Table) -> None:
+    report = index_head(table)
+    assert report.puffin_path is not None
+    path = to_path(report.puffin_path)
+    data = bytearray(path.read_bytes())
+    data[200] ^= 0xFF
+    path.write_bytes(bytes(data))
+    found, recall = found_and_true(table)
+    assert (found.coverage, recall) == (Coverage.EXACT_SCAN, 1.0)
+    path.unlink()
+    assert found_and_true(table)[0].coverage is Coverage.EXACT_SCAN

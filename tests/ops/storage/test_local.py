@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import pytest
+
+from ops.model import ObjectRange, StorageConfig
+from ops.storage import (
+    ObjectExistsError,
+    ObjectMissingError,
+    StorageError,
+    normalize,
+    open_storage,
+    relative_to,
+    resolve,
+)
+from ops.storage.local import LocalStorage
+
+STORE = LocalStorage()
+
+
+def write_half(path: str) -> None:
+    with STORE.open_output(path) as sink:
+        sink.write(b"half")
+        raise RuntimeError("cut off")
+
+
+def test_an_object_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = f"file://{tmp_path}/a/b"
+    with pytest.raises(RuntimeError, match="cut off"):
+        write_half(path)
+    assert list((tmp_path / "a").iterdir()) == []
+    with STORE.open_output(path) as sink:
+        sink.write(b"whole")
+        assert not STORE.exists(path)
+    assert STORE.read_range(path, 1, 3) == b"hol"
+
+
+def test_a_taken_name_is_not_overwritten(tmp_path: Path) -> None:
+    path = f"{tmp_path}/x"
+    STORE.create(path, b"first")
+    with pytest.raises(ObjectExistsError):
+        STORE.create(path, b"second")
+    assert STORE.read_range(path, 0, 100) == b"first"
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ObjectMissingError, match="nothing"):
+        STORE.read_range(f"{tmp_path}/nothing", 0, 1)
+    STORE.delete(f"{tmp_path}/nothing")
+
+
+def test_joins_copy_ranges_between_literal_bytes(tmp_path: Path) -> None:
+    STORE.create(f"{tmp_path}/a", bytes(range(100)))
+    copied = STORE.concat(
+        f"{tmp_path}/joined",
+        [b"<", ObjectRange(f"{tmp_path}/a", 10, 5), b"|", ObjectRange(f"{tmp_path}/a", 0, 3), b">"],
+    )
+    assert STORE.read_range(f"{tmp_path}/joined", 0, 100) == b"<" + bytes(range(10, 15)) + b"|" + bytes(range(3)) + b">"
+    assert copied == 8
+
+
+def test_a_join_past_the_end_of_a_source_publishes_nothing(tmp_path: Path) -> None:
+    STORE.create(f"{tmp_path}/a", b"short")
+    with pytest.raises(ObjectMissingError, match="ends at"):
+        STORE.concat(f"{tmp_path}/joined", [ObjectRange(f"{tmp_path}/a", 0, 10)])
+    assert not STORE.exists(f"{tmp_path}/joined")
+
+
+def test_listings_tell_size_and_path(tmp_path: Path) -> None:
+    STORE.create(f"{tmp_path}/d/a", b"123")
+    STORE.create(f"{tmp_path}/d/e/b", b"1")
+    found = {item.path: item.size for item in STORE.list(f"{tmp_path}/d")}
+    assert found == {f"file://{tmp_path}/d/a": 3, f"file://{tmp_path}/d/e/b": 1}
+
+
+@pytest.mark.parametrize(
+    ("location", "same"),
+    [("/x/y", "file:///x/y"), ("file:/x/y", "file:///x/y"), ("file:///x/y", "file:///x/y"), ("s3a://b/k", "s3://b/k")],
+)
+def test_spellings_of_one_place_are_one(location: str, same: str) -> None:
+    assert normalize(location) == same
+
+
+def test_relative_paths_survive_a_moved_table() -> None:
+    assert relative_to("file:/w/t/data/f.parquet", "file:///w/t") == "data/f.parquet"
+    assert resolve("data/f.parquet", "s3://other/t/") == "s3://other/t/data/f.parquet"
+    assert relative_to("s3://elsewhere/f", "s3://b/t") == resolve("s3://elsewhere/f", "s3://b/t") == "s3://elsewhere/f"
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(StorageError, match="ftp"):
+        open_storage("ftp://x/y", StorageConfig({}))
