@@ -100,11 +100,11 @@ def session(request: pytest.FixtureRequest) -> Iterator[Any]:
         "spark.driver.memory": "1g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.pyspark.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
     }
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take python3 from PATH
     opened = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     opened.sparkContext.setLogLevel("ERROR")
     yield opened
