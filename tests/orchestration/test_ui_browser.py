@@ -1,5 +1,9 @@
-"""A backfill by clicks, in a real browser on the real UI. Opt-in: `pytest -m browser`, with playwright and chromium."""
+"""A backfill by clicks, in a real browser on the real UI.
 
+Opt-in: `ICEPUFFIN_BROWSER=/usr/bin/chromium pytest -m browser`, after `pip install playwright`.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +17,14 @@ from orchestration.ticks import due
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = os.environ.get("ICEPUFFIN_BROWSER", "")
 THETA = dg.AssetKey(["demo", "demo", "packages", "theta_sketches"])
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not CHROMIUM, reason="set ICEPUFFIN_BROWSER to a Chromium to drive the UI"),
+]
 
 
 @pytest.fixture
@@ -38,10 +46,8 @@ def deployment(lake: Lake) -> Iterator[Deployment]:
 @pytest.fixture
 def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    if not CHROMIUM.exists():
-        pytest.skip("apt-get install chromium")
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=["--no-sandbox"])
+        browser = started.chromium.launch(executable_path=CHROMIUM, headless=True, args=["--no-sandbox"])
         yield browser.new_page(viewport={"width": 1440, "height": 1080})
         browser.close()
 
