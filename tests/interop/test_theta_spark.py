@@ -1,10 +1,7 @@
 """Theta sketches beside Spark with Iceberg: the same bytes, the same NDVs, and what each leaves of the other's."""
 
-import contextlib
 import datetime as dt
-import os
 import struct
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -31,7 +28,6 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
-from pyspark.sql import SparkSession
 
 from ops.catalog.statistics import find
 from ops.model import StorageConfig
@@ -83,37 +79,8 @@ class Both:
         return found
 
 
-@pytest.fixture(scope="module")
-def session(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The suite's session `spark`; without one, a session of our own over the jars in ICEPUFFIN_TEST_JARS."""
-    with contextlib.suppress(pytest.FixtureLookupError):
-        yield request.getfixturevalue("spark")
-        return
-    jars = sorted(Path(os.environ.get("ICEPUFFIN_TEST_JARS", "/nowhere")).glob("*.jar"))
-    if not jars:
-        pytest.skip(
-            "no session fixture `spark`, and ICEPUFFIN_TEST_JARS names no folder with the Iceberg runtime's jar"
-        )
-    settings = {
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.ui.enabled": "false",
-    }
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take python3 from PATH
-    opened = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    opened.sparkContext.setLogLevel("ERROR")
-    yield opened
-    opened.stop()
-
-
 @pytest.fixture
-def both(session: Any, tmp_path: Path) -> Iterator[Both]:
-    spark = session
+def both(spark: Any, tmp_path: Path) -> Iterator[Both]:
     name = f"theta_{abs(hash(tmp_path)) % 10**9}"
     warehouse = f"file://{tmp_path}/warehouse"
     settings = {
@@ -131,6 +98,8 @@ def both(session: Any, tmp_path: Path) -> Iterator[Both]:
     spark.conf.set("spark.sql.cbo.enabled", "true")
     spark.conf.set("spark.sql.iceberg.report-column-stats", "true")
     yield Both(spark, catalog, name)
+    spark.conf.unset("spark.sql.cbo.enabled")
+    spark.conf.unset("spark.sql.iceberg.report-column-stats")
     catalog.engine.dispose()
 
 
