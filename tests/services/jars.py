@@ -11,6 +11,7 @@ from pathlib import Path
 
 ICEBERG_SPARK = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.49.1.0"
+S3PROXY = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
 
 
 def cache_folder() -> Path:
@@ -18,15 +19,20 @@ def cache_folder() -> Path:
 
 
 def fetch(coordinate: str) -> Path:
-    """The jar of `group:artifact:version`, fetched once. Raises RuntimeError with the client's own words."""
-    _, artifact, version = coordinate.split(":")
+    """The jar of `group:artifact:version[:jar:classifier]`, fetched once.
+
+    Raises RuntimeError with the client's own words; a classifier needs Maven.
+    """
+    _, artifact, version, *classified = coordinate.split(":")
     folder = cache_folder()
-    jar = folder / f"{artifact}-{version}.jar"
+    jar = folder / f"{'-'.join([artifact, version, *classified[1:]])}.jar"
     if jar.exists():
         return jar
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.which("mvn"):
         _run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={coordinate}", f"-DoutputDirectory={folder}")
+    elif classified:
+        raise RuntimeError(f"{coordinate} has a classifier: install Maven (mvn) to fetch it")
     else:
         _by_ivy(coordinate, jar)
     return jar
