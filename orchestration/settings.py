@@ -131,17 +131,9 @@ class SparkSettings(_Model):
         return {key: str(item) for key, item in _flat(value)} if isinstance(value, Mapping) else value
 
 
-class CacheSettings(_Model):
-    """Where searches keep decoded shards."""
-
-    directory: Path | None = None
-    max_gib: float = Field(default=20.0, gt=0.0)
-
-
 class RetentionSettings(_Model):
-    """How long versions that nothing newer needs are kept."""
+    """How long files that nothing references are kept."""
 
-    backfill_ref_days: float = Field(default=30.0, gt=0.0)
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
 
 
@@ -160,7 +152,6 @@ class Settings(BaseSettings):
     tables: dict[str, TableSettings] = Field(default_factory=dict)
     spark: SparkSettings = SparkSettings()
     threads: int = Field(default=0, ge=0)
-    cache: CacheSettings = CacheSettings()
     retention: RetentionSettings = RetentionSettings()
     dagster_home: Path | None = None
 

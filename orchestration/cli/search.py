@@ -156,7 +156,7 @@ def _search(
         )
     else:
         reader = open_index(
-            table, definition.name, snapshot=snapshot_id, storage=storage, threads=session.settings.thread_count
+            table, definition, snapshot=snapshot_id, storage=storage, threads=session.settings.thread_count
         )
         found = reader.search(vectors, k, search_list=query["search_list"], columns=columns)
     return {

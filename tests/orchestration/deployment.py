@@ -1,5 +1,6 @@
 """A real Dagster deployment on loopback: webserver, daemon and code server, as a user starts them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -73,11 +74,11 @@ def deployed(settings_file: Path, directory: Path) -> Iterator[Deployment]:
             yield deployment
         finally:
             process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):  # `dagster dev` does not wait for all of its own
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+            process.wait(10)
 
 
 def _answers(port: int) -> bool:

@@ -123,7 +123,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[tables.<key>]": TableSettings,
     "[tables.<key>.indexes.<name>]": IndexSettings,
     "[spark]": module.SparkSettings,
-    "[cache]": module.CacheSettings,
     "[retention]": module.RetentionSettings,
 }
 
@@ -136,9 +135,7 @@ def test_every_setting_is_documented_with_its_default(section: str) -> None:
     body = text[start.end() :].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \| .{20,} \|$", body, re.MULTILINE))
     fields = {
-        name: field
-        for name, field in SECTIONS[section].model_fields.items()
-        if name not in {"spark", "cache", "retention"}
+        name: field for name, field in SECTIONS[section].model_fields.items() if name not in {"spark", "retention"}
     }
     assert set(rows) == set(fields)
     for name, field in fields.items():
