@@ -167,12 +167,14 @@ def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> C
         slots.append(at[old.file_ordinals[kept]].astype(np.uint32))
         centers.append(old.centroids[kept])
         radii.append(old.max_distances[kept])
+    ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
+    order = np.argsort(ordinals, kind="stable")  # by file: how files were dealt out to tasks must not show
     return CentroidIndex(
         metric=int(plan.definition.metric_value),
         dims=dims,
-        centroids=np.concatenate(centers) if centers else np.empty((0, dims), np.float32),
-        file_ordinals=np.concatenate(slots) if slots else np.empty(0, np.uint32),
-        max_distances=np.concatenate(radii) if radii else np.empty(0, np.float32),
+        centroids=np.concatenate(centers)[order] if centers else np.empty((0, dims), np.float32),
+        file_ordinals=ordinals[order],
+        max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
         files=tuple(file.path for file in made.slots),
     )
 

@@ -115,8 +115,8 @@ def publish(table: Table, plan: VersionPlan, file: AssembledFile, *, storage: St
 
 
 def _sweep(store: Storage, prefix: str) -> None:
-    """Remove staged objects of a build that is published."""
-    for item in list(store.list(prefix)):
+    """Remove staged objects of a build that is published; markers first, so that none outlives what it names."""
+    for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
         store.delete(item.path)
 
 

@@ -68,6 +68,8 @@ def scatter(task: ScatterTask) -> ScatterResult:
     done = markers.find(storage, marker)
     if done is None:
         done = markers.record(storage, marker, _scatter(task, storage))
+    elif not all(storage.exists(path) for _, path, _ in done["blocks"]):  # swept by age
+        return _scatter(task, storage)
     return ScatterResult(
         blocks=tuple((shard, path, rows) for shard, path, rows in done["blocks"]),
         live_rows=tuple((slot, rows) for slot, rows in done["live_rows"]),

@@ -85,8 +85,11 @@ def make_shard(task: ShardTask) -> ShardResult:
     marker = f"{task.staging}/shard-{task.number}.json"
     done = markers.find(storage, marker)
     if done is None:
-        done = markers.record(storage, marker, _make(task, storage))
-    return ShardResult(**done)
+        return ShardResult(**markers.record(storage, marker, _make(task, storage)))
+    finished = ShardResult(**done)
+    if not storage.exists(finished.path):  # swept by age, or by an equal build that was published meanwhile
+        return _make(task, storage)
+    return finished
 
 
 def _make(task: ShardTask, storage: Storage) -> ShardResult:

@@ -1,0 +1,49 @@
+"""Input that cannot be indexed is named, and nothing is published."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.catalog.bind import versions
+from ops.catalog.live import live_files
+from ops.catalog.snapshots import UnknownSnapshotError
+from ops.errors import IcepuffinError
+from ops.index import Action, materialize_index
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+
+
+def test_a_table_without_snapshots_has_none_to_index(table_factory: TableFactory) -> None:
+    table = table_factory()
+    with pytest.raises(UnknownSnapshotError):
+        materialize_index(table, DEFINITION, 1, runner=LocalRunner(1), storage=STORAGE)
+
+
+def test_a_missing_data_file_is_named(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 50))
+    path = live_files(table, table.metadata.current_snapshot_id or 0).files[0].path
+    open_storage(path, STORAGE).delete(path)
+    with pytest.raises(IcepuffinError, match=r"\.parquet"):
+        index_head(table)
+    assert versions(table, "ann", "e") == ()
+
+
+def test_a_table_made_again_under_its_name_shares_nothing_with_the_old_one(
+    table_factory: TableFactory, sql_catalog: Catalog
+) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 50))
+    first = index_head(table)
+    sql_catalog.drop_table("db.t")
+    again = table_factory()
+    again.append(make_rows(0, 50))
+    second = index_head(again)
+    assert second.action is Action.BUILT
+    assert second.build_id != first.build_id
