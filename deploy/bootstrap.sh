@@ -69,7 +69,7 @@ setup() {
     if [ ! -x "$python" ] || [ "$(cat $venv/.stamp 2>/dev/null)" != "$stamp" ]; then
         say "setting up $venv (a few minutes the first time)"
         [ -x "$python" ] || make_venv
-        "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/lock.txt
+        "$python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
         "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
         say "compiling kernels"
         "$python" -m ann_kernels.warm
