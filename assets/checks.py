@@ -1,12 +1,12 @@
 """Checks of an index that need no run of its own partition: how far behind it is, and whether its file is whole."""
 
 import dagster as dg
-from ops.index.definition import IndexDefinition
 
 from assets.spec import TableSpec
 from ops.catalog.bind import versions
 from ops.catalog.snapshots import data_snapshots
 from ops.graphs.integrity import check_integrity, tagged_version
+from ops.index.definition import IndexDefinition
 from ops.resources import Catalogs
 
 
