@@ -63,31 +63,34 @@ def choose_shards(rows: int, dims: int, max_degree: int) -> int:
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:
-    """Prepared vectors f32[n, D] of random rows of random files; all rows of a small table."""
+    """Prepared vectors f32[n, D] of random rows of random files; all rows of a small table.
+
+    Memory: the sample and one batch of rows. At most four times as many rows are read as are kept.
+    """
     rng = np.random.default_rng(plan.definition.seed)
     total = plan.live.record_count
     wanted = min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))
-    parts: list[npt.NDArray[np.float32]] = []
+    share = wanted / max(1, min(total, 4 * wanted))
+    sample = np.empty((0, 1), np.float32)
     found = 0
     for number in rng.permutation(len(plan.live.files)):
         file = plan.live.files[number]
         for batch in read_live(open_storage(file.path, storage), file, plan.schema, [plan.field_id]):
-            dims = parts[0].shape[1] if parts else None
+            size = len(batch.positions)
+            kept = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: wanted - found]
             try:
-                raw = vectors_from_arrow(batch.columns.column(0), dims)
-                parts.append(prepare(raw, plan.definition.metric_value))
+                raw = vectors_from_arrow(batch.columns.column(0), sample.shape[1] if found else None)
+                rows = prepare(raw[kept], plan.definition.metric_value)
             except (VectorColumnError, KernelError) as error:
                 first, last = batch.positions[0], batch.positions[-1]
                 raise VectorColumnError(f"{file.path}, rows {first} to {last}: {error}") from error
-            found += len(raw)
-        if found >= 4 * wanted:
-            break
-    if not parts:
-        return np.empty((0, 1), np.float32)
-    sample = np.concatenate(parts)
-    if len(sample) > wanted:
-        sample = sample[np.sort(rng.choice(len(sample), wanted, replace=False))]
-    return sample
+            if not found:
+                sample = np.empty((wanted, rows.shape[1]), np.float32)
+            sample[found : found + len(rows)] = rows
+            found += len(rows)
+            if found == wanted:
+                return sample
+    return sample[:found]
 
 
 def group_partitions(

@@ -1,7 +1,6 @@
 """Stage 1b: one shard's version for a snapshot: built, or derived from an older version of the same shard."""
 
 import hashlib
-import io
 import uuid
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,7 @@ from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
 from ann_kernels.vamana import Graph, VamanaParams
 from ops.catalog.deletes import deleted_positions
-from ops.datafile import take_rows, vectors_from_arrow
+from ops.datafile import StorageFile, take_rows, vectors_from_arrow
 from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import Storage, open_storage
 from ops.tasks import markers
@@ -130,8 +129,8 @@ class _Incoming:
         hashes, vectors = np.empty(total, np.uint64), np.empty((total, task.dims), np.float32)
         at = 0
         for path, _ in task.blocks:
-            raw = storage.read_range(path, 0, storage.size(path))
-            for batch in pa.ipc.open_stream(io.BytesIO(raw)):
+            staged = pa.PythonFile(StorageFile(storage, path, storage.size(path)), mode="r")
+            for batch in pa.ipc.open_stream(staged):
                 end = at + batch.num_rows
                 slots[at:end] = batch["slot"].to_numpy()
                 positions[at:end] = batch["position"].to_numpy()
@@ -140,8 +139,23 @@ class _Incoming:
                 at = end
         order = np.lexsort((positions, slots))
         if (order[1:] < order[:-1]).any():  # several tasks staged for this shard
-            slots, positions, hashes, vectors = slots[order], positions[order], hashes[order], vectors[order]
+            slots, positions, hashes = slots[order], positions[order], hashes[order]
+            _permute(vectors, order)
         return cls(slots, positions, hashes, vectors)
+
+
+def _permute(rows: npt.NDArray[np.float32], order: npt.NDArray[np.intp]) -> None:
+    """`rows[:] = rows[order]` without a second array: a shard's vectors are most of a task's memory."""
+    left = order.copy()
+    for start in range(len(left)):
+        if left[start] in (start, -1):
+            continue
+        held, at = rows[start].copy(), start
+        while left[at] != start:
+            source = int(left[at])
+            rows[at], left[at] = rows[source], -1
+            at = source
+        rows[at], left[at] = held, -1
 
 
 # ------------------------------------------------------------------------------------------------ build, refresh

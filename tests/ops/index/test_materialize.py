@@ -146,7 +146,7 @@ def test_a_worn_shard_is_rebuilt_and_others_are_not(table: Table) -> None:
 def _ids(table: Table, path: str) -> np.ndarray:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    return pq.read_table(path.removeprefix("file://"), columns=["id"])["id"].to_numpy()
+    return np.asarray(pq.read_table(path.removeprefix("file://"), columns=["id"])["id"])
 
 
 def test_compaction_moves_rows_without_graph_work(table: Table) -> None:

@@ -1,0 +1,169 @@
+"""What a version's bytes do not depend on: who does the work, and how often it was begun."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.bind import versions
+from ops.index import IndexDefinition, IndexReport, materialize_index
+from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from ops.storage import Storage, open_storage
+from ops.tasks import shard as shard_module
+from ops.tasks.shard import ShardResult, ShardTask, make_shard
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION
+from tests.ops.index.test_materialize import drop_everything
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# PySpark leaves its sockets to the garbage collector
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TableFactory = Callable[..., Table]
+_DEATH_NOTE = "ICEPUFFIN_TEST_DEATH_NOTE"
+
+
+class DriverLostError(Exception):
+    """The driver is gone."""
+
+
+class DyingRunner:
+    """Runs `healthy` shard tasks, then the driver is lost."""
+
+    parallelism = 1
+    task_threads = 1
+
+    def __init__(self, healthy: int) -> None:
+        self._healthy = healthy
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        results = []
+        for number, task in enumerate(tasks):
+            if function is make_shard and number == self._healthy:
+                raise DriverLostError(label)
+            results.append(function(task))
+        return results
+
+
+class MurderousRunner(SparkRunner):
+    """A Spark runner whose first attempt at shard 1 kills its Python worker after the work, before the answer."""
+
+    def __init__(self, session: "SparkSession", note: Path) -> None:
+        super().__init__(session)
+        self._note = note
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        if function is make_shard:
+            wrapped = [(str(self._note), task) for task in tasks]
+            return super().run(make_shard_but_die_once, wrapped, label=label, progress=progress)
+        return super().run(function, tasks, label=label, progress=progress)
+
+
+def make_shard_but_die_once(call: tuple[str, ShardTask]) -> ShardResult:
+    note, task = Path(call[0]), call[1]
+    if task.number == 1 and not note.exists():
+        note.touch()
+        shard_module._make(task, open_storage(task.staging, task.storage))  # an object nobody will refer to
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make_shard(task)
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    for start in range(0, 600, 120):
+        made.append(make_rows(start, start + 120))
+    return made
+
+
+def build(table: Table, runner: TaskRunner, definition: IndexDefinition = DEFINITION) -> IndexReport:
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    return materialize_index(table, definition, head, runner=runner, storage=STORAGE)
+
+
+def content(report: IndexReport) -> bytes:
+    assert report.puffin_path is not None
+    store = open_storage(report.puffin_path, STORAGE)
+    return store.read_range(report.puffin_path, 0, store.size(report.puffin_path))
+
+
+@pytest.fixture
+def expected(table: Table) -> bytes:
+    """The version's bytes as an undisturbed build in this process gives them."""
+    data = content(build(table, LocalRunner(1)))
+    drop_everything(table)
+    return data
+
+
+def test_spark_gives_the_same_bytes(table: Table, expected: bytes, spark: "SparkSession") -> None:
+    assert content(build(table, SparkRunner(spark))) == expected
+
+
+def test_a_killed_spark_worker_changes_no_byte(
+    table: Table, expected: bytes, spark: "SparkSession", tmp_path: Path
+) -> None:
+    report = build(table, MurderousRunner(spark, tmp_path / "note"))
+    assert (tmp_path / "note").exists()
+    assert content(report) == expected
+
+
+@pytest.mark.parametrize("healthy", [0, 2])
+def test_a_retry_finds_finished_shards_and_ends_equal(
+    table: Table, expected: bytes, healthy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DriverLostError):
+        build(table, DyingRunner(healthy))
+    assert versions(table, "ann", "e") == ()
+    made: list[int] = []
+    real = shard_module._make
+
+    def count(task: ShardTask, storage: Storage) -> ShardResult:
+        made.append(task.number)
+        return real(task, storage)
+
+    monkeypatch.setattr(shard_module, "_make", count)
+    assert content(build(table, LocalRunner(1))) == expected
+    assert made == list(range(healthy, 3))
+
+
+def test_a_marker_whose_object_was_swept_is_not_believed(table: Table, expected: bytes) -> None:
+    with pytest.raises(DriverLostError):
+        build(table, DyingRunner(2))
+    root = f"{table.location()}/metadata/_icepuffin"
+    store = open_storage(root, STORAGE)
+    for item in list(store.list(root)):
+        if not item.path.endswith(".json"):
+            store.delete(item.path)
+    assert content(build(table, LocalRunner(1))) == expected
+
+
+def test_nothing_staged_is_left_after_a_build(table: Table) -> None:
+    build(table, LocalRunner(1))
+    root = f"{table.location()}/metadata/_icepuffin"
+    assert list(open_storage(root, STORAGE).list(root)) == []
+
+
+def test_a_changed_definition_is_built_anew_and_says_why(table: Table) -> None:
+    first = build(table, LocalRunner(1))
+    second = build(table, LocalRunner(1), replace(DEFINITION, max_degree=12))
+    assert second.build_id != first.build_id
+    assert second.puffin_path != first.puffin_path
+    assert second.reason == "there is no version to start from"
+
+
+def test_a_version_whose_file_is_gone_is_built_anew(table: Table, expected: bytes) -> None:
+    first = build(table, LocalRunner(1))
+    assert first.puffin_path is not None
+    open_storage(first.puffin_path, STORAGE).delete(first.puffin_path)
+    table.refresh()
+    assert content(build(table, LocalRunner(1))) == expected

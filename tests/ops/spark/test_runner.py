@@ -1,0 +1,86 @@
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ops.errors import IcepuffinError
+from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# PySpark leaves its sockets to the garbage collector
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int
+    folder: str = ""
+
+
+def square(task: Number) -> int:
+    return task.value**2
+
+
+def refuse(task: Number) -> int:
+    if task.value == 1:
+        raise IcepuffinError("row 1 is bad")
+    return task.value
+
+
+def square_but_die_once(task: Number) -> int:
+    """The first attempt at task 1 kills its Python worker, as a node that is lost would."""
+    died = Path(task.folder) / "died"
+    if task.value == 1 and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return task.value**2
+
+
+@pytest.fixture(params=["local", "spark"])
+def runner(request: pytest.FixtureRequest) -> TaskRunner:
+    return LocalRunner(1) if request.param == "local" else SparkRunner(request.getfixturevalue("spark"))
+
+
+def test_results_come_in_the_order_of_the_tasks(runner: TaskRunner) -> None:
+    tasks = [Number(value) for value in (5, 1, 4, 2, 3)]
+    assert runner.run(square, tasks, label="squares") == [25, 1, 16, 4, 9]
+
+
+def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
+    assert runner.run(square, [], label="nothing") == []
+
+
+def test_an_error_of_ours_keeps_its_type_and_message(runner: TaskRunner) -> None:
+    with pytest.raises(IcepuffinError, match="row 1 is bad"):
+        runner.run(refuse, [Number(0), Number(1)], label="refusals")
+
+
+def test_progress_ends_at_all_tasks(runner: TaskRunner) -> None:
+    seen: list[tuple[int, int]] = []
+    runner.run(square, [Number(1), Number(2)], label="squares", progress=lambda *at: seen.append(at))
+    assert seen[-1] == (2, 2)
+
+
+def test_a_killed_python_worker_is_retried(spark: "SparkSession", tmp_path: Path) -> None:
+    tasks = [Number(value, str(tmp_path)) for value in range(4)]
+    assert SparkRunner(spark).run(square_but_die_once, tasks, label="squares") == [0, 1, 4, 9]
+    assert (tmp_path / "died").exists()
+
+
+def test_executor_code_imports_neither_dagster_nor_pyspark() -> None:
+    code = (
+        "import sys, ops.tasks.run, ops.tasks.scatter, ops.tasks.shard, ops.tasks.theta;"
+        "print([name for name in ('dagster', 'pyspark') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
