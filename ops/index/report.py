@@ -24,7 +24,7 @@ class ShardReport:
 
     number: int
     how: str
-    """built, inserted, masked (only tombstones changed), copied, or rebuilt"""
+    """built, rebuilt, inserted, remapped (rows moved, graph kept), masked (only tombstones are new), copied, reused"""
     nodes: int
     live: int
     inserted: int

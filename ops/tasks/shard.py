@@ -6,28 +6,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from ann_kernels import vamana
 from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.quantize import decode_pq, encode_pq
-from ann_kernels.search import Searcher
-from ann_kernels.topk import exact_top_k
 from ann_kernels.vamana import Graph, VamanaParams
 from ops.catalog.deletes import deleted_positions
-from ops.datafile import StorageFile, take_rows, vectors_from_arrow
+from ops.datafile import take_rows, vectors_from_arrow
 from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import Storage, open_storage
 from ops.tasks import markers
+from ops.tasks.gate import measure_recall
+from ops.tasks.rows import Rows, match, read_staged, same_vectors
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard, ShardReader
-
-GATE_QUERIES = 64
-GATE_K = 10
-OVERSAMPLE = 3
-"""Candidates a result row that a lean shard hands over for exact ranking."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,9 +86,9 @@ def make_shard(task: ShardTask) -> ShardResult:
 
 
 def _make(task: ShardTask, storage: Storage) -> ShardResult:
-    incoming = _Incoming.read(storage, task)
+    incoming = read_staged(storage, task.blocks, task.dims)
     if task.base is None:
-        return _write(task, storage, _build(task, incoming), "built", incoming.count, 0)
+        return _build(task, storage, incoming, "built", incoming.count, 0)
     source = _BlobRange(storage, task.base)
     live = _live_nodes(task, ShardReader(source))
     dead = np.flatnonzero(~live)
@@ -103,103 +97,51 @@ def _make(task: ShardTask, storage: Storage) -> ShardResult:
     return _refresh(task, storage, ShardReader(source).read(), live, incoming)
 
 
-# ---------------------------------------------------------------------------------------------- incoming rows
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Incoming:
-    """Rows for this shard, in the order of slot and position, so that node ids do not depend on who staged them."""
-
-    slots: npt.NDArray[np.uint32]
-    positions: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    vectors: npt.NDArray[np.float32]
-
-    @property
-    def count(self) -> int:
-        return len(self.slots)
-
-    def take(self, rows: npt.NDArray[np.intp]) -> "_Incoming":
-        return _Incoming(self.slots[rows], self.positions[rows], self.hashes[rows], self.vectors[rows])
-
-    @classmethod
-    def read(cls, storage: Storage, task: ShardTask) -> "_Incoming":
-        total = sum(rows for _, rows in task.blocks)
-        slots, positions = np.empty(total, np.uint32), np.empty(total, np.int64)
-        hashes, vectors = np.empty(total, np.uint64), np.empty((total, task.dims), np.float32)
-        at = 0
-        for path, _ in task.blocks:
-            staged = pa.PythonFile(StorageFile(storage, path, storage.size(path)), mode="r")
-            for batch in pa.ipc.open_stream(staged):
-                end = at + batch.num_rows
-                slots[at:end] = batch["slot"].to_numpy()
-                positions[at:end] = batch["position"].to_numpy()
-                hashes[at:end] = batch["hash"].to_numpy()
-                vectors[at:end] = batch["vector"].flatten().to_numpy().reshape(-1, task.dims)
-                at = end
-        order = np.lexsort((positions, slots))
-        if (order[1:] < order[:-1]).any():  # several tasks staged for this shard
-            slots, positions, hashes = slots[order], positions[order], hashes[order]
-            _permute(vectors, order)
-        return cls(slots, positions, hashes, vectors)
-
-
-def _permute(rows: npt.NDArray[np.float32], order: npt.NDArray[np.intp]) -> None:
-    """`rows[:] = rows[order]` without a second array: a shard's vectors are most of a task's memory."""
-    left = order.copy()
-    for start in range(len(left)):
-        if left[start] in (start, -1):
-            continue
-        held, at = rows[start].copy(), start
-        while left[at] != start:
-            source = int(left[at])
-            rows[at], left[at] = rows[source], -1
-            at = source
-        rows[at], left[at] = held, -1
-
-
 # ------------------------------------------------------------------------------------------------ build, refresh
 
 
-def _build(task: ShardTask, rows: _Incoming) -> tuple[Shard, npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+def _build(task: ShardTask, storage: Storage, rows: Rows, how: str, inserted: int, remapped: int) -> ShardResult:
     graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads)
-    return _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_)
+    live = np.ones(rows.count, np.bool_)
+    shard = _assemble(task, graph, rows)
+    recall = _recall(task, shard, rows.vectors, live)
+    return _write(task, storage, shard, live, how=how, recall=recall, inserted=inserted, remapped=remapped)
 
 
 def _refresh(
-    task: ShardTask, storage: Storage, base: Shard, live: npt.NDArray[np.bool_], incoming: _Incoming
+    task: ShardTask, storage: Storage, base: Shard, live: npt.NDArray[np.bool_], incoming: Rows
 ) -> ShardResult:
     task = replace(task, pq_codebook=base.pq_codebook)
     base, live, incoming, remapped = _remap(base, live, incoming)
-    vectors = _node_vectors(task, base, live)
-    dead = int((~live).sum())
-    if dead > task.rebuild_ratio * (len(live) + incoming.count):
-        kept = np.flatnonzero(live)
-        rows = _join(_Incoming(base.file_slots, base.row_positions, base.content_hashes, vectors).take(kept), incoming)
-        rows = rows.take(np.lexsort((rows.positions, rows.slots)))
-        return _write(task, storage, _build(task, rows), "rebuilt", incoming.count, remapped)
-    rows = _join(_Incoming(base.file_slots, base.row_positions, base.content_hashes, vectors), incoming)
+    worn = int((~live).sum()) > task.rebuild_ratio * (len(live) + incoming.count)
+    if not worn and not incoming.count:  # every row was here before: the graph and its recall are the base's
+        return _write(task, storage, base, live, how="remapped", recall=task.base_recall, inserted=0, remapped=remapped)
+    rows = Rows(base.file_slots, base.row_positions, base.content_hashes, _node_vectors(task, base, live))
+    if worn:
+        rows = rows.take(np.flatnonzero(live)).join(incoming).sorted()
+        return _build(task, storage, rows, "rebuilt", incoming.count, remapped)
+    rows = rows.join(incoming)
+    live = np.concatenate([live, np.ones(incoming.count, np.bool_)])
     graph = Graph(base.neighbors, base.degrees, base.medoid)
-    if incoming.count:
-        graph = vamana.insert(graph, rows.vectors, Metric(task.metric), task.params, threads=task.threads)
-    all_live = np.concatenate([live, np.ones(incoming.count, np.bool_)])
-    return _write(
-        task, storage, (_assemble(task, graph, rows), rows.vectors, all_live), "inserted", incoming.count, remapped
-    )
+    graph = vamana.insert(graph, rows.vectors, Metric(task.metric), task.params, threads=task.threads)
+    shard = _assemble(task, graph, rows, base.pq_codes)
+    recall = _recall(task, shard, rows.vectors, live)
+    return _write(task, storage, shard, live, how="inserted", recall=recall, inserted=incoming.count, remapped=remapped)
 
 
-def _remap(
-    base: Shard, live: npt.NDArray[np.bool_], incoming: _Incoming
-) -> tuple[Shard, npt.NDArray[np.bool_], _Incoming, int]:
+def _remap(base: Shard, live: npt.NDArray[np.bool_], incoming: Rows) -> tuple[Shard, npt.NDArray[np.bool_], Rows, int]:
     """Give incoming rows the dead nodes of equal vectors: compaction and re-added files cost no graph work.
 
-    Equal content hashes are matched one to one, in order.
+    Equal content hashes are matched one to one, in order; where the shard holds vectors they must be equal too.
     """
     dead = np.flatnonzero(~live)
     dead = dead[np.argsort(base.content_hashes[dead], kind="stable")]
     rows = np.argsort(incoming.hashes, kind="stable")
-    nodes, matched = _match(base.content_hashes[dead], incoming.hashes[rows])
+    nodes, matched = match(base.content_hashes[dead], incoming.hashes[rows])
     nodes, matched = dead[nodes], rows[matched]
+    if base.vectors is not None:
+        equal = same_vectors(base.vectors, nodes, incoming.vectors, matched)
+        nodes, matched = nodes[equal], matched[equal]
     if not len(nodes):
         return base, live, incoming, 0
     slots, positions, now_live = base.file_slots.copy(), base.row_positions.copy(), live.copy()
@@ -208,28 +150,6 @@ def _remap(
     rest = np.setdiff1d(np.arange(incoming.count), matched)
     moved = replace(base, file_slots=slots, row_positions=positions)
     return moved, now_live, incoming.take(rest), len(nodes)
-
-
-def _match(
-    left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Pairs of places of equal values in two sorted arrays, as multisets: n-th with n-th."""
-    rank_left = np.arange(len(left)) - np.searchsorted(left, left)
-    start = np.searchsorted(right, left, side="left")
-    end = np.searchsorted(right, left, side="right")
-    found = np.flatnonzero(start + rank_left < end)
-    return found, (start + rank_left)[found]
-
-
-def _join(first: _Incoming, second: _Incoming) -> _Incoming:
-    if not second.count:
-        return first
-    return _Incoming(
-        np.concatenate([first.slots, second.slots]),
-        np.concatenate([first.positions, second.positions]),
-        np.concatenate([first.hashes, second.hashes]),
-        np.concatenate([first.vectors, second.vectors]),
-    )
 
 
 def _mask(task: ShardTask, source: "_BlobRange", dead: npt.NDArray[np.intp]) -> ShardResult:
@@ -289,8 +209,13 @@ def _node_vectors(task: ShardTask, base: Shard, live: npt.NDArray[np.bool_]) -> 
 # -------------------------------------------------------------------------------------------------------- writing
 
 
-def _assemble(task: ShardTask, graph: Graph, rows: _Incoming) -> Shard:
-    codes = None if task.pq_codebook is None else encode_pq(rows.vectors, task.pq_codebook, threads=task.threads)
+def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
+    """The shard of a graph. `old_codes` u8[n, m] are the PQ codes of the first n rows, where they are known."""
+    codes = None
+    if task.pq_codebook is not None:
+        known = 0 if old_codes is None else len(old_codes)
+        codes = encode_pq(rows.vectors[known:], task.pq_codebook, threads=task.threads)
+        codes = codes if old_codes is None else np.concatenate([old_codes, codes])
     kept = {
         "none": None,
         "f32": rows.vectors,
@@ -314,15 +239,21 @@ def _assemble(task: ShardTask, graph: Graph, rows: _Incoming) -> Shard:
     )
 
 
+def _recall(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> float:
+    return measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+
+
 def _write(
     task: ShardTask,
     storage: Storage,
-    made: tuple[Shard, npt.NDArray[np.float32], npt.NDArray[np.bool_]],
+    shard: Shard,
+    live: npt.NDArray[np.bool_],
+    *,
     how: str,
+    recall: float,
     inserted: int,
     remapped: int,
 ) -> ShardResult:
-    shard, vectors, live = made
     path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path) as sink:
@@ -339,55 +270,11 @@ def _write(
         sha256=digest.digest(),
         count=shard.count,
         medoid=shard.medoid,
-        recall=_measure_recall(task, shard, vectors, live),
+        recall=recall,
         tombstones=np.flatnonzero(~live).astype(np.int64),
         inserted=inserted,
         remapped=remapped,
     )
-
-
-def _measure_recall(
-    task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]
-) -> float:
-    """recall@10 of this shard for some of its own live rows, each asked for its neighbours but itself.
-
-    Equal distances count as hits. 1.0 where there is nothing to find. A lean shard is ranked again by exact distance,
-    as a search does it.
-    """
-    nodes = np.flatnonzero(live)
-    if len(nodes) < 2:
-        return 1.0
-    rng = np.random.default_rng(task.params.seed)
-    asked = np.sort(rng.choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
-    metric = Metric(task.metric)
-    k = min(GATE_K + 1, len(nodes))
-    exact_ids, exact = exact_top_k(vectors[asked], vectors, k, metric, live=live)
-    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
-    lean = shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
-    pq = (shard.pq_codebook, shard.pq_codes) if lean else None
-    searcher = Searcher(graph, None if lean else vectors, metric, live=live, pq=pq)  # type: ignore[arg-type]
-    wide = k * OVERSAMPLE if lean else k
-    found, _, _ = searcher.search(vectors[asked], wide, search_list=task.params.search_list, threads=task.threads)
-    return _mean_recall(asked, vectors, found, exact_ids, exact, metric)
-
-
-def _mean_recall(
-    asked: npt.NDArray[np.intp],
-    vectors: npt.NDArray[np.float32],
-    found: npt.NDArray[np.int64],
-    exact_ids: npt.NDArray[np.int64],
-    exact: npt.NDArray[np.float32],
-    metric: Metric,
-) -> float:
-    hits: list[float] = []
-    for row, node in enumerate(asked):
-        wanted = exact_ids[row] != node
-        limit = exact[row][wanted][:GATE_K].max()
-        mine = found[row][(found[row] >= 0) & (found[row] != node)]
-        _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
-        count = min(GATE_K, int(wanted.sum()))
-        hits.append(min(count, int((distances[0] <= limit * (1 + 1e-6) + 1e-7).sum())) / count)
-    return float(np.mean(hits))
 
 
 class _BlobRange:

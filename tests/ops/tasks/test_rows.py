@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ops.tasks.shard import _match, _permute
+from ops.tasks.rows import match, permute, same_vectors
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 200])
@@ -9,13 +9,23 @@ def test_rows_are_put_in_order_in_place(rows: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((rows, 3)).astype(np.float32)
     order = np.random.default_rng(1).permutation(rows)
     expected = vectors[order]
-    _permute(vectors, order)
+    permute(vectors, order)
     np.testing.assert_array_equal(vectors, expected)
 
 
 def test_equal_values_are_matched_one_to_one() -> None:
     left = np.array([1, 1, 1, 4, 7], np.uint64)
     right = np.array([1, 1, 5, 7, 7], np.uint64)
-    ours, theirs = _match(left, right)
+    ours, theirs = match(left, right)
     assert ours.tolist() == [0, 1, 4]
     assert theirs.tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_colliding_hash_is_no_match_where_vectors_are_kept(dtype: type) -> None:
+    vectors = np.random.default_rng(2).standard_normal((5000, 3)).astype(np.float32)
+    stored = vectors.astype(dtype)
+    nodes = np.arange(5000)
+    rows = nodes.copy()
+    rows[[7, 4999]] = rows[[4999, 7]]
+    assert np.flatnonzero(~same_vectors(stored, nodes, vectors, rows)).tolist() == [7, 4999]
