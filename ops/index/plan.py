@@ -16,7 +16,7 @@ from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, ref_snapshot_id, table_name
 from ops.index.definition import IndexDefinition, resolve_field
 from ops.index.report import Action
-from ops.index.versions import OpenVersion, covered_paths, readable, shared_rows
+from ops.index.versions import OpenVersion, covered_paths, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.storage import open_storage, relative_to
 
@@ -80,7 +80,8 @@ def plan_version(
         added=live.files,
     )
     known = versions(table, "ann", definition.name)
-    candidates = readable(_nearest_first(known, snapshot_id), storage, definition)
+    opened, unreadable = open_versions(_nearest_first(known, snapshot_id), storage)
+    candidates = [item for item in opened if item.definition.graph_identity() == definition.graph_identity()]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
         return _reuse(plan, existing)
     if not live.record_count:
@@ -89,6 +90,10 @@ def plan_version(
     if base is not None:
         operation = snapshot.summary.operation.value if snapshot.summary else ""
         plan = _refresh_or_build(table, plan, base, operation, storage)
+    elif unreadable:
+        plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
+    elif opened:
+        plan = replace(plan, reason="the definition has changed since the versions there are")
     return replace(plan, build_id=_build_id(plan))
 
 

@@ -1,5 +1,6 @@
 """Opening what is bound: the routing blob of an index version, and where its shards lie."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from puffin.blobs import routing as routing_blob
 from puffin.blobs.routing import Routing
 from puffin.errors import PuffinError
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,16 @@ def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
     return sum(file.record_count for file in live.files if relative_to(file.path, live.location) in covered)
 
 
-def readable(
-    versions: Iterable[DerivedVersion], storage: StorageConfig, definition: IndexDefinition
-) -> list[OpenVersion]:
-    """The versions that can serve as a base for `definition`; without one, a full build is always possible."""
-    found = []
+def open_versions(
+    versions: Iterable[DerivedVersion], storage: StorageConfig
+) -> tuple[list[OpenVersion], tuple[str, ...]]:
+    """The versions that can be read, and one line on each that cannot: its reader decides what that means."""
+    found: list[OpenVersion] = []
+    unreadable: list[str] = []
     for version in versions:
         try:
-            opened = open_version(version, storage)
-        except NotAnIndexError:
-            continue
-        if opened.definition.graph_identity() == definition.graph_identity():
-            found.append(opened)
-    return found
+            found.append(open_version(version, storage))
+        except NotAnIndexError as error:
+            _log.warning("the version of snapshot %s cannot be used: %s", version.base_snapshot_id, error)
+            unreadable.append(str(error))
+    return found, tuple(unreadable)

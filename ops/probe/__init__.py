@@ -1,7 +1,8 @@
 """Search: open an index of a table at a snapshot, ask for the nearest rows."""
 
 from ops.probe.errors import IndexUnavailableError, QueryError, UnknownColumnError
-from ops.probe.reader import IndexReader, exact_search, open_index
+from ops.probe.opening import exact_search, open_index
+from ops.probe.reader import IndexReader
 from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
 
 __all__ = [

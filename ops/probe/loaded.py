@@ -43,10 +43,13 @@ class LoadedVersion:
     dims: int
 
 
-def load(opened: OpenVersion, live: LiveFiles, storage: StorageConfig, *, threads: int) -> LoadedVersion:
+def load(
+    opened: OpenVersion, live: LiveFiles, storage: StorageConfig, *, complete: bool, threads: int
+) -> LoadedVersion:
     """Read, check and mask every shard.
 
-    A node may be returned when its row is live in `live`, whatever the version's own snapshot was.
+    A node may be returned when its row is live in `live`, whatever the version's own snapshot was. With `complete`,
+    nodes of files that are covered in part are left out: whoever wants all rows scans those files.
     """
     metric = opened.definition.metric_value
     numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
@@ -64,8 +67,10 @@ def load(opened: OpenVersion, live: LiveFiles, storage: StorageConfig, *, thread
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         parts = list(pool.map(read, range(len(opened.shards))))
-    shards = tuple(_loaded(shard, files, mask, metric) for shard, files, mask in parts)
     covered = _covered(live, storage, [(files, mask) for _, files, mask in parts])
+    if complete:
+        parts = [(shard, files, mask & np.isin(files, list(covered))) for shard, files, mask in parts]
+    shards = tuple(_loaded(shard, files, mask, metric) for shard, files, mask in parts)
     return LoadedVersion(shards, covered, metric, opened.definition.search_list, opened.routing.dims)
 
 
@@ -114,11 +119,10 @@ def search(
     *,
     search_list: int,
     threads: int,
-    skip: frozenset[int],
 ) -> tuple[Candidates, int, int]:
     """The k nearest candidates over all shards; lean shards give approximate distances and k x OVERSAMPLE of them.
 
-    `skip`: file numbers whose nodes are left out, since those files are scanned. -> (candidates, expanded, distances).
+    -> (candidates, nodes expanded, distances computed).
     """
     wide = k * OVERSAMPLE if any(shard.lean for shard in version.shards) else k
     expanded = computed = 0
@@ -130,12 +134,9 @@ def search(
             queries, wide, search_list=max(search_list, wide), threads=threads
         )
         found = ids >= 0
-        files = np.where(found, shard.file_numbers[ids], -1)
-        if skip:
-            found &= ~np.isin(files, list(skip))
         parts.append(
             Candidates(
-                np.where(found, files, -1),
+                np.where(found, shard.file_numbers[ids], -1),
                 np.where(found, shard.positions[ids], -1),
                 np.where(found, distances, np.float32(np.inf)),
             )

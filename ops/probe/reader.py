@@ -1,67 +1,69 @@
-"""Opening an index of a table at a snapshot, and searching it. See docs/concepts.md, "Search"."""
+"""Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 
 from ann_kernels.distance import prepare
 from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
-from ops.catalog.bind import versions
-from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import resolve_snapshot, table_name
-from ops.index.definition import DefinitionError, IndexDefinition, resolve_field
-from ops.index.upkeep import list_definitions
-from ops.index.versions import OpenVersion, readable, shared_rows
+from ops.index.definition import IndexDefinition
+from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, fetch_rows, merge, rerank
-from ops.probe.errors import IndexUnavailableError, QueryError, UnknownColumnError
-from ops.probe.loaded import LoadedVersion, load, search
+from ops.probe.errors import QueryError, UnknownColumnError
+from ops.probe.loaded import LoadedVersion, search
 from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
 from ops.probe.scan import scan
 
-_VERSIONS_LOOKED_AT = 16
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is searched: one column of a table at one snapshot."""
+
+    table: str
+    live: LiveFiles
+    schema: Schema
+    definition: IndexDefinition
+    field_id: int
+    storage: StorageConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What answers: an index version in memory, or none, and then every row is compared."""
+
+    opened: OpenVersion | None
+    loaded: LoadedVersion | None
+    why: str
+    """Why this one, in words"""
+    warnings: tuple[str, ...]
+    """What could not be used"""
 
 
 class IndexReader:
     """One index of one table at one snapshot. Immutable, thread-safe; made by `open_index`."""
 
-    def __init__(
-        self,
-        table: str,
-        live: LiveFiles,
-        schema: Schema,
-        definition: IndexDefinition,
-        field_id: int,
-        opened: OpenVersion | None,
-        loaded: LoadedVersion | None,
-        why: str,
-        *,
-        storage: StorageConfig,
-        stale: StalePolicy,
-        threads: int,
-    ) -> None:
-        self.table = table
-        self.definition = definition
-        self.snapshot_id = live.snapshot_id
-        self._live = live
-        self._schema = schema
-        self._field_id = field_id
-        self._opened = opened
-        self._loaded = loaded
-        self._why = why
-        self._storage = storage
+    def __init__(self, target: Target, source: Source, *, stale: StalePolicy, threads: int) -> None:
+        self.table = target.table
+        self.definition = target.definition
+        self.snapshot_id = target.live.snapshot_id
+        self._live = target.live
+        self._schema = target.schema
+        self._field_id = target.field_id
+        self._storage = target.storage
+        self._opened = source.opened
+        self._loaded = source.loaded
+        self._source = source
         self._stale = stale
         self._threads = threads
-        covered = loaded.covered if loaded else frozenset()
-        self._tail = tuple(number for number in range(len(live.files)) if number not in covered)
+        covered = source.loaded.covered if source.loaded else frozenset()
+        self._tail = tuple(number for number in range(len(self._live.files)) if number not in covered)
         self.coverage = self._decide_coverage()
 
     def _decide_coverage(self) -> Coverage:
@@ -112,7 +114,7 @@ class IndexReader:
             index_snapshot_id=version.derived_snapshot_id if version else None,
             base_snapshot_id=version.base_snapshot_id if version else None,
             profile=Profile(
-                why=self._why,
+                why=self._source.why,
                 shards=len(self._loaded.shards) if self._loaded else 0,
                 nodes_expanded=expanded,
                 distances=computed,
@@ -127,14 +129,12 @@ class IndexReader:
     ) -> tuple[Candidates, int, int]:
         if self._loaded is None:
             return Candidates.none(len(ready), k), 0, 0
-        skip = frozenset() if self.coverage is Coverage.NEAREST_VERSION_ONLY else frozenset(self._tail)
         found, expanded, computed = search(
             self._loaded,
             ready,
             k,
             search_list=search_list or self._loaded.search_list,
             threads=self._threads,
-            skip=skip,
         )
         if any(shard.lean for shard in self._loaded.shards):
             found = rerank(found, ready, self._live, self._schema, self._field_id, self._loaded.metric, self._storage)
@@ -142,109 +142,10 @@ class IndexReader:
 
     def _warnings(self) -> tuple[str, ...]:
         if self.coverage is not Coverage.NEAREST_VERSION_ONLY or not self._tail:
-            return ()
+            return self._source.warnings
         rows = sum(self._live.files[number].record_count for number in self._tail)
-        return (f"up to {rows:,} rows of snapshot {self.snapshot_id} are not in the index that answered",)
-
-
-def open_index(
-    table: Table,
-    index: str | IndexDefinition,
-    *,
-    snapshot: int | str | datetime | None = None,
-    storage: StorageConfig,
-    stale: StalePolicy = StalePolicy.COMPLETE,
-    threads: int = 2,
-) -> IndexReader:
-    """Open an index at a snapshot (id, tag, branch, time; default: the head of main).
-
-    Where the snapshot has no version, `stale` says what happens. Raises UnknownSnapshotError, DefinitionError,
-    EqualityDeletesError, IndexUnavailableError (policy `fail`).
-    """
-    at = resolve_snapshot(table, snapshot)
-    live = live_files(table, at.snapshot_id)
-    require_positional_deletes(live)
-    schema = table.schemas()[live.schema_id]
-    known = versions(table, "ann", index if isinstance(index, str) else index.name)
-    ordered = sorted(known, key=lambda item: (item.base_snapshot_id != at.snapshot_id, -item.sequence_number))
-    definition = index if isinstance(index, IndexDefinition) else _definition(table, index)
-    field_id = resolve_field(definition, schema, table_name(table))
-    candidates = readable(ordered[:_VERSIONS_LOOKED_AT], storage, replace(definition, field_id=field_id))
-    opened, why = _choose(candidates, live, stale, table_name(table), definition.name)
-    loaded = load(opened, live, storage, threads=threads) if opened else None
-    return IndexReader(
-        table_name(table),
-        live,
-        schema,
-        definition,
-        field_id,
-        opened,
-        loaded,
-        why,
-        storage=storage,
-        stale=stale,
-        threads=threads,
-    )
-
-
-def _definition(table: Table, name: str) -> IndexDefinition:
-    found = next((item for item in list_definitions(table) if item.name == name), None)
-    if found is None:
-        raise DefinitionError(f"{table_name(table)} has no index {name!r}: create it, or pass its definition")
-    return found
-
-
-def _choose(
-    candidates: list[OpenVersion], live: LiveFiles, stale: StalePolicy, table: str, index: str
-) -> tuple[OpenVersion | None, str]:
-    own = next((item for item in candidates if item.version.base_snapshot_id == live.snapshot_id), None)
-    if own is not None:
-        return own, "the snapshot has a version of its own"
-    if stale is StalePolicy.FAIL:
-        raise IndexUnavailableError(
-            f"{table}: index {index} has no version of snapshot {live.snapshot_id}; refresh it, or allow another path"
-        )
-    nearest = max(candidates, key=lambda item: shared_rows(item, live), default=None)
-    if nearest is None or not shared_rows(nearest, live):
-        return None, "no version shares a row with the snapshot"
-    if stale is StalePolicy.EXACT:
-        return None, "the snapshot has no version of its own, and the policy is to scan then"
-    base = nearest.version.base_snapshot_id
-    return nearest, f"the snapshot has no version of its own; that of {base} shares most rows with it"
-
-
-def exact_search(
-    table: Table,
-    column: str,
-    metric: Metric,
-    queries: npt.ArrayLike,
-    k: int = 10,
-    *,
-    snapshot: int | str | datetime | None = None,
-    storage: StorageConfig,
-    columns: Sequence[str] | None = None,
-) -> SearchResult:
-    """The true k nearest rows, by comparing every live row of the snapshot. Needs no index."""
-    at = resolve_snapshot(table, snapshot)
-    live = live_files(table, at.snapshot_id)
-    require_positional_deletes(live)
-    schema = table.schemas()[live.schema_id]
-    definition = IndexDefinition(name="none", column=column, metric=metric.label)
-    field_id = resolve_field(definition, schema, table_name(table))
-    reader = IndexReader(
-        table_name(table),
-        live,
-        schema,
-        definition,
-        field_id,
-        None,
-        None,
-        "an exact search was asked for",
-        storage=storage,
-        stale=StalePolicy.EXACT,
-        threads=1,
-    )
-    return reader.search(queries, k, columns=columns)
+        missing = f"up to {rows:,} rows of snapshot {self.snapshot_id} are not in the index that answered"
+        return (missing, *self._source.warnings)
 
 
 def _prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None, k: int) -> npt.NDArray[np.float32]:

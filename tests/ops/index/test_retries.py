@@ -158,7 +158,7 @@ def test_a_changed_definition_is_built_anew_and_says_why(table: Table) -> None:
     second = build(table, LocalRunner(1), replace(DEFINITION, max_degree=12))
     assert second.build_id != first.build_id
     assert second.puffin_path != first.puffin_path
-    assert second.reason == "there is no version to start from"
+    assert second.reason == "the definition has changed since the versions there are"
 
 
 def test_a_version_whose_file_is_gone_is_built_anew(table: Table, expected: bytes) -> None:

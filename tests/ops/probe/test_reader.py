@@ -1,6 +1,8 @@
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.snapshots import UnknownSnapshotError
 from ops.datafile import DataFileError
+from ops.index import IndexReport
 from ops.probe import (
     Coverage,
     IndexUnavailableError,
@@ -175,3 +178,59 @@ def test_a_lost_or_broken_index_file_leads_to_the_exact_answer(table: Table) -> 
     assert (found.coverage, recall) == (Coverage.EXACT_SCAN, 1.0)
     path.unlink()
     assert found_and_true(table)[0].coverage is Coverage.EXACT_SCAN
+
+
+def _corrupt(report: IndexReport) -> None:
+    """Flip a byte in the middle of the last shard; footer and routing stay whole."""
+    path = Path(to_path(str(report.puffin_path)))
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _remove(report: IndexReport) -> None:
+    Path(to_path(str(report.puffin_path))).unlink()
+
+
+@pytest.mark.parametrize("harm", [_corrupt, _remove])
+def test_an_index_file_that_cannot_be_read_is_said_and_the_answer_exact(
+    table: Table, harm: Callable[[IndexReport], None]
+) -> None:
+    harm(index_head(table))
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.EXACT_SCAN
+    assert found.profile.why == "no version can be read"
+    assert any(".puffin" in warning for warning in found.warnings)
+    assert recall == 1.0
+    with pytest.raises(IndexUnavailableError, match=r"\.puffin"):
+        open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.FAIL)
+
+
+def test_an_older_version_stands_in_for_one_that_cannot_be_read(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    _corrupt(index_head(table))
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.warnings
+    assert recall >= 0.95
+
+
+def test_nodes_of_files_that_are_scanned_take_no_places_in_the_beam(table: Table) -> None:
+    """A version that lacks some live rows of a file: the file is scanned, and its nodes must not crowd out others."""
+    before = table.metadata.current_snapshot_id
+    file = live_files(table, before or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 10)})
+    index_head(table)
+    found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).search(queries(3), 500, columns=["id"])
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.rows.num_rows == 1500
+
+
+def test_a_version_built_otherwise_still_answers(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, replace(DEFINITION, max_degree=8), storage=STORAGE).search(queries(2))
+    assert found.coverage is Coverage.EXACT_VERSION
+    other_metric = open_index(table, replace(DEFINITION, metric="cosine"), storage=STORAGE).search(queries(2))
+    assert other_metric.coverage is Coverage.EXACT_SCAN

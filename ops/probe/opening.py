@@ -1,0 +1,134 @@
+"""Opening an index at a snapshot: which version answers, and what that means for the answer."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy.typing as npt
+from pyiceberg.table import Table
+
+from ann_kernels.metric import Metric
+from ops.catalog.bind import versions
+from ops.catalog.live import live_files, require_positional_deletes
+from ops.catalog.snapshots import resolve_snapshot, table_name
+from ops.index.definition import DefinitionError, IndexDefinition, resolve_field
+from ops.index.upkeep import list_definitions
+from ops.index.versions import OpenVersion, open_versions, shared_rows
+from ops.model import LiveFiles, StorageConfig
+from ops.probe.errors import IndexUnavailableError
+from ops.probe.loaded import load
+from ops.probe.reader import IndexReader, Source, Target
+from ops.probe.result import SearchResult, StalePolicy
+from ops.storage import StorageError
+from puffin.errors import PuffinError
+
+_VERSIONS_LOOKED_AT = 16
+
+SnapshotName = int | str | datetime | None
+"""Snapshot id, tag, branch or time; None is the head of main"""
+
+
+def open_index(
+    table: Table,
+    index: str | IndexDefinition,
+    *,
+    snapshot: SnapshotName = None,
+    storage: StorageConfig,
+    stale: StalePolicy = StalePolicy.COMPLETE,
+    threads: int = 2,
+) -> IndexReader:
+    """Open an index at a snapshot.
+
+    Where the snapshot has no version, or one that cannot be read, `stale` says what happens. Raises
+    UnknownSnapshotError, DefinitionError, EqualityDeletesError, IndexUnavailableError (policy `fail`).
+    """
+    target = _target(table, index, snapshot, storage)
+    return IndexReader(target, _source(table, target, stale, threads), stale=stale, threads=threads)
+
+
+def exact_search(
+    table: Table,
+    column: str,
+    metric: Metric,
+    queries: npt.ArrayLike,
+    k: int = 10,
+    *,
+    snapshot: SnapshotName = None,
+    storage: StorageConfig,
+    columns: Sequence[str] | None = None,
+) -> SearchResult:
+    """The true k nearest rows, by comparing every live row of the snapshot. Needs no index."""
+    definition = IndexDefinition(name="none", column=column, metric=metric.label)
+    target = _target(table, definition, snapshot, storage)
+    source = Source(None, None, "an exact search was asked for", ())
+    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1).search(queries, k, columns=columns)
+
+
+def _target(table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig) -> Target:
+    at = resolve_snapshot(table, snapshot)
+    live = live_files(table, at.snapshot_id)
+    require_positional_deletes(live)
+    schema = table.schemas()[live.schema_id]
+    definition = index if isinstance(index, IndexDefinition) else _definition(table, index)
+    field_id = resolve_field(definition, schema, table_name(table))
+    return Target(table_name(table), live, schema, definition, field_id, storage)
+
+
+def _definition(table: Table, name: str) -> IndexDefinition:
+    found = next((item for item in list_definitions(table) if item.name == name), None)
+    if found is None:
+        raise DefinitionError(f"{table_name(table)} has no index {name!r}: create it, or pass its definition")
+    return found
+
+
+def _answers(version: OpenVersion, target: Target) -> bool:
+    """Whether its distances are those asked for. How the graph was built does not matter to a reader."""
+    made_for = version.definition
+    return made_for.field_id == target.field_id and made_for.metric_value is target.definition.metric_value
+
+
+def _source(table: Table, target: Target, stale: StalePolicy, threads: int) -> Source:
+    """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
+    here = target.live.snapshot_id
+    known = sorted(versions(table, "ann", target.definition.name), key=lambda item: -item.sequence_number)
+    own, unreadable = open_versions((item for item in known if item.base_snapshot_id == here), target.storage)
+    source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, threads)
+    if source.loaded is not None:
+        return source
+    if stale is StalePolicy.FAIL:
+        reason = f": {source.warnings[0]}" if source.warnings else ""
+        raise IndexUnavailableError(
+            f"{target.table}: index {target.definition.name} has no version of snapshot {here}{reason}; "
+            "refresh it, or allow another path"
+        )
+    if stale is StalePolicy.EXACT:
+        return replace(source, why="the snapshot has no version of its own, and the policy is to scan then")
+    others, unreadable = open_versions(
+        [item for item in known if item.base_snapshot_id != here][:_VERSIONS_LOOKED_AT], target.storage
+    )
+    shared = [(shared_rows(item, target.live), item) for item in others if _answers(item, target)]
+    nearest = [item for rows, item in sorted(shared, key=lambda pair: -pair[0]) if rows]
+    return _load_first(nearest, (*source.warnings, *unreadable), target, stale, threads)
+
+
+def _load_first(
+    usable: list[OpenVersion], warnings: tuple[str, ...], target: Target, stale: StalePolicy, threads: int
+) -> Source:
+    """The first version whose shards can be read; where none can, every row is to be compared."""
+    for opened in usable:
+        try:
+            complete = stale is not StalePolicy.NEAREST_ONLY
+            loaded = load(opened, target.live, target.storage, complete=complete, threads=threads)
+        except (PuffinError, StorageError) as error:
+            warnings = (*warnings, f"{opened.version.puffin_path} cannot be read: {error}")
+            continue
+        return Source(opened, loaded, _why(opened, target.live), warnings)
+    why = "no version can be read" if warnings else "no version shares a row with the snapshot"
+    return Source(None, None, why, warnings)
+
+
+def _why(opened: OpenVersion, live: LiveFiles) -> str:
+    base = opened.version.base_snapshot_id
+    if base == live.snapshot_id:
+        return "the snapshot has a version of its own"
+    return f"the snapshot has no readable version of its own; that of {base} shares most rows with it"
