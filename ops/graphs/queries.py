@@ -57,26 +57,23 @@ def filtered_search(
     *,
     where: str,
     snapshot_id: int,
-    columns: tuple[str, ...],
+    columns: tuple[str, ...] | None,
 ) -> pa.Table:
-    """Exact nearest rows among those that match `where` (an Iceberg row filter): query, rank, distance and `columns`.
+    """Exact nearest rows among those that match `where` (an Iceberg row filter): query, rank, distance and `columns`;
+    default all but nested ones.
 
     Only files whose statistics can match are read. Costs the matching rows, in memory.
     """
-    selected = tuple(dict.fromkeys((*columns, column)))
-    rows = table.scan(row_filter=where, selected_fields=selected, snapshot_id=snapshot_id).to_arrow()
+    scan = table.scan(row_filter=where, snapshot_id=snapshot_id)
+    if columns is None:
+        columns = tuple(field.name for field in scan.projection().fields if field.field_type.is_primitive)
+    rows = scan.select(*dict.fromkeys((*columns, column))).to_arrow()
     vectors = vectors_from_arrow(rows[column].combine_chunks(), queries.shape[1])
     ids, distances = exact_top_k(prepare(queries, metric), prepare(vectors, metric), k, metric)
     query, rank = np.nonzero(ids >= 0)
     answer = rows.select(list(columns)).take(pa.array(ids[query, rank]))
     lead = {"query": pa.array(query), "rank": pa.array(rank + 1), "distance": pa.array(distances[query, rank])}
     return pa.table({**lead, **{name: answer[name] for name in columns}})
-
-
-def vector_columns(table: Table, snapshot_schema: pa.Schema | None = None) -> tuple[str, ...]:
-    """Names of the list columns, which answers leave out unless they are asked for."""
-    schema = snapshot_schema or table.schema().as_arrow()
-    return tuple(field.name for field in schema if pa.types.is_nested(field.type))
 
 
 def held_texts(rows: pa.Table) -> list[dict[str, object]]:

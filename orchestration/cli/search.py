@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 @click.option("--where", help="Only rows that match, such as \"section = 'database'\". Exact over the matching rows.")
 @click.option("--exact", is_flag=True, help="Compare with every row; no index.")
 @click.option(
+    "--stale",
+    type=click.Choice(["complete", "exact", "nearest-only", "fail"]),
+    default="complete",
+    show_default=True,
+    help="Where the snapshot has no readable version of its own: nearest version and a scan of what it lacks; "
+    "scan every row; nearest version alone (rows may be missing, and the answer says so); or an error.",
+)
+@click.option(
     "--search-list", type=int, help="L of the beam search. More: slower, better recall. [default: the index's]"
 )
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
@@ -60,19 +68,13 @@ def command(
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
     """
     from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
-    from ops.graphs import queries  # noqa: PLC0415
 
     session = session.at(directory, settings)
     loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
     definition = _definition(session, catalog, table, index)
     snapshot_id = resolve_snapshot(loaded, snapshot).snapshot_id
     vectors = _vectors(loaded, definition.column, snapshot_id, query)
-    nested = queries.vector_columns(loaded)
-    names = [field.name for field in loaded.schema().fields if field.name not in nested]
-    columns = tuple(query["columns"].split(",")) if query["columns"] else tuple(names)
-    unknown = set(columns) - {field.name for field in loaded.schema().fields}
-    if unknown:
-        raise click.ClickException(f"{table} has no column '{min(unknown)}'")
+    columns = tuple(query["columns"].split(",")) if query["columns"] else None
     answer = _search(session, loaded, definition, vectors, k, snapshot_id, columns, query)
     told = {"table": table, "index": definition.name, "column": definition.column, "k": k, **answer}
     if as_json:
@@ -124,12 +126,12 @@ def _search(
     vectors: Any,
     k: int,
     snapshot_id: int,
-    columns: tuple[str, ...],
+    columns: tuple[str, ...] | None,
     query: dict[str, Any],
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric  # noqa: PLC0415
     from ops.graphs.queries import filtered_search, held_texts  # noqa: PLC0415
-    from ops.probe import exact_search, open_index  # noqa: PLC0415
+    from ops.probe import StalePolicy, exact_search, open_index  # noqa: PLC0415
 
     storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
     metric = Metric.parse(str(definition.metric))
@@ -156,7 +158,12 @@ def _search(
         )
     else:
         reader = open_index(
-            table, definition, snapshot=snapshot_id, storage=storage, threads=session.settings.thread_count
+            table,
+            definition,
+            snapshot=snapshot_id,
+            storage=storage,
+            stale=StalePolicy(query["stale"]),
+            threads=session.settings.thread_count,
         )
         found = reader.search(vectors, k, search_list=query["search_list"], columns=columns)
     return {
@@ -164,6 +171,8 @@ def _search(
         "coverage": str(found.coverage),
         "index_snapshot_id": _text(found.index_snapshot_id),
         "base_snapshot_id": _text(found.base_snapshot_id),
+        "why": found.profile.why,
+        "warnings": list(found.warnings),
         "results": held_texts(found.rows),
     }
 
@@ -175,6 +184,8 @@ def _text(value: int | None) -> str | None:
 def _show(session: Session, told: dict[str, Any]) -> None:
     from rich.table import Table  # noqa: PLC0415
 
+    for warning in told.get("warnings", ()):
+        session.console.print(f"[yellow]warning:[/] {warning}")
     results = told["results"]
     title = f"{told['table']} at snapshot {told['snapshot_id']}: {told['coverage']}"
     if not results:
