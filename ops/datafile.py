@@ -3,7 +3,6 @@
 Executors import this: no dagster, no pyspark.
 """
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import create_mapping_from_schema
@@ -19,6 +17,7 @@ from pyiceberg.table.name_mapping import create_mapping_from_schema
 from ops.catalog.deletes import deleted_positions
 from ops.errors import IcepuffinError
 from ops.model import LiveFile
+from ops.parquet import ParquetObject
 from ops.storage import ObjectMissingError, Storage
 
 BATCH_ROWS = 8_192
@@ -51,7 +50,7 @@ def read_live(
     """
     deleted = deleted_positions(storage, file)
     projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
-    parquet = _open(storage, file)
+    parquet = open_data_file(storage, file)
     present = _present_columns(parquet, projected, file)
     start = 0
     for batch in _batches(parquet, present, batch_rows, file):
@@ -77,7 +76,7 @@ def take_rows(
     The caller has made sure that the rows are live. Raises DataFileError for a position past the end.
     """
     projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
-    parquet = _open(storage, file)
+    parquet = open_data_file(storage, file)
     present = _present_columns(parquet, projected, file)
     counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
     ends = np.cumsum(counts, dtype=np.int64)
@@ -134,11 +133,12 @@ def _name(schema: Schema, field_id: int) -> str:
     return name
 
 
-def _open(storage: Storage, file: LiveFile) -> pq.ParquetFile:
+def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
+    """Raises DataFileError for another format, a missing or a broken file."""
     if file.file_format.upper() != "PARQUET":
         raise DataFileError(f"{file.path} is {file.file_format}; only Parquet data files are read")
     try:
-        return pq.ParquetFile(pa.PythonFile(StorageFile(storage, file.path, file.size), mode="r"), pre_buffer=True)
+        return ParquetObject(storage, file.path, file.size)
     except ObjectMissingError as error:
         raise DataFileError(f"{file.path} is missing, although the snapshot's manifests name it") from error
     except pa.ArrowInvalid as error:
@@ -153,10 +153,10 @@ class _Present:
     columns: tuple[str, ...]
 
 
-def _present_columns(parquet: pq.ParquetFile, projected: Schema, file: LiveFile) -> _Present:
+def _present_columns(parquet: ParquetObject, projected: Schema, file: LiveFile) -> _Present:
     mapping = create_mapping_from_schema(projected)  # for files without field ids: imported ones
     try:
-        whole = pyarrow_to_schema(parquet.schema_arrow, name_mapping=mapping)
+        whole = pyarrow_to_schema(parquet.schema, name_mapping=mapping)
     except ValueError as error:
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
@@ -166,22 +166,22 @@ def _present_columns(parquet: pq.ParquetFile, projected: Schema, file: LiveFile)
     return _Present(Schema(*fields), tuple(field.name for field in fields))
 
 
-def _batches(parquet: pq.ParquetFile, present: _Present, batch_rows: int, file: LiveFile) -> Iterator[pa.RecordBatch]:
+def _batches(parquet: ParquetObject, present: _Present, batch_rows: int, file: LiveFile) -> Iterator[pa.RecordBatch]:
     if not present.columns:
         for group in range(parquet.metadata.num_row_groups):
             yield _nothing(parquet.metadata.row_group(group).num_rows)
         return
     try:
-        yield from parquet.iter_batches(batch_size=batch_rows, columns=list(present.columns))
+        yield from parquet.batches(present.columns, batch_rows=batch_rows)
     except pa.ArrowInvalid as error:
         raise DataFileError(f"{file.path} is damaged: {error}") from error
 
 
-def _read_groups(parquet: pq.ParquetFile, groups: list[int], present: _Present, file: LiveFile) -> pa.Table:
+def _read_groups(parquet: ParquetObject, groups: list[int], present: _Present, file: LiveFile) -> pa.Table:
     if not present.columns:
         return pa.Table.from_batches([_nothing(sum(parquet.metadata.row_group(group).num_rows for group in groups))])
     try:
-        return parquet.read_row_groups(groups, columns=list(present.columns))
+        return parquet.read(present.columns, groups)
     except pa.ArrowInvalid as error:
         raise DataFileError(f"{file.path} is damaged: {error}") from error
 
@@ -215,34 +215,3 @@ def _conform(batch: pa.RecordBatch, present: _Present, projected: Schema, file: 
         return _to_requested_schema(projected, present.schema, batch).cast(out)
     except (ValueError, TypeError, pa.ArrowInvalid) as error:
         raise DataFileError(f"{file.path} cannot be read as the snapshot's schema says: {error}") from error
-
-
-class StorageFile(io.RawIOBase):
-    """A stored object as a seekable file; reads go to the store as ranges, nothing is read ahead."""
-
-    def __init__(self, storage: Storage, path: str, size: int) -> None:
-        super().__init__()
-        self._storage = storage
-        self._path = path
-        self._size = size
-        self._position = 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        length = self._size - self._position if size is None or size < 0 else min(size, self._size - self._position)
-        data = self._storage.read_range(self._path, self._position, length) if length > 0 else b""
-        self._position += len(data)
-        return data

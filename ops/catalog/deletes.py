@@ -1,7 +1,6 @@
 """Which rows of a data file are deleted: position delete files and deletion vectors, read into row positions."""
 
 import hashlib
-import io
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +46,7 @@ def _positions(storage: Storage, delete: DeleteFile, data_path: str) -> npt.NDAr
         return deletion_vector.decode(storage.read_range(delete.path, delete.content_offset, delete.content_length))
     raw = storage.read_range(delete.path, 0, storage.size(delete.path))
     try:
-        table = pq.read_table(io.BytesIO(raw), columns=["file_path", "pos"])
+        table = pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"])
     except (pa.ArrowInvalid, KeyError) as error:
         raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
     mine = pc.is_in(table["file_path"], pa.array({data_path, normalize(data_path)}, pa.string()))

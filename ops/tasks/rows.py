@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.datafile import StorageFile
+from ops.parquet import StorageFile
 from ops.storage import Storage
 
 _COMPARED_AT_ONCE = 4096

@@ -5,14 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
 from ann_kernels.theta import Hashes, ThetaAccumulator, union
-from ops.datafile import DataFileError, StorageFile, read_live
+from ops.datafile import DataFileError, open_data_file, read_live
 from ops.model import LiveFile, StorageConfig
-from ops.storage import ObjectMissingError, Storage, normalize, open_storage
-from ops.storage.local import to_path
+from ops.parquet import ParquetObject
+from ops.storage import Storage, open_storage
 from ops.tasks.theta_columns import update_from_arrow
 from puffin.blobs.theta import ThetaSketch, encode
 
@@ -97,12 +96,12 @@ def _sketch(task: SketchTask, share: FileShare) -> list[Sketch]:
 def _batches(share: FileShare, schema: Schema, storage: Storage) -> Iterator[Mapping[int, pa.Array]]:
     """Columns by field id, of some rows at a time."""
     if not share.file.deletes:
-        parquet = _open(share.file, storage)
+        parquet = open_data_file(storage, share.file)
         names = _column_names(parquet, share, schema)
         if names is not None:
             groups = list(range(parquet.metadata.num_row_groups))[share.part :: share.parts]
             try:
-                for batch in parquet.iter_batches(BATCH_ROWS, groups, list(names.values()), use_threads=False):
+                for batch in parquet.batches(list(names.values()), batch_rows=BATCH_ROWS, groups=groups):
                     yield {field_id: batch.column(name) for field_id, name in names.items()}
             except pa.ArrowInvalid as error:
                 raise DataFileError(f"{share.file.path} is damaged: {error}") from error
@@ -114,28 +113,15 @@ def _batches(share: FileShare, schema: Schema, storage: Storage) -> Iterator[Map
             yield {field_id: live.columns.column(name) for field_id, name in names.items()}
 
 
-def _open(file: LiveFile, storage: Storage) -> pq.ParquetFile:
-    if file.file_format.upper() != "PARQUET":
-        raise DataFileError(f"{file.path} is {file.file_format}; only Parquet data files are read")
-    try:
-        if normalize(file.path).startswith("file:"):
-            return pq.ParquetFile(to_path(file.path), memory_map=True)
-        return pq.ParquetFile(pa.PythonFile(StorageFile(storage, file.path, file.size), mode="r"), pre_buffer=True)
-    except (ObjectMissingError, FileNotFoundError) as error:
-        raise DataFileError(f"{file.path} is missing, although the snapshot's manifests name it") from error
-    except pa.ArrowInvalid as error:
-        raise DataFileError(f"{file.path} is no readable Parquet file: {error}") from error
-
-
-def _column_names(parquet: pq.ParquetFile, share: FileShare, schema: Schema) -> dict[int, str] | None:
+def _column_names(parquet: ParquetObject, share: FileShare, schema: Schema) -> dict[int, str] | None:
     """The file's own names of the share's columns; those that it lacks are null in every row and left out.
 
     Without any field ids (imported files) columns go by the schema's names, as in the general reader. None where a
     column that the file lacks has a default: the general reader knows those.
     """
-    found = {int(f.metadata[_FIELD_ID]): f.name for f in parquet.schema_arrow if _FIELD_ID in (f.metadata or {})}
+    found = {int(f.metadata[_FIELD_ID]): f.name for f in parquet.schema if _FIELD_ID in (f.metadata or {})}
     if not found:
-        names = set(parquet.schema_arrow.names)
+        names = set(parquet.schema.names)
         found = {field.field_id: field.name for field in schema.fields if field.name in names}
     wanted = [field_id for field_id, _ in share.columns]
     if any(i not in found and schema.find_field(i).initial_default is not None for i in wanted):

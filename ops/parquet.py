@@ -1,0 +1,115 @@
+"""Opening Parquet objects of a store.
+
+Remote objects reach Arrow as Python files. Arrow must never call those from threads of its own: such a thread may
+still let go of the file while the interpreter shuts down, and that aborts the process. So reads of remote objects
+happen on the caller's thread, and column chunks are fetched ahead, in one request for what lies close together.
+
+Executors import this: no dagster, no pyspark.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ops.storage import Storage, normalize
+from ops.storage.local import to_path
+
+_GAP = 1 << 20
+"""Bytes between two chunks that are cheaper to read than another request"""
+
+
+class ParquetObject:
+    """One Parquet object: metadata, and columns of row groups. Raises ObjectMissingError, pa.ArrowInvalid."""
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        self._remote = None if normalize(path).startswith("file:") else StorageFile(storage, path, size)
+        try:
+            source = pa.OSFile(str(to_path(path))) if self._remote is None else pa.PythonFile(self._remote, mode="r")
+        except FileNotFoundError:
+            storage.size(path)  # raises the store's own error
+            raise
+        self._file = pq.ParquetFile(source)
+        self.metadata: pq.FileMetaData = self._file.metadata
+        self.schema: pa.Schema = self._file.schema_arrow
+
+    def batches(
+        self, columns: Sequence[str], *, batch_rows: int, groups: Iterable[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in order, of all or some row groups; one row group's chunks are held at a time."""
+        for group in range(self.metadata.num_row_groups) if groups is None else groups:
+            self._fetch([group], columns)
+            yield from self._file.iter_batches(batch_rows, [group], list(columns), use_threads=self._remote is None)
+
+    def read(self, columns: Sequence[str], groups: Sequence[int]) -> pa.Table:
+        """Some row groups, whole."""
+        self._fetch(groups, columns)
+        return self._file.read_row_groups(list(groups), list(columns), use_threads=self._remote is None)
+
+    def _fetch(self, groups: Iterable[int], columns: Sequence[str]) -> None:
+        if self._remote is not None:
+            self._remote.fetch(_chunk_ranges(self.metadata, groups, frozenset(columns)))
+
+
+def _chunk_ranges(metadata: pq.FileMetaData, groups: Iterable[int], columns: frozenset[str]) -> list[tuple[int, int]]:
+    """(offset, length) of what holds the columns' chunks."""
+    spans = []
+    for group in groups:
+        row_group = metadata.row_group(group)
+        for number in range(row_group.num_columns):
+            chunk = row_group.column(number)
+            if chunk.path_in_schema.split(".")[0] in columns:
+                start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
+                spans.append((start, start + chunk.total_compressed_size))
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start - merged[-1][1] <= _GAP:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return [(start, end - start) for start, end in merged]
+
+
+class StorageFile(io.RawIOBase):
+    """A stored object as a seekable file; reads are served from what was fetched, else they go to the store."""
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        super().__init__()
+        self._storage = storage
+        self._path = path
+        self._size = size
+        self._position = 0
+        self._fetched: list[tuple[int, memoryview]] = []
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Hold these (offset, length), in place of what was held before."""
+        data = self._storage.read_ranges(self._path, ranges)
+        self._fetched = [(start, memoryview(piece)) for (start, _), piece in zip(ranges, data, strict=True)]
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        length = left if size is None or size < 0 else min(size, left)
+        data = self._read(self._position, length) if length else b""
+        self._position += len(data)
+        return data
+
+    def _read(self, offset: int, length: int) -> bytes:
+        for start, piece in self._fetched:
+            if start <= offset and offset + length <= start + len(piece):
+                return bytes(piece[offset - start : offset - start + length])
+        return self._storage.read_range(self._path, offset, length)

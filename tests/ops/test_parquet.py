@@ -1,0 +1,82 @@
+"""Remote objects through `ParquetObject`: the same rows, few requests, no call from a thread of Arrow's."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ops.parquet import ParquetObject
+from ops.storage import ObjectMissingError
+from ops.storage.local import LocalStorage
+
+ROWS = 5000
+
+
+class CountingStorage(LocalStorage):
+    """A local store under an s3 name: counts requests and remembers who asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, int]] = []
+        self.threads: set[int] = set()
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.requests += ranges
+        self.threads.add(threading.get_ident())
+        return super().read_ranges(path.removeprefix("s3:/"), ranges)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    noise = pa.array([rng.bytes(400) for _ in range(ROWS)])
+    lists = pa.array(list(rng.standard_normal((ROWS, 4)).astype(np.float32)), pa.list_(pa.float32()))
+    table = pa.table({"id": range(ROWS), "noise": noise, "vector": lists, "tail": range(ROWS)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
+    return tmp_path / "a.parquet"
+
+
+def opened(path: Path) -> tuple[ParquetObject, CountingStorage]:
+    storage = CountingStorage()
+    return ParquetObject(storage, f"s3:/{path}", path.stat().st_size), storage
+
+
+def test_remote_and_local_give_the_same_rows(written: Path) -> None:
+    remote, _ = opened(written)
+    local = ParquetObject(LocalStorage(), str(written), written.stat().st_size)
+    columns = ["id", "vector"]
+    expected = pq.read_table(written, columns=columns)
+    assert remote.read(columns, range(5)).equals(expected)
+    assert local.read(columns, range(5)).equals(expected)
+    assert pa.Table.from_batches(remote.batches(columns, batch_rows=300)).equals(expected)
+    assert pa.Table.from_batches(local.batches(columns, batch_rows=300)).equals(expected)
+
+
+def test_only_the_asked_columns_of_the_asked_row_groups_are_fetched(written: Path) -> None:
+    remote, storage = opened(written)
+    storage.requests.clear()
+    remote.read(["id"], [3])
+    assert len(storage.requests) == 1
+    assert storage.requests[0][1] < 20_000
+
+
+def test_chunks_close_together_are_one_request(written: Path) -> None:
+    remote, storage = opened(written)
+    storage.requests.clear()
+    remote.read(["id", "vector", "tail"], [1, 2])
+    assert len(storage.requests) == 1
+
+
+def test_arrow_asks_from_the_callers_thread_only(written: Path) -> None:
+    remote, storage = opened(written)
+    remote.read(["id", "noise", "vector", "tail"], range(5))
+    list(remote.batches(["id", "noise", "vector", "tail"], batch_rows=100))
+    assert storage.threads == {threading.get_ident()}
+
+
+def test_a_missing_object_is_the_stores_own_error(tmp_path: Path) -> None:
+    with pytest.raises(ObjectMissingError):
+        ParquetObject(LocalStorage(), str(tmp_path / "none.parquet"), 10)
