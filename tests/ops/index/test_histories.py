@@ -1,0 +1,273 @@
+"""Random histories of a table: after every step each answer is compared with brute force over PyIceberg's own scan.
+
+A few histories by default; ICEPUFFIN_HISTORIES=200 runs as many. One history in the state machine is one example, its
+steps are the rules below; `pytest -o log_cli=true -o log_cli_level=INFO` shows the counts.
+"""
+
+import logging
+import os
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pyiceberg.expressions import In
+from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, StringType
+
+from ops.catalog.connect import open_catalog
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.snapshots import data_snapshots
+from ops.index import IndexDefinition, materialize_index
+from ops.index.report import Action
+from ops.probe import Coverage, SearchResult, open_index
+from ops.spark.runner import LocalRunner
+from tests.conftest import STORAGE, make_rows, queries
+
+DEFAULT_HISTORIES = 12
+HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
+DIMS = 8
+K = 10
+DEFINITION = IndexDefinition(
+    name="e", column="embedding", metric="l2", max_degree=12, search_list=48, shards=2, target_recall=0.5
+)
+_log = logging.getLogger(__name__)
+COUNTS: Counter[str] = Counter()
+MISSES: list[float] = []
+
+
+class TableHistory(RuleBasedStateMachine):
+    """What writers, readers and maintenance may do to a table, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.next_id = 0
+        self.table: Table = None  # type: ignore[assignment]  # made by the first rule
+        self.extra_column = False
+        self.wide = False
+        self.followed = False
+        """Whether every step is followed by a refresh, as a sensor does it"""
+
+    def teardown(self) -> None:
+        COUNTS["histories"] += 1
+        self._folder.cleanup()
+
+    @initialize(version=st.sampled_from(["1", "2", "2"]), followed=st.booleans())
+    def create(self, version: str, followed: bool) -> None:
+        self.followed = followed
+        folder = Path(self._folder.name)
+        catalog = open_catalog(
+            "h", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+        )
+        catalog.create_namespace("db")
+        self.table = catalog.create_table("db.t", make_rows(0, 1).schema, properties={"format-version": version})
+        self.append(80)
+
+    # ------------------------------------------------------------------------------------------- what writers do
+
+    @rule(count=st.integers(1, 60))
+    def append(self, count: int) -> None:
+        self.table.append(self._rows(count))
+        COUNTS["append"] += 1
+
+    @rule(section=st.integers(0, 4), count=st.integers(1, 20))
+    def overwrite_a_part(self, section: int, count: int) -> None:
+        self.table.overwrite(self._rows(count), overwrite_filter=f"section = 'section {section}'")
+        COUNTS["overwrite a part"] += 1
+
+    @rule()
+    def compact(self) -> None:
+        rows = self.table.scan().to_arrow()
+        if len(rows):
+            self.table.overwrite(rows.cast(self.table.schema().as_arrow()))
+            COUNTS["compact"] += 1
+
+    @rule(share=st.floats(0.02, 0.5), seed=st.integers(0, 99))
+    def delete_copy_on_write(self, share: float, seed: int) -> None:
+        doomed = self._choose(share, seed)
+        if len(doomed):
+            self.table.delete(In("id", doomed.tolist()))  # type: ignore[arg-type, misc]
+            COUNTS["copy-on-write delete"] += 1
+
+    @precondition(lambda self: self.table.metadata.format_version == 2)
+    @rule(share=st.floats(0.02, 0.6), seed=st.integers(0, 99))
+    def delete_merge_on_read(self, share: float, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        head = self.table.metadata.current_snapshot_id
+        files = live_files(self.table, head).files if head else ()
+        if files:
+            file = files[int(rng.integers(len(files)))]
+            count = max(1, int(share * file.record_count))
+            append_position_deletes(self.table, {file.path: np.sort(rng.permutation(file.record_count)[:count])})
+            COUNTS["position deletes"] += 1
+
+    @rule(back=st.integers(1, 4))
+    def roll_back(self, back: int) -> None:
+        lineage = data_snapshots(self.table)
+        if len(lineage) > back:
+            self.table.manage_snapshots().rollback_to_snapshot(lineage[-1 - back].snapshot_id).commit()
+            COUNTS["roll back"] += 1
+
+    @rule()
+    def rename_the_vector_column(self) -> None:
+        old = self._vector_column()
+        with self.table.update_schema() as update:
+            update.rename_column(old, "vector" if old == "embedding" else "embedding")
+        COUNTS["rename"] += 1
+
+    @rule()
+    def add_or_drop_a_column(self) -> None:
+        with self.table.update_schema() as update:
+            if self.extra_column:
+                update.delete_column("extra")
+            else:
+                update.add_column("extra", StringType())
+        self.extra_column = not self.extra_column
+        COUNTS["add or drop a column"] += 1
+
+    @precondition(lambda self: not self.wide)
+    @rule()
+    def widen_the_vectors(self) -> None:
+        with self.table.update_schema() as update:
+            update.update_column(f"{self._vector_column()}.element", DoubleType())
+        self.wide = True
+        COUNTS["widen float to double"] += 1
+
+    @precondition(lambda self: self.table.metadata.format_version == 1)
+    @rule()
+    def upgrade_the_format(self) -> None:
+        with self.table.transaction() as transaction:
+            transaction.upgrade_table_version(2)
+        COUNTS["upgrade the format"] += 1
+
+    @rule(pick=st.integers(0, 50))
+    def expire_an_old_snapshot(self, pick: int) -> None:
+        kept = {ref.snapshot_id for ref in self.table.metadata.refs.values()}
+        old = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept]
+        if old:
+            self.table.maintenance.expire_snapshots().by_id(old[pick % len(old)]).commit()
+            COUNTS["expire"] += 1
+
+    @rule(count=st.integers(1, 30))
+    def write_to_a_branch(self, count: int) -> None:
+        if "audit" not in self.table.metadata.refs:
+            head = self.table.metadata.current_snapshot_id
+            if head is None:
+                return
+            self.table.manage_snapshots().create_branch(head, "audit").commit()
+        self.table.append(self._rows(count), branch="audit")
+        self._check(self.table.metadata.refs["audit"].snapshot_id)
+        COUNTS["write to a branch"] += 1
+
+    # ---------------------------------------------------------------------------------------------- what we do
+
+    @rule()
+    def switch_the_sensor(self) -> None:
+        self.followed = not self.followed
+
+    @rule()
+    def index_the_head(self) -> None:
+        self._index(self.table.metadata.current_snapshot_id)
+
+    @rule(pick=st.integers(0, 50))
+    def index_any_snapshot(self, pick: int) -> None:
+        snapshots = data_snapshots(self.table)
+        if snapshots:
+            self._index(snapshots[pick % len(snapshots)].snapshot_id)
+
+    @rule(pick=st.integers(0, 50))
+    def search_an_old_snapshot(self, pick: int) -> None:
+        snapshots = data_snapshots(self.table)
+        if snapshots:
+            self._check(snapshots[pick % len(snapshots)].snapshot_id)
+
+    @invariant()
+    def the_head_is_answered_right(self) -> None:
+        if self.table is not None and self.table.metadata.current_snapshot_id is not None:
+            COUNTS["steps"] += 1
+            if self.followed:
+                self._index(self.table.metadata.current_snapshot_id)
+            else:
+                self._check(self.table.metadata.current_snapshot_id)
+
+    # ------------------------------------------------------------------------------------------------- parts
+
+    def _rows(self, count: int) -> pa.Table:
+        rows = make_rows(self.next_id, self.next_id + count, dims=DIMS)
+        self.next_id += count
+        names = ["id", "name", "section", self._vector_column()]
+        rows = rows.rename_columns(names)
+        if self.extra_column:
+            rows = rows.append_column("extra", pa.array([f"extra {count}"] * count))
+        return rows.cast(self.table.schema().as_arrow())
+
+    def _vector_column(self) -> str:
+        return "vector" if "vector" in self.table.schema().column_names else "embedding"
+
+    def _choose(self, share: float, seed: int) -> npt.NDArray[np.int64]:
+        ids = np.sort(np.asarray(self.table.scan(selected_fields=("id",)).to_arrow()["id"]))
+        return np.sort(np.random.default_rng(seed).permutation(ids)[: int(share * len(ids))])
+
+    def _index(self, snapshot_id: int | None) -> None:
+        assert snapshot_id is not None
+        definition = replace(DEFINITION, field_id=4)
+        report = materialize_index(self.table, definition, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+        COUNTS[f"index: {report.action}"] += 1
+        COUNTS["rows inserted"] += report.inserted
+        COUNTS["rows remapped"] += report.remapped
+        COUNTS["shards rebuilt"] += report.shards_rebuilt
+        found = self._check(snapshot_id)
+        if report.action is not Action.EMPTY:
+            assert found.coverage is Coverage.EXACT_VERSION
+
+    def _check(self, snapshot_id: int) -> SearchResult:
+        """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""
+        scanned = self.table.scan(snapshot_id=snapshot_id).to_arrow()
+        ids = np.asarray(scanned["id"], np.int64)
+        vectors = np.array(scanned[scanned.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
+        asked = queries(4, DIMS)
+        definition = replace(DEFINITION, field_id=4)
+        found = open_index(self.table, definition, snapshot=snapshot_id, storage=STORAGE).search(
+            asked, K, columns=["id"]
+        )
+        assert not found.warnings
+        distances = np.linalg.norm(vectors[None].astype(np.float64) - asked[:, None], axis=2)
+        for query in range(len(asked)):
+            mine = found.rows.filter(pa.array(np.asarray(found.rows["query"]) == query))
+            got, told = np.asarray(mine["id"], np.int64), np.asarray(mine["distance"])
+            assert len(got) == len(set(got.tolist())) == min(K, len(ids))
+            truth = dict(zip(ids.tolist(), distances[query].tolist(), strict=True))
+            np.testing.assert_allclose(told, [truth[row] for row in got.tolist()], rtol=1e-4, atol=1e-5)
+            if len(ids):
+                limit = np.sort(distances[query])[: min(K, len(ids))].max()
+                MISSES.append(float((told > limit * (1 + 1e-4)).mean()))
+        return found
+
+
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
+def test_random_histories_give_no_wrong_answer(caplog: pytest.LogCaptureFixture) -> None:
+    COUNTS.clear()
+    MISSES.clear()
+    case = TableHistory.TestCase()
+    case.settings = settings(
+        max_examples=HISTORIES,
+        stateful_step_count=20,
+        deadline=None,
+        derandomize=HISTORIES == DEFAULT_HISTORIES,
+        phases=(Phase.generate, Phase.shrink) if HISTORIES == DEFAULT_HISTORIES else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    case.runTest()
+    caplog.set_level(logging.INFO, __name__)
+    _log.info("%s; %.5f of the true rows missed", dict(COUNTS), np.mean(MISSES))
+    assert COUNTS["steps"] > HISTORIES
+    assert np.mean(MISSES) < 0.01
