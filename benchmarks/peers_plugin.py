@@ -1,0 +1,65 @@
+"""icepuffin's kernels as a system of a peer benchmark: `peers.py --plugin benchmarks/peers_plugin.py --systems icepuffin`.
+
+The class has the methods that such a plugin needs; what they call is what the product calls. It is imported by the
+benchmark's own Python as well, which need not have icepuffin: so nothing of ours is imported at the top.
+"""
+
+from typing import Any
+
+
+class Icepuffin:
+    """One graph over all rows, as one shard of an index holds it."""
+
+    packages = ("icepuffin", "numpy", "numba")
+    param = "L"
+    can_insert = True
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        from ann_kernels import search, vamana  # noqa: PLC0415
+        from ann_kernels.metric import Metric  # noqa: PLC0415
+
+        self.vamana = vamana
+        self.searcher_class = search.Searcher
+        self.metric = Metric.parse(spec["metric"])
+        self.params = vamana.VamanaParams(spec["R"], spec["L"], spec["alpha"])
+        self.threads = spec["threads"]
+
+    def build(self, base: Any) -> None:
+        """Timed as the build: rows in memory -> graph."""
+        self.vectors = base
+        self.graph = self.vamana.build(base, self.metric, self.params, threads=self.threads)
+
+    def after_build(self) -> None:
+        """What a reader does when it has decoded a shard."""
+        self.searcher = self.searcher_class(self.graph, self.vectors, self.metric)
+
+    def sweep(self, values: list[int]) -> list[int]:
+        """The search lists to time."""
+        return sorted(set(values))
+
+    def set(self, value: int, threads: int) -> None:
+        """The search list and threads of the searches to come."""
+        self.search_list, self.threads = value, threads
+
+    def search(self, queries: Any, k: int) -> Any:
+        """int64[Q, k] row numbers."""
+        return self.searcher.search(queries, k, search_list=self.search_list, threads=self.threads)[0]
+
+    def search_one(self, query: Any, k: int) -> Any:
+        """The same for one query, on the calling thread."""
+        return self.searcher.search(query[None], k, search_list=self.search_list, threads=1)[0]
+
+    def start_insert(self, base: Any) -> None:
+        """The graph that is inserted into."""
+        self.build(base)
+
+    def insert(self, rows: Any, first_id: int) -> None:
+        """A refresh inserts all new rows of a shard in one call."""
+        import numpy as np  # noqa: PLC0415
+
+        self.vectors = np.concatenate([self.vectors[:first_id], rows])
+        self.graph = self.vamana.insert(self.graph, self.vectors, self.metric, self.params, threads=self.threads)
+        self.after_build()
+
+
+ADAPTERS = {"icepuffin": Icepuffin}
