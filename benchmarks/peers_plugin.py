@@ -1,4 +1,4 @@
-"""icepuffin's kernels as a system of a peer benchmark: `peers.py --plugin benchmarks/peers_plugin.py --systems icepuffin`.
+"""icepuffin's kernels as a system of a peer benchmark: `peers.py --plugin benchmarks/peers_plugin.py`.
 
 The class has the methods that such a plugin needs; what they call is what the product calls. It is imported by the
 benchmark's own Python as well, which need not have icepuffin: so nothing of ours is imported at the top.

@@ -1,4 +1,4 @@
-"""Decides what is due for a snapshot. Reads metadata and routing blobs, no vectors."""
+"""Decides what is due for a snapshot. Reads metadata and routing blobs; vectors only where most files are new."""
 
 import hashlib
 import json
@@ -13,8 +13,9 @@ from pyiceberg.table import Table
 from ops.catalog.bind import DerivedVersion, tag_target, versions
 from ops.catalog.deletes import deleted_positions, fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, ref_snapshot_id, table_name
+from ops.catalog.snapshots import UnknownSnapshotError, ref_snapshot_id, table_name
 from ops.index.definition import IndexDefinition, resolve_field
+from ops.index.recognize import known_share
 from ops.index.report import Action
 from ops.index.versions import OpenVersion, covered_paths, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
@@ -58,7 +59,6 @@ def plan_version(
     equality deletes.
     """
     table.refresh()
-    snapshot = find_snapshot(table, snapshot_id)
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
     schema = table.schemas()[live.schema_id]
@@ -86,10 +86,10 @@ def plan_version(
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
-    base = max(candidates, key=lambda item: shared_rows(item, live), default=None)
+    # of equals the newest: after a rewrite no version shares a file, and the last one is most alike
+    base = max(candidates, key=lambda item: (shared_rows(item, live), item.version.sequence_number), default=None)
     if base is not None:
-        operation = snapshot.summary.operation.value if snapshot.summary else ""
-        plan = _refresh_or_build(table, plan, base, operation, storage)
+        plan = _refresh_or_build(table, plan, base, storage)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
     elif opened:
@@ -114,12 +114,13 @@ def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
     )
 
 
-def _refresh_or_build(
-    table: Table, plan: VersionPlan, base: OpenVersion, operation: str, storage: StorageConfig
-) -> VersionPlan:
+def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
     share = shared_rows(base, plan.live) / plan.live.record_count
-    # rewritten files share no path with the old ones; their rows are recognised by content
-    if share < _SHARED_ENOUGH and operation != "replace":
+    how = "files"
+    if share < _SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
+        share += (1 - share) * known_share(base, plan.live, plan.schema, plan.field_id, storage)
+        how = "vectors, by a sample,"
+    if share < _SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
     covered = covered_paths(base)
     relative = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
@@ -134,7 +135,7 @@ def _refresh_or_build(
     return replace(
         plan,
         action=Action.REFRESHED,
-        reason=f"shares {share:.0%} of the rows with the version of snapshot {base.version.base_snapshot_id}",
+        reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.version.base_snapshot_id}",
         base=base,
         added=tuple(sorted([*added, *revived], key=lambda file: file.path)),
         live_positions_change=bool(changed or removed),

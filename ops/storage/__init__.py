@@ -4,13 +4,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ops.model import StorageConfig
-from ops.storage.base import ObjectExistsError, ObjectMissingError, Storage, StorageError
+from ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
 from ops.storage.local import LocalStorage
 from ops.storage.locations import normalize, relative_to, resolve
 
 __all__ = [
     "ObjectExistsError",
     "ObjectMissingError",
+    "PartSource",
     "Storage",
     "StorageConfig",
     "StorageError",

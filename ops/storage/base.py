@@ -85,3 +85,19 @@ class ObjectSource:
 
     def read_range(self, offset: int, length: int) -> bytes:
         return self._storage.read_range(self._path, offset, length)
+
+
+class PartSource:
+    """Part of one object, such as a blob inside a Puffin file, as a source of its own."""
+
+    def __init__(self, storage: Storage, part: ObjectRange) -> None:
+        self._storage = storage
+        self.part = part
+
+    def size(self) -> int:
+        return self.part.length
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """As `Storage.read_range`, cut at the end of the part."""
+        length = max(0, min(length, self.part.length - offset))
+        return self._storage.read_range(self.part.path, self.part.offset + offset, length)

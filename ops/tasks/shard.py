@@ -16,7 +16,7 @@ from ann_kernels.vamana import Graph, VamanaParams
 from ops.catalog.deletes import deleted_positions
 from ops.datafile import take_rows, vectors_from_arrow
 from ops.model import LiveFile, ObjectRange, StorageConfig
-from ops.storage import Storage, open_storage
+from ops.storage import PartSource, Storage, open_storage
 from ops.tasks import markers
 from ops.tasks.gate import measure_recall
 from ops.tasks.rows import Rows, match, read_staged, same_vectors
@@ -89,7 +89,7 @@ def _make(task: ShardTask, storage: Storage) -> ShardResult:
     incoming = read_staged(storage, task.blocks, task.dims)
     if task.base is None:
         return _build(task, storage, incoming, "built", incoming.count, 0)
-    source = _BlobRange(storage, task.base)
+    source = PartSource(storage, task.base)
     live = _live_nodes(task, ShardReader(source))
     dead = np.flatnonzero(~live)
     if not incoming.count and len(dead) <= task.rebuild_ratio * len(live):
@@ -152,15 +152,15 @@ def _remap(base: Shard, live: npt.NDArray[np.bool_], incoming: Rows) -> tuple[Sh
     return moved, now_live, incoming.take(rest), len(nodes)
 
 
-def _mask(task: ShardTask, source: "_BlobRange", dead: npt.NDArray[np.intp]) -> ShardResult:
+def _mask(task: ShardTask, source: PartSource, dead: npt.NDArray[np.intp]) -> ShardResult:
     """The graph is untouched: keep the base's bytes, only the tombstones are new."""
     header = ShardReader(source).header
     return ShardResult(
         number=task.number,
         how="masked",
-        path=source.range.path,
-        offset=source.range.offset,
-        length=source.range.length,
+        path=source.part.path,
+        offset=source.part.offset,
+        length=source.part.length,
         sha256=b"",
         count=header.count,
         medoid=header.medoid,
@@ -275,18 +275,3 @@ def _write(
         inserted=inserted,
         remapped=remapped,
     )
-
-
-class _BlobRange:
-    """A blob inside a Puffin file, as a source of its own."""
-
-    def __init__(self, storage: Storage, where: ObjectRange) -> None:
-        self._storage = storage
-        self.range = where
-
-    def size(self) -> int:
-        return self.range.length
-
-    def read_range(self, offset: int, length: int) -> bytes:
-        length = max(0, min(length, self.range.length - offset))
-        return self._storage.read_range(self.range.path, self.range.offset + offset, length)

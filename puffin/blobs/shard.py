@@ -204,7 +204,7 @@ class ShardReader:
             degrees=degrees,
             file_slots=slots,
             row_positions=rows,
-            content_hashes=self._array(Section.CONTENT_HASHES, "<u8", (head.count,)),
+            content_hashes=self.read_content_hashes(),
             vectors=self._vectors(),
             pq_codebook=codebook,
             pq_codes=codes,
@@ -232,6 +232,10 @@ class ShardReader:
         if len(slots) and (slots.min() < 0 or slots.max() >= 2**32 or rows.min() < 0):
             raise BadBlobError("shard blob: a file slot or a row position is out of range")
         return slots.astype(np.uint32), rows
+
+    def read_content_hashes(self) -> npt.NDArray[np.uint64]:
+        """u64[N] of the nodes."""
+        return self._array(Section.CONTENT_HASHES, "<u8", (self.header.count,))
 
     def _pq(self) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.uint8] | None]:
         head = self.header

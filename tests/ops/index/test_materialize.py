@@ -149,15 +149,26 @@ def _ids(table: Table, path: str) -> np.ndarray:
     return np.asarray(pq.read_table(path.removeprefix("file://"), columns=["id"])["id"])
 
 
-def test_compaction_moves_rows_without_graph_work(table: Table) -> None:
+def test_a_table_written_anew_with_its_old_rows_costs_no_graph_work(table: Table) -> None:
     index_head(table)
-    rows = table.scan().to_arrow()
-    table.refresh()
+    rows = table.refresh().scan().to_arrow()
     table.overwrite(rows)
     report = index_head(table)
-    _, recall = found_and_true(table)
+    assert report.action is Action.REFRESHED
+    assert (report.inserted, report.remapped, report.tombstones) == (0, 900, 0)
+    assert {shard.how for shard in report.shard_reports} == {"remapped"}
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95
-    assert report.rows == 900
+
+
+def test_a_table_written_anew_with_other_rows_is_built_anew(table: Table) -> None:
+    index_head(table)
+    table.refresh().overwrite(make_rows(5000, 5600))
+    report = index_head(table)
+    assert report.action is Action.BUILT
+    assert "0%" in report.reason
+    assert found_and_true(table)[1] >= 0.95
 
 
 def test_a_rollback_moves_only_the_tag(table: Table) -> None:
