@@ -5,36 +5,31 @@ statistics entry. The file is reachable from metadata, `main` and its statistics
 """
 
 import contextlib
-import logging
-import random
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV3
+from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
-    AssertTableUUID,
     RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
     SetStatisticsUpdate,
-    TableRequirement,
     TableUpdate,
 )
-from sqlalchemy.exc import OperationalError
 
+from ops.catalog.commit import Outcome, attempt_commit, refresh
+from ops.catalog.connect import CatalogUnavailableError
 from ops.catalog.manifest_lists import new_snapshot_id, write_own_manifest_list
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
 from ops.errors import IcepuffinError
 
-_log = logging.getLogger(__name__)
 _ATTEMPTS = 12
 _TOTALS = (
     "total-records",
@@ -52,7 +47,17 @@ class BindingError(IcepuffinError):
 
 
 class LostRaceError(BindingError):
-    """Raised when somebody else moved the tag first: look at what they published, then decide again."""
+    """Raised when somebody else moved the tag first: look at what they published, then decide again.
+
+    No snapshot refers to the file that was to be bound, and none can come to: it may be deleted.
+    """
+
+
+class UnknownOutcomeError(BindingError):
+    """Raised when the catalog's answer to a commit was lost and its metadata does not show the commit (yet).
+
+    It may still happen: delete nothing. Doing the work again later finds it done, or does it.
+    """
 
 
 class UnsupportedCatalogError(BindingError):
@@ -98,39 +103,74 @@ class DerivedVersion:
 def publish(table: Table, binding: Binding) -> DerivedVersion:
     """Bind, retrying on the table's newest state as long as the tag is where it was expected.
 
-    Returns the version, also where an earlier attempt of the same build had already succeeded.
-    Raises LostRaceError, UnknownSnapshotError (the base expired meanwhile), UnsupportedCatalogError, BindingError.
+    Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
+    where somebody has moved the tag on since. What a commit of unknown outcome refers to is never deleted.
+    Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile),
+    UnsupportedCatalogError, BindingError, and the errors of `ops.catalog.commit.refresh`.
     """
     _refuse_catalogs_that_drop_refs(table)
-    uuid = table.metadata.table_uuid
+    unanswered: list[Snapshot] = []
     for attempt in range(_ATTEMPTS):
-        table.refresh()
-        _require_same_table(table, uuid)
-        if done := _find_done(table, binding):
+        unanswered = _refresh(table, binding, unanswered)
+        if done := _find_done(table, binding, unanswered):
             return done
-        _require_tag_unmoved(table, binding)
+        _require_tag_unmoved(table, binding, unanswered)
         snapshot, remove_list = _derive_snapshot(table, binding)
-        statistics = StatisticsFile(
-            snapshot_id=snapshot.snapshot_id,
-            statistics_path=binding.puffin_path,
-            file_size_in_bytes=binding.file_size,
-            file_footer_size_in_bytes=binding.footer_size,
-            blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
-        )
-        updates = (
-            AddSnapshotUpdate(snapshot=snapshot),
-            _tag_update(binding.tag, snapshot.snapshot_id, binding.max_ref_age_ms),
-            SetStatisticsUpdate(statistics=statistics),
-        )
         requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
-        if try_commit(table, updates, requirements, attempt):
-            return _read_back(table, binding, snapshot.snapshot_id)
-        table.refresh()
-        if done := _find_done(table, binding):  # the answer was lost, the commit was not
-            return done
-        if table.metadata.snapshot_by_id(snapshot.snapshot_id) is None:
+        outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
+        if outcome is Outcome.UNKNOWN:
+            unanswered.append(snapshot)
+        if outcome is Outcome.DONE:
+            return _read_back(table, binding, snapshot)
+        if outcome is Outcome.REFUSED:
+            unanswered = _refresh(table, binding, unanswered)
+            # a gateway that repeats a request turns the success of the first into a refusal of the second
+            if done := _find_done(table, binding, [*unanswered, snapshot]):
+                return done
             remove_list()
+    if unanswered:
+        raise _unknown_outcome(table, binding)
     raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
+
+
+def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
+    statistics = StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=binding.puffin_path,
+        file_size_in_bytes=binding.file_size,
+        file_footer_size_in_bytes=binding.footer_size,
+        blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
+    )
+    return (
+        AddSnapshotUpdate(snapshot=snapshot),
+        _tag_update(binding.tag, snapshot.snapshot_id, binding.max_ref_age_ms),
+        SetStatisticsUpdate(statistics=statistics),
+    )
+
+
+def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list[Snapshot]:
+    """Refresh the table; -> those of the unanswered commits that have happened or may still happen."""
+    try:
+        refresh(table, patient=bool(unanswered))
+    except CatalogUnavailableError as error:
+        if unanswered:
+            raise _unknown_outcome(table, binding) from error
+        raise
+    # a snapshot whose sequence number another one has taken meanwhile is refused for ever; v1 tables have none
+    metadata = table.metadata
+    taken = -1 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number
+    return [
+        snapshot
+        for snapshot in unanswered
+        if (snapshot.sequence_number or 0) > taken or table.metadata.snapshot_by_id(snapshot.snapshot_id) is not None
+    ]
+
+
+def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"{table_name(table)}: the catalog's answer was lost, and whether {binding.tag} was committed for snapshot "
+        f"{binding.base_snapshot_id} is not known. {binding.puffin_path} is kept; run it again when the catalog is up"
+    )
 
 
 def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
@@ -197,38 +237,19 @@ def _tag_update(tag: str, snapshot_id: int, max_ref_age_ms: int | None) -> SetSn
 
 
 def _change_ref(
-    table: Table, tag: str, updates: tuple[TableUpdate, ...], expected_ref: int | None, is_done: Any
+    table: Table, tag: str, updates: tuple[TableUpdate, ...], expected_ref: int | None, is_done: Callable[[Any], bool]
 ) -> None:
     for attempt in range(_ATTEMPTS):
-        table.refresh()
+        refresh(table, patient=attempt > 0)
         if is_done(tag_target(table, tag)):
             return
         if tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
-        if try_commit(table, updates, (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),), attempt):
-            table.refresh()
+        requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
+        if attempt_commit(table, updates, requirements, attempt) is Outcome.DONE:
+            refresh(table, patient=True)
             return
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
-
-
-def try_commit(
-    table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], attempt: int
-) -> bool:
-    """One commit against the state that `table` shows. False: try again on a newer state."""
-    try:
-        table.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements), updates)
-    except (CommitFailedException, CommitStateUnknownException) as error:
-        _log.info("%s: commit attempt %d: %s", table_name(table), attempt, error)
-    except OperationalError as error:  # SQLite, locked by another writer for longer than its busy timeout
-        _log.info("%s: the catalog was busy at attempt %d: %s", table_name(table), attempt, error)
-    except ValueError as error:
-        if "sequence number" not in str(error):
-            raise
-        _log.info("%s: somebody committed before attempt %d", table_name(table), attempt)
-    else:
-        return True
-    time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
-    return False
 
 
 def _refuse_catalogs_that_drop_refs(table: Table) -> None:
@@ -239,24 +260,26 @@ def _refuse_catalogs_that_drop_refs(table: Table) -> None:
         )
 
 
-def _require_same_table(table: Table, uuid: Any) -> None:
-    if table.metadata.table_uuid != uuid:
-        raise BindingError(f"{table_name(table)} was replaced by another table of the same name; start again on it")
-
-
-def _require_tag_unmoved(table: Table, binding: Binding) -> None:
+def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
     now = tag_target(table, binding.tag)
-    if now != binding.expected_ref:
-        raise LostRaceError(
-            f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {now}; "
-            "somebody else published first"
-        )
+    if now == binding.expected_ref:
+        return
+    if unanswered:  # the tag may come back to where it was, and the late commit then be accepted
+        raise _unknown_outcome(table, binding)
+    raise LostRaceError(
+        f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {now}; "
+        "somebody else published first"
+    )
 
 
-def _find_done(table: Table, binding: Binding) -> DerivedVersion | None:
-    """This very build, bound by an earlier attempt whose answer was lost."""
+def _find_done(table: Table, binding: Binding, attempted: list[Snapshot]) -> DerivedVersion | None:
+    """This very file, bound by an attempt whose answer was lost, or by an earlier run; whatever the tag does now."""
+    mine = {snapshot.snapshot_id for snapshot in attempted}
     for version in versions(table, binding.kind, binding.name):
-        if version.puffin_path == binding.puffin_path and binding.tag in version.tags:
+        if version.puffin_path != binding.puffin_path:
+            continue
+        moved_on = tag_target(table, binding.tag) != binding.expected_ref
+        if binding.tag in version.tags or version.derived_snapshot_id in mine or moved_on:
             return version
     return None
 
@@ -300,9 +323,10 @@ def _derive_snapshot(table: Table, binding: Binding) -> tuple[Snapshot, Any]:
     return snapshot, remove_list
 
 
-def _read_back(table: Table, binding: Binding, snapshot_id: int) -> DerivedVersion:
-    """Trust no catalog: the tag must be there, the base must still be there, main must not be our snapshot."""
-    table.refresh()
+def _read_back(table: Table, binding: Binding, snapshot: Snapshot) -> DerivedVersion:
+    """Trust no catalog: the snapshot must be there, the base must still be there, main must not be our snapshot."""
+    refresh(table, patient=True)
+    snapshot_id = snapshot.snapshot_id
     main = table.metadata.current_snapshot_id
     if main == snapshot_id:
         raise UnsupportedCatalogError(
@@ -311,21 +335,14 @@ def _read_back(table: Table, binding: Binding, snapshot_id: int) -> DerivedVersi
         )
     if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
         if tag_target(table, binding.tag) == snapshot_id:
-            _change_ref(
-                table,
-                binding.tag,
-                (RemoveSnapshotRefUpdate(ref_name=binding.tag),),
-                snapshot_id,
-                lambda now: now is None,
-            )
+            undo = (RemoveSnapshotRefUpdate(ref_name=binding.tag),)
+            _change_ref(table, binding.tag, undo, snapshot_id, lambda now: now is None)
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
         )
-    done = _find_done(table, binding)
-    if done is None and tag_target(table, binding.tag) is None:
+    done = _find_done(table, binding, [snapshot])
+    if done is None or tag_target(table, binding.tag) is None:
         raise UnsupportedCatalogError(
             f"{table_name(table)}: the catalog accepted tag {binding.tag} and did not keep it"
         )
-    if done is None:
-        raise LostRaceError(f"{table_name(table)}: {binding.tag} was moved again right after the commit")
     return done

@@ -26,7 +26,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
-from ops.catalog.bind import BindingError, try_commit
+from ops.catalog.bind import BindingError
+from ops.catalog.commit import attempt_commit, refresh
 from ops.catalog.live import live_files
 from ops.catalog.manifest_lists import new_snapshot_id
 from ops.catalog.snapshots import find_snapshot, table_name
@@ -80,9 +81,10 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
             min_snapshots_to_keep=None,
         ),
     )
-    if not try_commit(table, updates, (AssertRefSnapshotId(ref="main", snapshot_id=head),), attempt=0):
+    attempt_commit(table, updates, (AssertRefSnapshotId(ref="main", snapshot_id=head),))
+    refresh(table, patient=True)
+    if table.metadata.snapshot_by_id(snapshot_id) is None:
         raise BindingError(f"{table_name(table)}: somebody else wrote to main first; try again")
-    table.refresh()
     return snapshot_id
 
 

@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from ops.catalog.bind import try_commit
+from ops.catalog.commit import Outcome, attempt_commit, refresh
 from ops.catalog.snapshots import find_snapshot, table_name
 from ops.errors import IcepuffinError
 
@@ -41,13 +41,13 @@ def register(
         blob_metadata=blobs,
     )
     for attempt in range(_ATTEMPTS):
-        table.refresh()
+        refresh(table, patient=attempt > 0)
         find_snapshot(table, snapshot_id)
         current = find(table, snapshot_id)
         if current is not None and current.statistics_path == path:
             return
-        if try_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt):
-            table.refresh()
+        if attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt) is Outcome.DONE:
+            refresh(table, patient=True)
             return
     raise StatisticsError(
         f"{table_name(table)}: statistics of {snapshot_id} not set in {_ATTEMPTS} attempts; try again"

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from ops.catalog import bind
-from ops.catalog.bind import Binding, DerivedVersion
+from ops.catalog.bind import Binding, DerivedVersion, LostRaceError
 from ops.catalog.snapshots import table_name
 from ops.errors import IcepuffinError
 from ops.model import LiveFiles
@@ -149,7 +149,7 @@ def keep(
             ),
         )
     except IcepuffinError as error:
-        if not any(v.puffin_path == path for v in bind.versions(table.refresh(), KIND, KIND)):
+        if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the file
             store.delete(path)
         logger.warning("%s: the sketches per file were not kept: %s", table_name(table), error)
         return Kept(None, 0, f"the sketches per file were not kept: {error}")

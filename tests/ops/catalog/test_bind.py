@@ -6,11 +6,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from ops.catalog import bind
-from ops.catalog.bind import Binding, LostRaceError, UnsupportedCatalogError
+from ops.catalog.bind import LostRaceError, UnsupportedCatalogError
 from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
-from ops.storage import open_storage
-from puffin import PuffinWriter
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import make_rows
+from tests.ops.catalog.bindings import binding
 
 TableFactory = Callable[..., Table]
 
@@ -20,16 +19,6 @@ def table(table_factory: TableFactory) -> Table:
     made = table_factory()
     made.append(make_rows(0, 10))
     return made
-
-
-def binding(
-    table: Table, number: int = 0, *, tag: str = "ann_e", expected: int | None = None, name: str = "e"
-) -> Binding:
-    path = f"{table.location()}/metadata/ann-{name}-{number}.puffin"
-    with open_storage(path, STORAGE).open_output(path) as sink:
-        info = PuffinWriter(sink).finish()
-    base = data_snapshots(table)[-1].snapshot_id
-    return Binding("ann", name, tag, base, f"build {number}", path, info.file_size, info.footer_size, expected)
 
 
 def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table: Table) -> None:

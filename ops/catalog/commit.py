@@ -1,0 +1,105 @@
+"""One commit to a catalog, and what its answer says about whether it happened."""
+
+import enum
+import logging
+import random
+import time
+
+from pydantic import ValidationError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+)
+from pyiceberg.table import Table
+from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
+from requests.exceptions import RequestException
+from sqlalchemy.exc import DBAPIError
+
+from ops.catalog.connect import CatalogUnavailableError
+from ops.catalog.snapshots import TableUnavailableError, table_name
+from ops.errors import IcepuffinError
+
+_log = logging.getLogger(__name__)
+_PATIENCE_SECONDS = 60.0
+_NO_ANSWER = (RequestException, DBAPIError, CommitStateUnknownException, ServerError, ServiceUnavailableError)
+"""What a catalog's client raises where a request may or may not have been carried out."""
+
+
+class TableReplacedError(IcepuffinError):
+    """Raised when another table has taken the table's name: work for the old one does not fit it."""
+
+
+class Outcome(enum.Enum):
+    """What is known of a commit."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    """By the catalog, or before it was sent: try again on a newer state."""
+    UNKNOWN = "unknown"
+    """No answer: it may have happened, and may yet happen. What it names must stay until metadata tells."""
+
+
+def attempt_commit(
+    table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], attempt: int = 0
+) -> Outcome:
+    """Send one commit against the state that `table` shows; where it is not done, wait before returning.
+
+    Errors that no repetition mends (no permission, a malformed request) come through as the client raises them.
+    """
+    uuid_holds = AssertTableUUID(uuid=table.metadata.table_uuid)
+    try:
+        table.catalog.commit_table(table, (uuid_holds, *requirements), updates)
+    except (CommitFailedException, TooManyRequestsError) as error:
+        outcome, why = Outcome.REFUSED, str(error)
+    except DBAPIError as error:
+        # SQLite waits out its busy timeout, and then has rolled back; any other lost answer may hide a commit
+        outcome = Outcome.REFUSED if "database is locked" in str(error.orig) else Outcome.UNKNOWN
+        why = type(error).__name__
+    except (ValidationError, *_NO_ANSWER) as error:  # ValidationError: an answer that was cut off
+        outcome, why = Outcome.UNKNOWN, type(error).__name__
+    except ValueError as error:
+        if "sequence number" not in str(error):
+            raise
+        outcome, why = Outcome.REFUSED, "somebody committed before"
+    else:
+        return Outcome.DONE
+    _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, why)
+    time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
+    return outcome
+
+
+def refresh(table: Table, *, patient: bool = False) -> None:
+    """Bring `table` up to date; `patient` waits up to a minute for a catalog that does not answer.
+
+    Raises CatalogUnavailableError, TableUnavailableError where the table is gone, TableReplacedError where another
+    one has its name.
+    """
+    until = time.monotonic() + (_PATIENCE_SECONDS if patient else 0)
+    pause = 0.1
+    while True:
+        try:
+            table.refresh()
+        except NoSuchTableError as error:
+            raise TableUnavailableError(
+                f"{table_name(table)} was dropped from catalog {table.catalog.name} meanwhile; nothing is left to do"
+            ) from error
+        except _NO_ANSWER as error:
+            if time.monotonic() + pause >= until:
+                raise CatalogUnavailableError(
+                    f"{table_name(table)}: catalog {table.catalog.name!r} does not answer ({type(error).__name__}); "
+                    "try again when it is up"
+                ) from error
+            time.sleep(pause)
+            pause = min(5.0, 2 * pause)
+        except ValueError as error:
+            if "UUID" not in str(error):
+                raise
+            raise TableReplacedError(
+                f"{table_name(table)} was dropped and another table has its name; load it and start again"
+            ) from error
+        else:
+            return

@@ -1,0 +1,28 @@
+"""Bindings of small files that nobody looks into."""
+
+from pyiceberg.table import Table
+
+from ops.catalog.bind import Binding
+from ops.catalog.snapshots import data_snapshots
+from ops.model import StorageConfig
+from ops.storage import open_storage
+from puffin import PuffinWriter
+from tests.conftest import STORAGE
+
+
+def binding(
+    table: Table,
+    number: int = 0,
+    *,
+    name: str = "e",
+    tag: str | None = None,
+    expected: int | None = None,
+    storage: StorageConfig = STORAGE,
+) -> Binding:
+    """A binding of a new, empty Puffin file to the newest data snapshot."""
+    path = f"{table.location()}/metadata/ann-{name}-{number}.puffin"
+    with open_storage(path, storage).open_output(path) as sink:
+        info = PuffinWriter(sink).finish()
+    base = data_snapshots(table)[-1].snapshot_id
+    build = f"build {number}"
+    return Binding("ann", name, tag or f"ann_{name}", base, build, path, info.file_size, info.footer_size, expected)

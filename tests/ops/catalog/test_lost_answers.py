@@ -1,0 +1,199 @@
+"""Commits whose outcome is not known: metadata decides, and nothing that it may come to name is deleted."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table
+
+from ops.catalog import bind
+from ops.catalog.bind import DerivedVersion, LostRaceError, UnknownOutcomeError
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import materialize_index
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from tests.conftest import STORAGE, make_rows
+from tests.ops.catalog.bindings import binding
+from tests.ops.index.history import DEFINITION
+
+TableFactory = Callable[..., Table]
+Commit = Callable[[], Any]
+
+
+class BadLine:
+    """Stands between a table and its catalog: each commit goes through one step; after the last they go through."""
+
+    def __init__(self, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: Iterator[Callable[[Commit], Any]] = iter(())
+        self.late: list[Commit] = []
+        through = catalog.commit_table
+
+        def commit_table(*arguments: Any) -> Any:
+            step = next(self.steps, lambda commit: commit())
+            return step(lambda: through(*arguments))
+
+        monkeypatch.setattr(catalog, "commit_table", commit_table)
+
+    def answer_is_lost(self, commit: Commit) -> None:
+        commit()
+        raise CommitStateUnknownException("gateway timeout")
+
+    def request_is_lost(self, _: Commit) -> None:
+        raise CommitStateUnknownException("gateway timeout")
+
+    def request_is_late(self, commit: Commit) -> None:
+        self.late.append(commit)
+        raise CommitStateUnknownException("gateway timeout")
+
+    def late_ones_arrive_first(self, commit: Commit) -> Any:
+        for waiting in self.late:
+            waiting()
+        return commit()
+
+    def gateway_repeats_it(self, commit: Commit) -> None:
+        commit()
+        raise CommitFailedException("the repetition was refused")
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 10))
+    return made
+
+
+@pytest.fixture
+def line(table: Table, monkeypatch: pytest.MonkeyPatch) -> BadLine:
+    monkeypatch.setattr(bind, "_ATTEMPTS", 4)
+    return BadLine(table.catalog, monkeypatch)
+
+
+def assert_readable(table: Table, version: DerivedVersion) -> None:
+    table.refresh()
+    snapshot = table.metadata.snapshot_by_id(version.derived_snapshot_id)
+    assert snapshot is not None
+    assert snapshot.manifests(table.io)
+    assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
+    assert open_storage(version.puffin_path, STORAGE).exists(version.puffin_path)
+
+
+def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) -> None:
+    line.steps = iter([line.answer_is_lost])
+    version = bind.publish(table, binding(table))
+    assert version.tags == ("ann_e",)
+    assert len(bind.versions(table, "ann", "e")) == 1
+    assert_readable(table, version)
+
+
+def test_a_lost_request_is_sent_again(table: Table, line: BadLine) -> None:
+    line.steps = iter([line.request_is_lost, line.request_is_lost])
+    version = bind.publish(table, binding(table))
+    assert version.tags == ("ann_e",)
+    assert_readable(table, version)
+
+
+def test_a_request_that_arrives_late_is_whole_when_it_lands(table: Table, line: BadLine) -> None:
+    line.steps = iter([line.request_is_late, line.late_ones_arrive_first])
+    version = bind.publish(table, binding(table))
+    assert len(bind.versions(table, "ann", "e")) == 1
+    assert_readable(table, version)
+
+
+def test_a_success_that_a_gateway_turned_into_a_refusal_is_found(table: Table, line: BadLine) -> None:
+    line.steps = iter([line.gateway_repeats_it])
+    assert_readable(table, bind.publish(table, binding(table)))
+
+
+def test_a_version_is_told_of_even_where_the_tag_has_moved_on(table: Table, line: BadLine) -> None:
+    def lost_and_overtaken(commit: Commit) -> None:
+        commit()
+        table.refresh()
+        mine = table.metadata.refs["ann_e"].snapshot_id
+        bind.publish(table, binding(table, 2, expected=mine))
+        raise CommitStateUnknownException("gateway timeout")
+
+    wanted = binding(table, 1)
+    line.steps = iter([lost_and_overtaken])
+    version = bind.publish(table, wanted)
+    assert (version.puffin_path, version.tags) == (wanted.puffin_path, ())
+    assert_readable(table, version)
+    assert bind.publish(table, wanted) == version, "a repetition must not count as a lost race: its file is in use"
+
+
+def test_while_the_outcome_is_unknown_nothing_is_deleted(table: Table, line: BadLine) -> None:
+    wanted = binding(table)
+    line.steps = iter([line.request_is_late] * 4)
+    with pytest.raises(UnknownOutcomeError, match=r"db\.t.*ann_e.*is kept"):
+        bind.publish(table, wanted)
+    line.late[0]()
+    (version,) = bind.versions(table.refresh(), "ann", "e")
+    assert version.puffin_path == wanted.puffin_path
+    assert_readable(table, version)
+
+
+def test_a_late_request_that_was_overtaken_can_never_land(table: Table, line: BadLine) -> None:
+    def late_and_overtaken(commit: Commit) -> None:
+        line.late.append(commit)
+        bind.publish(table, binding(table, 2))
+        raise CommitStateUnknownException("gateway timeout")
+
+    line.steps = iter([late_and_overtaken])
+    with pytest.raises(LostRaceError):
+        bind.publish(table, binding(table, 1))
+    bind.drop(table, "ann_e")  # the tag is where it was when the late request was made
+    with pytest.raises(ValueError, match="sequence number"):
+        line.late[0]()
+
+
+def test_a_tag_that_moved_without_a_snapshot_leaves_the_outcome_unknown(table: Table, line: BadLine) -> None:
+    first = bind.publish(table, binding(table, 1))
+    second = bind.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+
+    def late_and_moved(commit: Commit) -> None:
+        line.late.append(commit)
+        bind.move_tag(table, "ann_e", first.derived_snapshot_id, expected_ref=second.derived_snapshot_id)
+        raise CommitStateUnknownException("gateway timeout")
+
+    line.steps = iter([late_and_moved])
+    with pytest.raises(UnknownOutcomeError):
+        bind.publish(table, binding(table, 3, expected=second.derived_snapshot_id))
+    bind.move_tag(table, "ann_e", second.derived_snapshot_id, expected_ref=first.derived_snapshot_id)
+    line.late[0]()
+    assert_readable(table, bind.versions(table.refresh(), "ann", "e")[-1])
+
+
+def test_a_lost_race_leaves_no_manifest_list(table: Table, line: BadLine) -> None:
+    def overtaken(commit: Commit) -> Any:
+        bind.publish(table, binding(table, 2))
+        return commit()
+
+    line.steps = iter([overtaken])
+    wanted = binding(table, 1)
+    with pytest.raises(LostRaceError):
+        bind.publish(table, wanted)
+    table.refresh()
+    store = open_storage(table.location(), STORAGE)
+    lists = {item.path for item in store.list(f"{table.location()}/metadata") if "/snap-" in item.path}
+    assert lists == {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+
+
+def test_an_index_run_with_an_unknown_end_keeps_its_file_and_the_next_run_finds_it(table: Table, line: BadLine) -> None:
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    line.steps = iter([line.request_is_late] * 4)
+    with pytest.raises(UnknownOutcomeError):
+        materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+    line.late[0]()
+    report = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+    assert report.action.value == "reused"
+
+
+def test_row_deletes_whose_answer_was_lost_are_found(table: Table, line: BadLine) -> None:
+    import numpy as np  # noqa: PLC0415
+
+    (file,) = table.inspect.files()["file_path"].to_pylist()
+    line.steps = iter([line.answer_is_lost])
+    append_position_deletes(table, {file: np.array([1])})
+    assert table.scan().to_arrow().num_rows == 9
