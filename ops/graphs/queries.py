@@ -1,4 +1,4 @@
-"""Where the vectors of a search come from, and searches under a condition on other columns."""
+"""Where the vectors of a search come from, and answers as plain values."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,9 +8,6 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType
 
-from ann_kernels.distance import prepare
-from ann_kernels.metric import Metric
-from ann_kernels.topk import exact_top_k
 from ops.catalog.snapshots import table_name
 from ops.datafile import vectors_from_arrow
 from ops.errors import IcepuffinError
@@ -46,34 +43,6 @@ def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapsh
             "take an id of that snapshot, or name the column with --id-column"
         )
     return vectors_from_arrow(found[column].slice(0, 1).combine_chunks(), None)
-
-
-def filtered_search(
-    table: Table,
-    column: str,
-    metric: Metric,
-    queries: FloatArray,
-    k: int,
-    *,
-    where: str,
-    snapshot_id: int,
-    columns: tuple[str, ...] | None,
-) -> pa.Table:
-    """Exact nearest rows among those that match `where` (an Iceberg row filter): query, rank, distance and `columns`;
-    default all but nested ones.
-
-    Only files whose statistics can match are read. Costs the matching rows, in memory.
-    """
-    scan = table.scan(row_filter=where, snapshot_id=snapshot_id)
-    if columns is None:
-        columns = tuple(field.name for field in scan.projection().fields if field.field_type.is_primitive)
-    rows = scan.select(*dict.fromkeys((*columns, column))).to_arrow()
-    vectors = vectors_from_arrow(rows[column].combine_chunks(), queries.shape[1])
-    ids, distances = exact_top_k(prepare(queries, metric), prepare(vectors, metric), k, metric)
-    query, rank = np.nonzero(ids >= 0)
-    answer = rows.select(list(columns)).take(pa.array(ids[query, rank]))
-    lead = {"query": pa.array(query), "rank": pa.array(rank + 1), "distance": pa.array(distances[query, rank])}
-    return pa.table({**lead, **{name: answer[name] for name in columns}})
 
 
 def held_texts(rows: pa.Table) -> list[dict[str, object]]:

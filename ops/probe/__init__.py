@@ -1,12 +1,13 @@
 """Search: open an index of a table at a snapshot, ask for the nearest rows."""
 
-from ops.probe.errors import IndexUnavailableError, QueryError, UnknownColumnError
+from ops.probe.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
 from ops.probe.opening import exact_search, open_index
 from ops.probe.reader import IndexReader
 from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
 
 __all__ = [
     "Coverage",
+    "FilterError",
     "IndexReader",
     "IndexUnavailableError",
     "Profile",

@@ -13,3 +13,7 @@ class UnknownColumnError(IcepuffinError):
 
 class IndexUnavailableError(IcepuffinError):
     """Raised, where the policy forbids another path, when no usable version covers the snapshot."""
+
+
+class FilterError(IcepuffinError):
+    """Raised when a condition cannot be parsed, or does not fit the snapshot's schema."""

@@ -1,7 +1,7 @@
 """An index version in memory: its shards as searchers, masked for the snapshot that is read."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,25 @@ OVERSAMPLE = 3
 class LoadedShard:
     """One shard, ready to be searched."""
 
+    graph: Graph
+    vectors: npt.NDArray[np.float32] | None
+    """f32[N, D] prepared; None in a lean shard"""
+    pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None
+    live: npt.NDArray[np.bool_]
+    """bool[N]: what may be returned"""
     searcher: Searcher
     file_numbers: npt.NDArray[np.int64]
     """int64[N]: each node's file as a number into the snapshot's live files; -1 for files that are not live"""
     positions: npt.NDArray[np.int64]
-    lean: bool
+
+    @property
+    def lean(self) -> bool:
+        return self.vectors is None
+
+    def restricted(self, allowed: npt.NDArray[np.bool_], metric: Metric) -> "LoadedShard":
+        """The same shard, of which only some live nodes may be returned."""
+        live = self.live & allowed
+        return replace(self, live=live, searcher=Searcher(self.graph, self.vectors, metric, live=live, pq=self.pq))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +55,25 @@ class LoadedVersion:
     metric: Metric
     search_list: int
     dims: int
+
+    @property
+    def lean(self) -> bool:
+        """Whether distances are approximate until rows are read."""
+        return any(shard.lean for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Indexed:
+    """What an index version answered."""
+
+    candidates: Candidates
+    expanded: int
+    """Nodes whose neighbours were looked at"""
+    computed: int
+    """Distances computed"""
+    strategy: str
+    approximate: bool = False
+    """Distances are by PQ codes: to be ranked again"""
 
 
 def load(
@@ -109,22 +142,14 @@ def _loaded(shard: Shard, files: npt.NDArray[np.int64], mask: npt.NDArray[np.boo
     if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
         pq = (shard.pq_codebook, shard.pq_codes)
     searcher = Searcher(graph, vectors, metric, live=mask, pq=pq)
-    return LoadedShard(searcher, files, shard.row_positions, lean=vectors is None)
+    return LoadedShard(graph, vectors, pq, mask, searcher, files, shard.row_positions)
 
 
 def search(
-    version: LoadedVersion,
-    queries: npt.NDArray[np.float32],
-    k: int,
-    *,
-    search_list: int,
-    threads: int,
-) -> tuple[Candidates, int, int]:
-    """The k nearest candidates over all shards; lean shards give approximate distances and k x OVERSAMPLE of them.
-
-    -> (candidates, nodes expanded, distances computed).
-    """
-    wide = k * OVERSAMPLE if any(shard.lean for shard in version.shards) else k
+    version: LoadedVersion, queries: npt.NDArray[np.float32], k: int, *, search_list: int, threads: int
+) -> Indexed:
+    """The k nearest candidates over all shards; of lean shards k x OVERSAMPLE, by approximate distances."""
+    wide = k * OVERSAMPLE if version.lean else k
     expanded = computed = 0
     parts = [Candidates.none(len(queries), 1)]
     for shard in version.shards:
@@ -133,14 +158,17 @@ def search(
         ids, distances, stats = shard.searcher.search(
             queries, wide, search_list=max(search_list, wide), threads=threads
         )
-        found = ids >= 0
-        parts.append(
-            Candidates(
-                np.where(found, shard.file_numbers[ids], -1),
-                np.where(found, shard.positions[ids], -1),
-                np.where(found, distances, np.float32(np.inf)),
-            )
-        )
+        parts.append(as_candidates(shard, ids, distances))
         expanded += int(stats.expanded.sum())
         computed += int(stats.distances.sum())
-    return merge(parts, wide), expanded, computed
+    return Indexed(merge(parts, wide), expanded, computed, "beam", approximate=version.lean)
+
+
+def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:
+    """Nodes int64[Q, k] of a shard (-1 where there are fewer) as rows of the table."""
+    found = nodes >= 0
+    return Candidates(
+        np.where(found, shard.file_numbers[nodes], -1),
+        np.where(found, shard.positions[nodes], -1),
+        np.where(found, distances, np.float32(np.inf)),
+    )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import numpy.typing as npt
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
@@ -56,12 +57,15 @@ def exact_search(
     snapshot: SnapshotName = None,
     storage: StorageConfig,
     columns: Sequence[str] | None = None,
+    where: str | BooleanExpression | None = None,
 ) -> SearchResult:
-    """The true k nearest rows, by comparing every live row of the snapshot. Needs no index."""
+    """The true k nearest rows, by comparing every live row (that satisfies `where`). Needs no index."""
     definition = IndexDefinition(name="none", column=column, metric=metric.label)
     target = _target(table, definition, snapshot, storage)
     source = Source(None, None, "an exact search was asked for", ())
-    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1).search(queries, k, columns=columns)
+    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1).search(
+        queries, k, columns=columns, where=where
+    )
 
 
 def _target(table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig) -> Target:
@@ -71,7 +75,7 @@ def _target(table: Table, index: str | IndexDefinition, snapshot: SnapshotName, 
     schema = table.schemas()[live.schema_id]
     definition = index if isinstance(index, IndexDefinition) else _definition(table, index)
     field_id = resolve_field(definition, schema, table_name(table))
-    return Target(table_name(table), live, schema, definition, field_id, storage)
+    return Target(table, live, schema, definition, field_id, storage)
 
 
 def _definition(table: Table, name: str) -> IndexDefinition:
@@ -98,7 +102,7 @@ def _source(table: Table, target: Target, stale: StalePolicy, threads: int) -> S
     if stale is StalePolicy.FAIL:
         reason = f": {source.warnings[0]}" if source.warnings else ""
         raise IndexUnavailableError(
-            f"{target.table}: index {target.definition.name} has no version of snapshot {here}{reason}; "
+            f"{table_name(table)}: index {target.definition.name} has no version of snapshot {here}{reason}; "
             "refresh it, or allow another path"
         )
     if stale is StalePolicy.EXACT:

@@ -2,22 +2,27 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 
 from ann_kernels.distance import prepare
 from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
+from ops.catalog.snapshots import table_name
 from ops.index.definition import IndexDefinition
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, fetch_rows, merge, rerank
 from ops.probe.errors import QueryError, UnknownColumnError
-from ops.probe.loaded import LoadedVersion, search
+from ops.probe.filtered import search_matches
+from ops.probe.filters import Matches, find_matches
+from ops.probe.loaded import Indexed, LoadedVersion, search
 from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
 from ops.probe.scan import scan
 
@@ -26,7 +31,7 @@ from ops.probe.scan import scan
 class Target:
     """What is searched: one column of a table at one snapshot."""
 
-    table: str
+    table: Table
     live: LiveFiles
     schema: Schema
     definition: IndexDefinition
@@ -50,16 +55,15 @@ class IndexReader:
     """One index of one table at one snapshot. Immutable, thread-safe; made by `open_index`."""
 
     def __init__(self, target: Target, source: Source, *, stale: StalePolicy, threads: int) -> None:
-        self.table = target.table
+        self.table = table_name(target.table)
         self.definition = target.definition
         self.snapshot_id = target.live.snapshot_id
+        self._target = target
         self._live = target.live
         self._schema = target.schema
-        self._field_id = target.field_id
-        self._storage = target.storage
+        self._source = source
         self._opened = source.opened
         self._loaded = source.loaded
-        self._source = source
         self._stale = stale
         self._threads = threads
         covered = source.loaded.covered if source.loaded else frozenset()
@@ -82,30 +86,30 @@ class IndexReader:
         *,
         search_list: int | None = None,
         columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot.
 
         `queries` [Q, D] or [D], any float type. `search_list`: how wide the beam is; default the index's own.
-        `columns`: what to return of each row; default all but nested ones.
-        Raises QueryError, UnknownColumnError, and DataFileError where a data file is gone.
+        `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
+        "section = 'database'"; only rows for which it is true are found.
+        Raises QueryError, UnknownColumnError, FilterError, and DataFileError where a data file is gone.
         """
-        clock: dict[str, float] = {}
-        begun = time.perf_counter()
-        metric = self.definition.metric_value
-        ready = _prepared(queries, metric, self._loaded.dims if self._loaded else None, k)
+        clock = _Clock()
+        ready = _prepared(queries, self.definition.metric_value, self._loaded.dims if self._loaded else None, k)
         field_ids = _fields(self._schema, columns, self.table)
         k = min(k, max(1, self._live.record_count))
-        found, expanded, computed = self._search_index(ready, k, search_list)
-        clock["index"] = _since(begun)
-        begun = time.perf_counter()
-        scanned = 0
-        if self.coverage is not Coverage.NEAREST_VERSION_ONLY and self._tail:
-            tail, scanned = scan(ready, k, self._live, self._tail, self._schema, self._field_id, metric, self._storage)
-            found = merge([found, tail], k)
-        clock["scan"] = _since(begun)
-        begun = time.perf_counter()
-        rows = fetch_rows(found, self._live, self._schema, field_ids, self._storage)
-        clock["rows"] = _since(begun)
+        matches = None
+        if where is not None:
+            matches = find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
+            clock.lap("filter")
+        indexed = self._search_index(ready, k, search_list, matches)
+        clock.lap("index")
+        found, scanned = self._scan_tail(ready, k, matches)
+        clock.lap("scan")
+        found = merge([indexed.candidates, found], k)
+        rows = fetch_rows(found, self._live, self._schema, field_ids, self._target.storage)
+        clock.lap("rows")
         version = self._opened.version if self._opened else None
         return SearchResult(
             rows=rows,
@@ -115,30 +119,42 @@ class IndexReader:
             base_snapshot_id=version.base_snapshot_id if version else None,
             profile=Profile(
                 why=self._source.why,
+                strategy=indexed.strategy,
                 shards=len(self._loaded.shards) if self._loaded else 0,
-                nodes_expanded=expanded,
-                distances=computed,
+                nodes_expanded=indexed.expanded,
+                distances=indexed.computed,
                 tail_rows=scanned,
-                milliseconds=clock,
+                milliseconds=clock.laps,
+                matching_rows=matches.count if matches else None,
             ),
             warnings=self._warnings(),
         )
 
     def _search_index(
-        self, ready: npt.NDArray[np.float32], k: int, search_list: int | None
-    ) -> tuple[Candidates, int, int]:
+        self, ready: npt.NDArray[np.float32], k: int, search_list: int | None, matches: Matches | None
+    ) -> Indexed:
         if self._loaded is None:
-            return Candidates.none(len(ready), k), 0, 0
-        found, expanded, computed = search(
-            self._loaded,
-            ready,
-            k,
-            search_list=search_list or self._loaded.search_list,
-            threads=self._threads,
-        )
-        if any(shard.lean for shard in self._loaded.shards):
-            found = rerank(found, ready, self._live, self._schema, self._field_id, self._loaded.metric, self._storage)
-        return merge([found], k), expanded, computed
+            return Indexed(Candidates.none(len(ready), k), 0, 0, "scan")
+        width = search_list or self._loaded.search_list
+        if matches is None:
+            found = search(self._loaded, ready, k, search_list=width, threads=self._threads)
+        else:
+            found = search_matches(self._loaded, matches, ready, k, search_list=width, threads=self._threads)
+        if found.approximate:
+            target = self._target
+            best = rerank(
+                found.candidates, ready, self._live, self._schema, target.field_id, self._loaded.metric, target.storage
+            )
+            found = replace(found, candidates=best)
+        return found
+
+    def _scan_tail(self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None) -> tuple[Candidates, int]:
+        if self.coverage is Coverage.NEAREST_VERSION_ONLY or not self._tail:
+            return Candidates.none(len(ready), k), 0
+        return scan(
+            ready, k, self._live, self._tail, self._schema, self._target.field_id, self.definition.metric_value,
+            self._target.storage, matches=matches,
+        )  # fmt: skip
 
     def _warnings(self) -> tuple[str, ...]:
         if self.coverage is not Coverage.NEAREST_VERSION_ONLY or not self._tail:
@@ -172,5 +188,14 @@ def _fields(schema: Schema, columns: Sequence[str] | None, table: str) -> list[i
     return [by_name[name] for name in columns]
 
 
-def _since(begun: float) -> float:
-    return round((time.perf_counter() - begun) * 1000, 3)
+class _Clock:
+    """Milliseconds of each stage."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = round((now - self._last) * 1000, 3)
+        self._last = now

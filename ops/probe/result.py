@@ -38,6 +38,8 @@ class Profile:
 
     why: str
     """Why this path was taken."""
+    strategy: str
+    """`beam`, `scan` (no index), or for a condition `filtered beam`, `exact over matches`"""
     shards: int
     nodes_expanded: int
     distances: int
@@ -45,6 +47,8 @@ class Profile:
     """Rows scanned exactly."""
     milliseconds: Mapping[str, float]
     """By stage."""
+    matching_rows: int | None = None
+    """Live rows that satisfy the condition; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

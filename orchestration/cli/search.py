@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("-k", "k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows a query.")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
-@click.option("--where", help="Only rows that match, such as \"section = 'database'\". Exact over the matching rows.")
+@click.option("--where", help="Only rows that match, such as \"section = 'database'\".")
 @click.option("--exact", is_flag=True, help="Compare with every row; no index.")
 @click.option(
     "--stale",
@@ -130,31 +130,22 @@ def _search(
     query: dict[str, Any],
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric  # noqa: PLC0415
-    from ops.graphs.queries import filtered_search, held_texts  # noqa: PLC0415
+    from ops.graphs.queries import held_texts  # noqa: PLC0415
     from ops.probe import StalePolicy, exact_search, open_index  # noqa: PLC0415
 
     storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
     metric = Metric.parse(str(definition.metric))
-    if query["where"]:
-        rows = filtered_search(
+    if query["exact"]:
+        found = exact_search(
             table,
             definition.column,
             metric,
             vectors,
             k,
-            where=query["where"],
-            snapshot_id=snapshot_id,
+            snapshot=snapshot_id,
+            storage=storage,
             columns=columns,
-        )
-        return {
-            "snapshot_id": str(snapshot_id),
-            "coverage": "exact-scan",
-            "where": query["where"],
-            "results": held_texts(rows),
-        }
-    if query["exact"]:
-        found = exact_search(
-            table, definition.column, metric, vectors, k, snapshot=snapshot_id, storage=storage, columns=columns
+            where=query["where"],
         )
     else:
         reader = open_index(
@@ -165,13 +156,16 @@ def _search(
             stale=StalePolicy(query["stale"]),
             threads=session.settings.thread_count,
         )
-        found = reader.search(vectors, k, search_list=query["search_list"], columns=columns)
+        found = reader.search(vectors, k, search_list=query["search_list"], columns=columns, where=query["where"])
     return {
         "snapshot_id": str(found.snapshot_id),
         "coverage": str(found.coverage),
         "index_snapshot_id": _text(found.index_snapshot_id),
         "base_snapshot_id": _text(found.base_snapshot_id),
         "why": found.profile.why,
+        "strategy": found.profile.strategy,
+        "where": query["where"],
+        "matching_rows": found.profile.matching_rows,
         "warnings": list(found.warnings),
         "results": held_texts(found.rows),
     }

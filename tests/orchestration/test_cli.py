@@ -123,7 +123,7 @@ def test_indexed_search_agrees_with_exact_search(run: Run) -> None:
 def test_a_condition_is_kept_exactly(run: Run) -> None:
     told = json.loads(run("search", "demo.packages", "--like-id", "7", "--where", "name = 'package 3'", "--json"))
     assert {row["name"] for row in told["results"]} == {"package 3"}
-    assert told["coverage"] == "exact-scan"
+    assert (told["coverage"], told["strategy"]) == ("exact-version", "exact over matches")
 
 
 def test_a_vector_can_be_given(run: Run, tmp_path: Path) -> None:

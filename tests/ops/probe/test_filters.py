@@ -1,0 +1,132 @@
+"""Searches under a condition: the same rows as brute force over the matching ones, whatever the strategy."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pyiceberg.expressions import GreaterThanOrEqual
+from pyiceberg.table import Table
+
+from ann_kernels.metric import Metric
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import IndexDefinition
+from ops.probe import Coverage, FilterError, exact_search, open_index
+from ops.probe.filters import find_matches
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, ids_by_query, index_head
+
+TableFactory = Callable[..., Table]
+LEAN = IndexDefinition(
+    name="lean", column="embedding", metric="cosine", max_degree=16, search_list=40, shards=2, vectors="none",
+    target_recall=0.5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    for start in range(0, 1800, 600):
+        made.append(make_rows(start, start + 600))
+    return made
+
+
+def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, list[int]]:
+    """Brute force over PyIceberg's own filtered scan."""
+    rows = table.scan(row_filter=where).to_arrow()
+    ids, vectors = np.asarray(rows["id"]), np.array(rows["embedding"].to_pylist(), np.float64).reshape(len(rows), 16)
+    asked = queries().astype(np.float64)
+    if metric == "cosine":
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        asked = asked / np.linalg.norm(asked, axis=1, keepdims=True)
+    distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
+    return dict(enumerate(ids[np.argsort(distances, axis=1)[:, :k]].tolist()))
+
+
+CONDITIONS = [
+    "id >= 0",
+    "section = 'section 3'",
+    "id >= 1700 and section != 'section 1'",
+    "id = 77",
+    "name like 'name 17%'",
+]
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN], ids=["fat", "lean"])
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_a_condition_gives_the_nearest_matching_rows(table: Table, definition: IndexDefinition, where: str) -> None:
+    index_head(table, definition)
+    found = open_index(table, definition, storage=STORAGE).search(queries(), where=where, columns=["id"])
+    assert found.coverage is Coverage.EXACT_VERSION
+    wanted, mine = true_ids(table, where, definition.metric), ids_by_query(found.rows)
+    assert all(len(mine[query]) == len(wanted[query]) for query in wanted)
+    assert np.mean([len(set(mine[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]) >= 0.95
+    matching = set(table.scan(row_filter=where, selected_fields=("id",)).to_arrow()["id"].to_pylist())
+    assert found.profile.matching_rows == len(matching)
+    assert {row for rows in mine.values() for row in rows} <= matching
+
+
+def test_few_matches_are_compared_and_many_are_walked_to(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    assert reader.search(queries(1), where="id < 20").profile.strategy == "exact over matches"
+    wide = reader.search(queries(1), 1, search_list=10, where="id >= 5")
+    assert wide.profile.strategy == "filtered beam"
+    assert wide.profile.distances < 1700
+
+
+def test_no_match_is_an_empty_answer(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), where="id = -1")
+    assert found.rows.num_rows == 0
+    assert found.profile.matching_rows == 0
+
+
+def test_rows_that_the_index_lacks_are_filtered_too(table: Table) -> None:
+    index_head(table)
+    table.refresh().append(make_rows(1800, 2000))
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(), where="id >= 1790", columns=["id"])
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.profile.tail_rows == 200
+    assert ids_by_query(found.rows) == true_ids(table, "id >= 1790", "l2")
+
+
+def test_deleted_rows_do_not_match(table: Table) -> None:
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 300)})
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 5000, where="section = 'section 0'")
+    assert found.rows.num_rows == found.profile.matching_rows == 300
+
+
+def test_without_an_index_the_condition_holds_as_well(table: Table) -> None:
+    found = exact_search(table, "embedding", Metric.L2, queries(), storage=STORAGE, where="id < 90", columns=["id"])
+    assert ids_by_query(found.rows) == true_ids(table, "id < 90", "l2")
+
+
+def test_a_condition_means_the_columns_of_the_snapshot(table: Table) -> None:
+    index_head(table)
+    before = table.metadata.current_snapshot_id
+    with table.update_schema() as update:
+        update.rename_column("section", "part")
+    table.append(make_rows(1800, 1810).rename_columns(["id", "name", "part", "embedding"]))
+    old = open_index(table, DEFINITION, snapshot=before, storage=STORAGE)
+    assert old.search(queries(1), where="section = 'section 1'").profile.matching_rows == 360
+    with pytest.raises(FilterError, match="its columns are id, name, section"):
+        old.search(queries(1), where="part = 'section 1'")
+
+
+def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    condition = GreaterThanOrEqual("id", 1200)  # type: ignore[arg-type, misc]
+    matches = find_matches(table, live, table.schema(), condition, STORAGE)
+    assert (matches.files_read, matches.count) == (1, 600)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("section = ", "cannot be read"), ("nothing = 1", "its columns are"), ("id = 'x'", "does not fit")],
+)
+def test_a_condition_that_cannot_be_is_refused(table: Table, where: str, said: str) -> None:
+    with pytest.raises(FilterError, match=said):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), where=where)
