@@ -19,6 +19,8 @@ class TableSpec:
     """`namespace.table`; the namespace may have several levels."""
     indexes: tuple["IndexDefinition", ...] = ()
     theta_sketches: bool = True
+    theta_columns: tuple[str, ...] | None = None
+    """Columns that get sketches; None: by their types."""
     watched_refs: tuple[str, ...] = ("main",)
     retries: int = 2
     retry_delay_seconds: float = 30.0

@@ -26,7 +26,13 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
         report = sketch_snapshot(
-            catalogs, engine, spec.catalog, spec.identifier, int(context.partition_key), log=context.log.info
+            catalogs,
+            engine,
+            spec.catalog,
+            spec.identifier,
+            int(context.partition_key),
+            columns=spec.theta_columns,
+            log=context.log.info,
         )
         metadata = from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
         if report.ndv:

@@ -103,11 +103,11 @@ class Engine:
         return bool(self._spark_conf) and rows >= self.driver_only_rows
 
     def runner(self, rows: int) -> "TaskRunner":
-        """The runner for a table of `rows` rows. Starts the Spark session when it is first needed, and no sooner."""
+        """The runner for a table of `rows` rows. The Spark session starts with its first task, and no sooner."""
         from ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415  pyspark only where it is used
 
         if self.uses_spark(rows):
-            return SparkRunner(self._session)
+            return SparkRunner(lambda: self._session)
         return LocalRunner(self.threads)
 
     @cached_property

@@ -34,6 +34,7 @@ def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
         identifier=table.name,
         indexes=tuple(definitions[name] for name in sorted(definitions)),
         theta_sketches=table.theta_sketches,
+        theta_columns=table.theta_columns,
         watched_refs=table.watched_refs,
         retries=table.retries,
         retry_delay_seconds=table.retry_delay_seconds,

@@ -83,6 +83,7 @@ class TableSettings(_Model):
     snapshots: Literal["every", "newest"] = "every"
     watched_refs: tuple[str, ...] = ("main",)
     theta_sketches: bool = True
+    theta_columns: tuple[str, ...] | None = None
     indexes: dict[str, IndexSettings] = Field(default_factory=dict)
     indexes_from_table: bool = True
     sensor_running: bool = False

@@ -16,15 +16,24 @@ def sketch_snapshot(
     identifier: str,
     snapshot_id: int,
     *,
+    columns: tuple[str, ...] | None = None,
     log: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> ThetaReport:
-    """Count, unite and register. Idempotent. Raises what the catalog, the store and the theta room raise."""
+    """Count, unite and register; `columns` None: by their types. Idempotent.
+
+    Raises what the catalog, the store and the theta room raise.
+    """
     table = catalogs.table(catalog, identifier)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     log(f"{identifier}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")
     report = materialize_theta_sketches(
-        table, snapshot_id, runner=runner, storage=catalogs.storage(catalog), progress=progress
+        table,
+        snapshot_id,
+        runner=runner,
+        storage=catalogs.storage(catalog),
+        columns=columns,
+        progress=progress,
     )
     if report.note:
         log(report.note)

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ops.errors import IcepuffinError
@@ -60,12 +61,17 @@ class LocalRunner:
 class SparkRunner:
     """One Spark task a task, by the DataFrame API alone: local, standalone, YARN, Kubernetes or Spark Connect.
 
-    `session` is a live session. Lost workers are retried by Spark; tasks are idempotent.
+    `session` is a live session, or what opens one: it is opened for the first task, not for work that turns out to be
+    done. Lost workers are retried by Spark; tasks are idempotent.
     """
 
-    def __init__(self, session: "SparkSession", *, task_threads: int = 1) -> None:
-        self._session = session
+    def __init__(self, session: "SparkSession | Callable[[], SparkSession]", *, task_threads: int = 1) -> None:
+        self._open = session
         self.task_threads = max(1, task_threads)
+
+    @cached_property
+    def _session(self) -> "SparkSession":
+        return self._open() if callable(self._open) else self._open
 
     @property
     def parallelism(self) -> int:

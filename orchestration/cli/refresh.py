@@ -60,6 +60,7 @@ def command(
                 spec.catalog,
                 table,
                 snapshot_id,
+                columns=spec.theta_columns,
                 progress=partial(bars, "sketches"),
             )
         for item in chosen:
