@@ -1,13 +1,16 @@
 #!/bin/sh
 # Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | test | check | bench
-# Needs Python 3.11. Makes .venv from requirements/lock.txt, finds or installs Java 17. Quick when nothing changed.
+# Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
-venv=.venv
+venv=$PWD/.venv
 python=$venv/bin/python
+cache=${ICEPUFFIN_CACHE:-$HOME/.cache/icepuffin}
 
 say() { printf '==> %s\n' "$*"; }
 die() { printf 'icepuffin: %s\n' "$*" >&2; exit 1; }
+
+. deploy/java.sh
 
 # Runs a command as root where that needs no password; fails otherwise.
 as_root() {
@@ -18,66 +21,98 @@ as_root() {
 }
 
 apt_install() {
-    command -v apt-get >/dev/null || return 1
+    command -v apt-get >/dev/null && as_root true || return 1
     say "installing $*"
-    as_root sh -c "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && apt-get -q install -y --no-install-recommends $*" >&2
+    mkdir -p "$cache"
+    as_root sh -c "export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+        apt-get -q update && apt-get -q install -y --no-install-recommends $*" >"$cache/apt.log" 2>&1 && return
+    tail -n 5 "$cache/apt.log" >&2
+    return 1
 }
 
+# apt_unpack FOLDER PACKAGE...: fetches and unpacks Debian packages without root, with folders of apt's in our cache.
+apt_unpack() {
+    folder=$1
+    shift
+    command -v apt-get >/dev/null || return 1
+    rm -rf "$folder" "$cache/apt"
+    mkdir -p "$folder" "$cache/apt/state/lists/partial" "$cache/apt/cache/archives/partial" "$cache/apt/packages"
+    cat >"$cache/apt/apt.conf" <<END
+Dir::State "$cache/apt/state";
+Dir::State::status "/var/lib/dpkg/status";
+Dir::Cache "$cache/apt/cache";
+END
+    (
+        APT_CONFIG=$cache/apt/apt.conf
+        export APT_CONFIG
+        cd "$cache/apt/packages" && apt-get -qq update && apt-get -qq download "$@"
+    ) >&2 || return 1
+    for package in "$cache"/apt/packages/*.deb; do
+        dpkg-deb -x "$package" "$folder" || return 1
+    done
+    rm -rf "$cache/apt"
+}
+
+is_python() { command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; }
+
+# Sets base to a Python 3.11.
 find_python() {
-    for candidate in python3.11 python3 python; do
-        if command -v "$candidate" >/dev/null &&
-            "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-            echo "$candidate"
-            return
-        fi
+    for base in python3.11 python3 python; do
+        is_python "$base" && return
     done
-    die "Python 3.11 is needed and was not found; install it, for example: apt-get install python3.11 python3-venv"
+    base=python3.11
+    apt_install python3.11 python3.11-venv && is_python "$base" && return
+    die "Python 3.11 is needed and was not found; as root, on Debian 12: apt-get install python3.11 python3.11-venv"
 }
 
+# A virtual environment with pip. Debian keeps pip apart, in python3.11-venv.
 make_venv() {
-    base=$(find_python)
-    if ! "$base" -m venv "$venv" 2>/dev/null; then
-        rm -rf "$venv"
-        apt_install python3-venv || die "Python's venv module is incomplete; as root: apt-get install python3-venv"
-        "$base" -m venv "$venv" || die "no virtual environment could be made with $base"
-    fi
+    "$base" -c 'import ensurepip' 2>/dev/null || apt_install python3.11-venv || true
+    "$base" -m venv --without-pip "$venv" || die "no virtual environment could be made with $base in $venv"
+    "$python" -m ensurepip >/dev/null 2>&1 && return
+    say "unpacking Debian's pip into $cache/pip"
+    apt_unpack "$cache/pip" python3-pip-whl ||
+        die "Python's venv module is incomplete; as root: apt-get install python3.11-venv"
+    wheel=$(echo "$cache"/pip/usr/share/python-wheels/pip-*.whl)
+    "$python" "$wheel/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
 }
 
-java_is_new_enough() {
-    [ -x "$1/bin/java" ] || return 1
-    major=$("$1/bin/java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p')
-    [ "${major:-0}" -ge 17 ]
-}
-
-# Sets JAVA_HOME to a Java of at least 17, from JAVA_HOME, PATH or /usr/lib/jvm, or installs one.
-find_java() {
-    on_path=$(command -v java || true)
-    [ -z "$on_path" ] || on_path=$(dirname "$(dirname "$(readlink -f "$on_path")")")
-    for home in "${JAVA_HOME:-}" "$on_path" /usr/lib/jvm/*; do
-        if [ -n "$home" ] && java_is_new_enough "$home"; then
-            JAVA_HOME=$home
-            export JAVA_HOME
-            return
-        fi
-    done
-    [ -z "${tried_java:-}" ] && tried_java=1 && apt_install openjdk-17-jre-headless && find_java && return
-    die "Java 17 or newer is needed and was not found; as root: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
-}
-
+# .venv/.stamp says for which lock file the environment is complete. A set-up that was cut off left .venv/.unfinished.
 setup() {
+    find_python
+    find_java "$base"
     stamp=$(cat requirements/lock.txt pyproject.toml | cksum)
-    if [ ! -x "$python" ] || [ "$(cat $venv/.stamp 2>/dev/null)" != "$stamp" ]; then
-        say "setting up $venv (a few minutes the first time)"
-        [ -x "$python" ] || make_venv
-        "$python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
-        "$python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-        say "compiling kernels"
-        "$python" -m ann_kernels.warm
-        printf '%s' "$stamp" >"$venv/.stamp"
+    if [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$stamp" ] || ! is_python "$python"; then
+        exclusively fill_venv
     fi
-    find_java
-    PATH=$PWD/$venv/bin:$PATH
+    PATH=$venv/bin:$PATH
     export PATH
+}
+
+# Two commands may be started at once; the second waits for the environment of the first.
+exclusively() {
+    mkdir -p .cache
+    exec 9>.cache/setup.lock
+    flock 9
+    "$@"
+    exec 9>&-
+}
+
+fill_venv() {
+    [ "$(cat "$venv/.stamp" 2>/dev/null)" != "$stamp" ] || ! is_python "$python" || return 0
+    say "setting up $venv (a few minutes the first time)"
+    if [ -e "$venv/.unfinished" ] || ! is_python "$python"; then rm -rf "$venv"; fi
+    mkdir -p "$venv"
+    touch "$venv/.unfinished"
+    rm -f "$venv/.stamp"
+    is_python "$python" || make_venv
+    "$python" -m pip --version >/dev/null || die "$venv has no pip: it was not made here; move it away"
+    "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
+    "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+    say "compiling kernels"
+    "$python" -m ann_kernels.warm
+    printf '%s' "$stamp" >"$venv/.stamp"
+    rm "$venv/.unfinished"
 }
 
 check() {

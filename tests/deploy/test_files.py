@@ -1,0 +1,183 @@
+"""The files of `deploy/` load where they are loaded, and agree with each other and with the project."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from orchestration.definitions import build
+from orchestration.settings import SettingsError, load
+from tests.deploy.postgres import PASSWORD, postgres, programs
+from tests.services.jars import ICEBERG_SPARK
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEPLOY = REPOSITORY / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.fixture
+def environment(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What compose.yaml gives to the code location, in this process."""
+    given = {name: str(value) for name, value in compose["services"]["code"]["environment"].items()}
+    given["DAGSTER_POSTGRES_PASSWORD"] = PASSWORD
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    return given
+
+
+def test_every_service_says_whether_it_is_well(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == {"postgres", "code", "webserver", "daemon", "spark-master", "spark-worker"}
+    for name, service in compose["services"].items():
+        assert service["healthcheck"]["test"][0] == "CMD", name
+        assert service["restart"] == "unless-stopped", name
+        for other, condition in service.get("depends_on", {}).items():
+            assert condition == {"condition": "service_healthy"}
+            assert other in compose["services"]
+
+
+def test_no_service_is_open_to_the_network_or_holds_a_secret(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+        for key, value in service.get("environment", {}).items():
+            if "PASSWORD" in key:
+                assert value.startswith("${POSTGRES_PASSWORD:?"), name
+
+
+def test_every_command_is_a_program_of_the_environment(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        for command in (service.get("command"), service["healthcheck"]["test"][1:]):
+            if command and command[0] not in {"pg_isready", "python"}:
+                assert Path(sys.executable).with_name(command[0]).exists(), command
+
+
+def test_every_file_that_compose_mounts_exists(compose: dict[str, Any]) -> None:
+    for config in compose["configs"].values():
+        assert "content" in config or (DEPLOY / config["file"]).is_file()
+    for service in compose["services"].values():
+        for volume in service.get("volumes", []):
+            assert volume.split(":")[0] in compose["volumes"]
+        for config in service.get("configs", []):
+            assert config["source"] in compose["configs"]
+
+
+def test_the_environment_is_what_the_files_ask_for(environment: dict[str, str]) -> None:
+    asked = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text(encoding="utf-8")))
+    asked |= set(re.findall(r"env: (\w+)", (DEPLOY / "workspace.yaml").read_text(encoding="utf-8")))
+    settings = re.sub("^#.*", "", (DEPLOY / "icepuffin.toml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    asked |= set(re.findall(r"\$\{(\w+)\}", settings))
+    assert asked <= set(environment)
+
+
+def test_the_example_settings_load_and_define_the_assets(environment: dict[str, str]) -> None:
+    settings = load(DEPLOY / "icepuffin.toml")
+    assert settings.spark.master == "spark://spark-master:7077"
+    assert settings.spark.conf["spark.driver.host"] == "code"
+    assert PASSWORD in settings.catalogs["lake"].properties["uri"]
+    assert PASSWORD not in repr(settings)
+    keys = build(settings).resolve_asset_graph().get_all_asset_keys()  # the catalog is away: the settings' own indexes
+    assert dg.AssetKey(["lake", "demo", "packages", "ann_index", "embedding"]) in keys
+
+
+def test_the_example_settings_name_a_missing_secret(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DAGSTER_POSTGRES_PASSWORD")
+    with pytest.raises(SettingsError, match="DAGSTER_POSTGRES_PASSWORD is not set"):
+        load(DEPLOY / "icepuffin.toml")
+
+
+@pytest.fixture
+def postgres_port() -> Iterator[int]:
+    if programs() is None:
+        pytest.skip("Postgres is not installed: apt-get install postgresql")
+    folder = Path(tempfile.mkdtemp(prefix="icepuffin-postgres-"))  # pytest's own folders are root's alone
+    with postgres(folder) as port:
+        yield port
+    shutil.rmtree(folder)
+
+
+@pytest.mark.services
+def test_the_instance_keeps_everything_in_postgres(
+    environment: dict[str, str], postgres_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_POSTGRES_HOST", "127.0.0.1")
+    monkeypatch.setenv("DAGSTER_POSTGRES_PORT", str(postgres_port))
+    monkeypatch.setenv("DAGSTER_POSTGRES_DB", "postgres")
+    shutil.copy(DEPLOY / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        stores = (instance.run_storage, instance.event_log_storage, instance.schedule_storage)
+        assert {type(store).__name__.removeprefix("Postgres") for store in stores} == {
+            "RunStorage", "EventLogStorage", "ScheduleStorage",
+        }  # fmt: skip
+        instance.report_runless_asset_event(dg.AssetMaterialization("a", partition="1"))
+        assert instance.get_materialized_partitions(dg.AssetKey("a")) == {"1"}
+        told = instance.get_concurrency_config()
+        assert told.pool_config.default_pool_limit == 1
+        assert told.run_queue_config is not None
+        assert told.run_queue_config.max_concurrent_runs == 4
+        assert instance.run_monitoring_enabled
+        assert instance.run_retries_enabled
+        assert not instance.telemetry_enabled
+
+
+def test_the_run_queue_knows_a_table_by_the_tag_that_runs_carry() -> None:
+    from orchestration.facts import TABLE_TAG  # noqa: PLC0415  named beside its use
+
+    limits = yaml.safe_load((DEPLOY / "dagster.yaml").read_text(encoding="utf-8"))["concurrency"]["runs"]
+    assert [item["key"] for item in limits["tag_concurrency_limits"]] == [TABLE_TAG]
+
+
+def test_the_image_holds_every_package_of_the_project() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    for source in sources:
+        assert (REPOSITORY / source).exists(), source
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages <= sources
+    kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {source.split("/")[0] for source in sources} <= kept
+
+
+def test_image_spark_settings_and_tests_name_the_same_iceberg() -> None:
+    assert f"ARG ICEBERG={ICEBERG_SPARK}\n" in DOCKERFILE
+    assert ICEBERG_SPARK in (DEPLOY / "spark-defaults.conf").read_text(encoding="utf-8")
+
+
+def test_spark_reads_its_settings() -> None:
+    lines = (DEPLOY / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
+    assert all(len(pair) == 2 and pair[0].startswith("spark.") for pair in pairs)
+    assert len({key for key, _ in pairs}) == len(pairs)
+
+
+def test_the_runtime_part_of_the_lock_is_complete_and_no_more() -> None:
+    program = [sys.executable, str(DEPLOY / "runtime_lock.py")]
+    printed = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    names = {canonicalize_name(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==", printed, re.MULTILINE)}
+    for name in names:
+        for line in metadata.requires(name) or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(requirement.name) in names, f"{name} needs {line}"
+    assert names & {"pytest", "ruff", "mypy", "duckdb", "polars"} == set()
+    assert printed.count("--hash=sha256:") >= len(names)
