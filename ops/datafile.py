@@ -3,7 +3,8 @@
 Executors import this: no dagster, no pyspark.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,11 +50,9 @@ def read_live(
     `schema` is the snapshot's. Raises DataFileError, EqualityDeletesError.
     """
     deleted = deleted_positions(storage, file)
-    projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
-    parquet = open_data_file(storage, file)
-    present = _present_columns(parquet, projected, file)
+    opened = DataFile(storage, file, schema, field_ids)
     start = 0
-    for batch in _batches(parquet, present, batch_rows, file):
+    for batch in opened.batches(batch_rows):
         positions = np.arange(start, start + batch.num_rows, dtype=np.int64)
         start += batch.num_rows
         first, last = np.searchsorted(deleted, (positions[0], positions[-1] + 1)) if len(positions) else (0, 0)
@@ -65,7 +64,7 @@ def read_live(
         else:
             live = batch
         if len(positions):
-            yield LiveBatch(positions, _conform(live, present, projected, file))
+            yield LiveBatch(positions, opened.conform(live))
 
 
 def take_rows(
@@ -75,23 +74,83 @@ def take_rows(
 
     The caller has made sure that the rows are live. Raises DataFileError for a position past the end.
     """
-    projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
-    parquet = open_data_file(storage, file)
-    present = _present_columns(parquet, projected, file)
-    counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.metadata.num_row_groups)]
-    ends = np.cumsum(counts, dtype=np.int64)
-    if len(positions) and (positions.min() < 0 or positions.max() >= parquet.metadata.num_rows):
-        raise DataFileError(
-            f"{file.path} has {parquet.metadata.num_rows} rows, position {positions.max()} was asked for"
-        )
-    groups = np.searchsorted(ends, positions, side="right")
-    needed, group_of = np.unique(groups, return_inverse=True)
-    starts = np.concatenate([[0], ends])[needed] if len(needed) else np.empty(0, np.int64)
-    offsets = np.concatenate([[0], np.cumsum([counts[group] for group in needed])]).astype(np.int64)
-    read = _read_groups(parquet, [int(group) for group in needed], present, file)
-    rows = read.take(pa.array(offsets[group_of] + positions - starts[group_of], pa.int64()))
-    batches = [_conform(batch, present, projected, file) for batch in rows.combine_chunks().to_batches()]
-    return pa.Table.from_batches(batches, schema=arrow_schema(projected))
+    return DataFile(storage, file, schema, field_ids).take(positions)
+
+
+class DataFile:
+    """One opened data file, seen as some fields of a snapshot's schema. Its footer has been read.
+
+    Raises DataFileError for another format, a missing or a damaged file, or columns that do not fit the schema.
+    """
+
+    def __init__(self, storage: Storage, file: LiveFile, schema: Schema, field_ids: Sequence[int]) -> None:
+        self._file = file
+        self._projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
+        self.schema = arrow_schema(self._projected)
+        self._parquet = open_data_file(storage, file)
+        self._present = _present_fields(self._parquet, self._projected, file)
+        self._columns = [field.name for field in self._present.fields]
+        """The file's own names of the fields that it has"""
+        counts = [self._parquet.metadata.row_group(group).num_rows for group in range(self.groups)]
+        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+    @property
+    def groups(self) -> int:
+        return int(self._parquet.metadata.num_row_groups)
+
+    def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """All rows in order, as the file has them: `conform` makes them what the schema says."""
+        if not self._columns:
+            for group in range(self.groups):
+                yield _nothing(self._parquet.metadata.row_group(group).num_rows)
+            return
+        with self._damage():
+            yield from self._parquet.batches(self._columns, batch_rows=batch_rows)
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The snapshot's names, order and types; nulls or defaults for fields that the file lacks."""
+        if not self._columns:
+            return pa.record_batch(
+                [pa.nulls(batch.num_rows, field.type) for field in self.schema], names=self.schema.names
+            )
+        try:
+            return _to_requested_schema(self._projected, self._present, batch).cast(self.schema)
+        except (ValueError, TypeError, pa.ArrowInvalid) as error:
+            raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
+
+    def read_group(self, group: int) -> pa.Table:
+        """One row group, conformed."""
+        if not self._columns:
+            table = pa.Table.from_batches([_nothing(self._parquet.metadata.row_group(group).num_rows)])
+        else:
+            with self._damage():
+                table = self._parquet.read(self._columns, [group])
+        batches = [self.conform(batch) for batch in table.combine_chunks().to_batches()]
+        return pa.Table.from_batches(batches, schema=self.schema)
+
+    def take(self, positions: npt.NDArray[np.int64], read_group: Callable[[int], pa.Table] | None = None) -> pa.Table:
+        """Rows by absolute position, in the order given; `read_group` stands in for the method, such as a cache."""
+        if len(positions) and (positions.min() < 0 or positions.max() >= self._starts[-1]):
+            raise DataFileError(
+                f"{self._file.path} has {self._starts[-1]} rows, position {positions.max()} was asked for"
+            )
+        groups = np.searchsorted(self._starts, positions, side="right") - 1
+        parts, places = [self.schema.empty_table()], np.empty(len(positions), np.int64)
+        taken = 0
+        for group in np.unique(groups):
+            mine = np.flatnonzero(groups == group)
+            rows = (read_group or self.read_group)(int(group))
+            parts.append(rows.take(pa.array(positions[mine] - self._starts[group])))
+            places[mine] = np.arange(taken, taken + len(mine))
+            taken += len(mine)
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(places))
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            raise DataFileError(f"{self._file.path} is damaged: {error}") from error
 
 
 def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[np.float32]:
@@ -145,15 +204,8 @@ def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
         raise DataFileError(f"{file.path} is no readable Parquet file: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Present:
-    """What of the projection the file has, as a schema of the file's own names and types."""
-
-    schema: Schema
-    columns: tuple[str, ...]
-
-
-def _present_columns(parquet: ParquetObject, projected: Schema, file: LiveFile) -> _Present:
+def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:
+    """What of the projection the file has, under the file's own names and types."""
     mapping = create_mapping_from_schema(projected)  # for files without field ids: imported ones
     try:
         whole = pyarrow_to_schema(parquet.schema, name_mapping=mapping)
@@ -162,28 +214,7 @@ def _present_columns(parquet: ParquetObject, projected: Schema, file: LiveFile) 
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
         ) from error
     wanted = {field.field_id for field in projected.fields}
-    fields = [field for field in whole.fields if field.field_id in wanted]
-    return _Present(Schema(*fields), tuple(field.name for field in fields))
-
-
-def _batches(parquet: ParquetObject, present: _Present, batch_rows: int, file: LiveFile) -> Iterator[pa.RecordBatch]:
-    if not present.columns:
-        for group in range(parquet.metadata.num_row_groups):
-            yield _nothing(parquet.metadata.row_group(group).num_rows)
-        return
-    try:
-        yield from parquet.batches(present.columns, batch_rows=batch_rows)
-    except pa.ArrowInvalid as error:
-        raise DataFileError(f"{file.path} is damaged: {error}") from error
-
-
-def _read_groups(parquet: ParquetObject, groups: list[int], present: _Present, file: LiveFile) -> pa.Table:
-    if not present.columns:
-        return pa.Table.from_batches([_nothing(sum(parquet.metadata.row_group(group).num_rows for group in groups))])
-    try:
-        return parquet.read(present.columns, groups)
-    except pa.ArrowInvalid as error:
-        raise DataFileError(f"{file.path} is damaged: {error}") from error
+    return Schema(*(field for field in whole.fields if field.field_id in wanted))
 
 
 def _nothing(rows: int) -> pa.RecordBatch:
@@ -205,13 +236,3 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         return pa.list_(pa.field("element", _plain(kind.value_type), kind.value_field.nullable))
     return kind
-
-
-def _conform(batch: pa.RecordBatch, present: _Present, projected: Schema, file: LiveFile) -> pa.RecordBatch:
-    out = arrow_schema(projected)
-    if not present.columns:
-        return pa.record_batch([pa.nulls(batch.num_rows, field.type) for field in out], names=out.names)
-    try:
-        return _to_requested_schema(projected, present.schema, batch).cast(out)
-    except (ValueError, TypeError, pa.ArrowInvalid) as error:
-        raise DataFileError(f"{file.path} cannot be read as the snapshot's schema says: {error}") from error

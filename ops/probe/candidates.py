@@ -11,9 +11,8 @@ from pyiceberg.schema import Schema
 from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.topk import exact_top_k
-from ops.datafile import arrow_schema, take_rows, vectors_from_arrow
-from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.storage import open_storage
+from ops.datafile import arrow_schema, vectors_from_arrow
+from ops.probe.rows import RowReader
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -45,15 +44,7 @@ def merge(parts: Sequence[Candidates], k: int) -> Candidates:
     return Candidates(*(np.take_along_axis(array, order, axis=1) for array in (files, positions, distances)))
 
 
-def rerank(
-    found: Candidates,
-    queries: Floats,
-    live: LiveFiles,
-    schema: Schema,
-    field_id: int,
-    metric: Metric,
-    storage: StorageConfig,
-) -> Candidates:
+def rerank(found: Candidates, queries: Floats, reader: RowReader, field_id: int, metric: Metric) -> Candidates:
     """Exact distances for approximate candidates: reads the vectors of just these rows, each once.
 
     `queries` f32[Q, D] prepared.
@@ -62,8 +53,7 @@ def rerank(
     vectors = np.empty((len(rows), queries.shape[1]), np.float32)
     for number in np.unique(rows[:, 0]):
         mine = np.flatnonzero(rows[:, 0] == number)
-        file = live.files[number]
-        column = take_rows(open_storage(file.path, storage), file, schema, [field_id], rows[mine, 1]).column(0)
+        column = reader.take(int(number), [field_id], rows[mine, 1]).column(0)
         vectors[mine] = prepare(vectors_from_arrow(column, queries.shape[1]), metric)
     exact = np.full(found.files.shape, np.inf, np.float32)
     for query in range(len(queries)):
@@ -83,10 +73,8 @@ def _distinct(found: Candidates) -> tuple[Integers, Integers]:
     return rows, places
 
 
-def fetch_rows(
-    found: Candidates, live: LiveFiles, schema: Schema, field_ids: Sequence[int], storage: StorageConfig
-) -> pa.Table:
-    """query, rank, distance and the fields; one pass a file, only the row groups that hold a candidate."""
+def fetch_rows(found: Candidates, reader: RowReader, schema: Schema, field_ids: Sequence[int]) -> pa.Table:
+    """query, rank, distance and the fields; only the row groups that hold a candidate are read."""
     query, place = np.nonzero(found.files >= 0)
     lead = {
         "query": pa.array(query.astype(np.int32)),
@@ -101,8 +89,7 @@ def fetch_rows(
     order = [np.empty(0, np.int64)]
     for number in np.unique(rows[:, 0]):
         mine = np.flatnonzero(rows[:, 0] == number)
-        file: LiveFile = live.files[number]
-        parts.append(take_rows(open_storage(file.path, storage), file, schema, field_ids, rows[mine, 1]))
+        parts.append(reader.take(int(number), field_ids, rows[mine, 1]))
         order.append(mine)
     where = np.empty(len(rows), np.int64)
     where[np.concatenate(order)] = np.arange(len(rows))

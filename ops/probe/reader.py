@@ -24,6 +24,7 @@ from ops.probe.filtered import search_matches
 from ops.probe.filters import Matches, find_matches
 from ops.probe.loaded import Indexed, LoadedVersion, search
 from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
+from ops.probe.rows import RowReader
 from ops.probe.scan import scan
 
 
@@ -61,6 +62,7 @@ class IndexReader:
         self._target = target
         self._live = target.live
         self._schema = target.schema
+        self._rows = RowReader(target.live, target.schema, target.storage)
         self._source = source
         self._opened = source.opened
         self._loaded = source.loaded
@@ -108,7 +110,7 @@ class IndexReader:
         found, scanned = self._scan_tail(ready, k, matches)
         clock.lap("scan")
         found = merge([indexed.candidates, found], k)
-        rows = fetch_rows(found, self._live, self._schema, field_ids, self._target.storage)
+        rows = fetch_rows(found, self._rows, self._schema, field_ids)
         clock.lap("rows")
         version = self._opened.version if self._opened else None
         return SearchResult(
@@ -141,10 +143,7 @@ class IndexReader:
         else:
             found = search_matches(self._loaded, matches, ready, k, search_list=width, threads=self._threads)
         if found.approximate:
-            target = self._target
-            best = rerank(
-                found.candidates, ready, self._live, self._schema, target.field_id, self._loaded.metric, target.storage
-            )
+            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric)
             found = replace(found, candidates=best)
         return found
 

@@ -1,0 +1,88 @@
+"""Rows of a snapshot for answers: footers are read once, and the row groups asked for last stay in memory.
+
+A search returns few rows of many files; neighbours share row groups, and so do the searches of one user.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from ops.datafile import DataFile
+from ops.model import LiveFiles, StorageConfig
+from ops.storage import open_storage
+
+DEFAULT_BUDGET = 64 << 20
+_OPEN_FILES = 1024
+
+_FileKey = tuple[int, tuple[int, ...]]
+
+
+class RowReader:
+    """Rows by (live file number, position). Thread-safe; holds at most `budget_bytes` of decoded row groups.
+
+    Nothing in it is shared between readers, so nobody is served rows that their own credentials did not fetch.
+    """
+
+    def __init__(
+        self, live: LiveFiles, schema: Schema, storage: StorageConfig, *, budget_bytes: int = DEFAULT_BUDGET
+    ) -> None:
+        self._live = live
+        self._schema = schema
+        self._storage = storage
+        self._budget = budget_bytes
+        self._lock = threading.Lock()
+        self._files: OrderedDict[_FileKey, tuple[DataFile, threading.Lock]] = OrderedDict()
+        self._groups: OrderedDict[tuple[_FileKey, int], pa.Table] = OrderedDict()
+        self._held = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held
+
+    def take(self, number: int, field_ids: Sequence[int], positions: npt.NDArray[np.int64]) -> pa.Table:
+        """Rows of one live file, in the order of `positions`. Raises DataFileError."""
+        key = (number, tuple(field_ids))
+        file, lock = self._open(key)
+        return file.take(positions, partial(self._group, key, file, lock))
+
+    def _open(self, key: _FileKey) -> tuple[DataFile, threading.Lock]:
+        with self._lock:
+            if key in self._files:
+                self._files.move_to_end(key)
+                return self._files[key]
+        live = self._live.files[key[0]]
+        opened = DataFile(open_storage(live.path, self._storage), live, self._schema, key[1]), threading.Lock()
+        with self._lock:
+            self._files[key] = opened
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        return opened
+
+    def _group(self, key: _FileKey, file: DataFile, lock: threading.Lock, group: int) -> pa.Table:
+        with self._lock:
+            held = self._groups.get((key, group))
+            if held is not None:
+                self._groups.move_to_end((key, group))
+                return held
+        with lock:  # Arrow's readers are not for several threads
+            rows = file.read_group(group)
+        self._hold((key, group), rows)
+        return rows
+
+    def _hold(self, key: tuple[_FileKey, int], rows: pa.Table) -> None:
+        if rows.nbytes > self._budget // 4:
+            return
+        with self._lock:
+            if key in self._groups:
+                return
+            self._groups[key] = rows
+            self._held += rows.nbytes
+            while self._held > self._budget:
+                _, dropped = self._groups.popitem(last=False)
+                self._held -= dropped.nbytes
