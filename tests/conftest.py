@@ -13,7 +13,10 @@ from pyiceberg.table import Table
 
 from ops.catalog.connect import open_catalog
 from ops.model import StorageConfig
-from tests.services.jars import ICEBERG_SPARK, SQLITE_JDBC
+from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
+from tests.services.postgres import postgres, uri
+from tests.services.rest import rest_catalog
+from tests.services.s3proxy import s3proxy
 from tests.services.spark import spark_session
 
 if TYPE_CHECKING:
@@ -72,8 +75,30 @@ def table_factory(sql_catalog: Catalog) -> Callable[..., Table]:
 
 
 @pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageConfig]:
+    """A real S3 server with one bucket, `lake`."""
+    with s3proxy(tmp_path_factory.mktemp("s3proxy")) as config:
+        yield config
+
+
+@pytest.fixture(scope="session")
+def rest_uri(tmp_path_factory: pytest.TempPathFactory, s3: StorageConfig) -> Iterator[str]:
+    """A real REST catalog; its tables may lie in local folders or in the bucket of `s3`."""
+    with rest_catalog(tmp_path_factory.mktemp("rest"), s3.properties) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def postgres_uri() -> Iterator[str]:
+    """A real PostgreSQL, as SQLAlchemy names it."""
+    with postgres() as port:
+        yield uri(port)
+
+
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """One Spark session for the whole run, with Iceberg's runtime and the SQLite driver on its class path."""
-    session = spark_session(tmp_path_factory.mktemp("spark"), [ICEBERG_SPARK, SQLITE_JDBC])
+    """One Spark session for the whole run, with Iceberg's runtime and what its catalogs need on the class path."""
+    jars = [ICEBERG_SPARK, ICEBERG_AWS, SQLITE_JDBC, POSTGRES_JDBC]
+    session = spark_session(tmp_path_factory.mktemp("spark"), jars)
     yield session
     session.stop()

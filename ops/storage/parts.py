@@ -1,7 +1,7 @@
 """Plans a multipart upload out of bytes and stored ranges. Pure: the caller uploads and copies.
 
-S3 takes parts of 5 MiB to 5 GiB, the last one may be smaller, 10,000 at most. A stored range that is large enough is
-copied inside the store; what is too small for a part of its own is read and sent with its neighbours.
+A stored range that is large enough is copied inside the store; what is too small for a part of its own is read and
+sent with its neighbours.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,32 @@ from itertools import pairwise
 
 from ops.model import ObjectRange
 
-MIN_PART = 5 * 1024**2
-MAX_COPY = 1024**3
+_PARTS_OF_ONE_SIZE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PartLimits:
+    """Bytes and counts that a store allows, by default S3's, and the sizes that are used within them."""
+
+    min_part: int = 5 * 1024**2
+    """Of every part but the last"""
+    max_part: int = 5 * 1024**3
+    max_parts: int = 10_000
+    part: int = 16 * 1024**2
+    """Of the first parts that are sent; held in memory"""
+    copy: int = 1024**3
+    """Of a part that the store copies by itself"""
+
+    def __post_init__(self) -> None:
+        if not self.min_part <= self.part <= self.max_part or not 2 * self.min_part <= self.copy <= self.max_part:
+            raise ValueError("part sizes must lie within the limits, and two of the smallest within one copy")
+
+    def size_of(self, number: int) -> int:
+        """Bytes of the part after `number` others: doubled every 1,000: 10,000 parts hold the largest object."""
+        return int(min(self.max_part, self.part << number // _PARTS_OF_ONE_SIZE))
+
+
+S3_LIMITS = PartLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +60,63 @@ class CopyPart:
         return self.range.length
 
 
-def plan_parts(segments: Sequence[bytes | ObjectRange]) -> list[UploadPart | CopyPart]:
-    """Parts in order; every part but the last has at least `MIN_PART` bytes."""
-    parts: list[UploadPart | CopyPart] = []
-    pending: list[bytes | ObjectRange] = []
-    size = 0
+def plan_parts(segments: Sequence[bytes | ObjectRange], limits: PartLimits = S3_LIMITS) -> list[UploadPart | CopyPart]:
+    """Parts in order, each within the limits; their number is not looked at."""
+    plan = _Plan(limits)
     for segment in segments:
-        rest = segment
-        if pending and size < MIN_PART and isinstance(rest, ObjectRange):
+        rest: bytes | ObjectRange | None = segment
+        if isinstance(rest, ObjectRange) and plan.waiting:
             # lend the head of the range to the bytes that wait, so that its tail can be copied
-            head, tail = _split(rest, MIN_PART - size)
-            pending.append(head)
-            size += head.length
-            if tail is None:
-                continue
-            rest = tail
-        if isinstance(rest, ObjectRange) and rest.length >= MIN_PART:
-            if pending:
-                parts.append(UploadPart(tuple(pending)))
-                pending, size = [], 0
-            parts += _copies(rest)
-        elif _length(rest):
-            pending.append(rest)
-            size += _length(rest)
-    if pending:
-        parts.append(UploadPart(tuple(pending)))
-    return parts
+            rest = plan.fill(rest, limits.min_part)
+        if isinstance(rest, ObjectRange) and rest.length >= limits.min_part:
+            plan.close()
+            plan.parts += _copies(rest, limits.copy)
+            rest = None
+        while rest:
+            rest = plan.fill(rest, limits.size_of(len(plan.parts)))
+            if rest:
+                plan.close()
+    plan.close()
+    return plan.parts
+
+
+class _Plan:
+    """Parts so far, and the pieces that wait to become one."""
+
+    def __init__(self, limits: PartLimits) -> None:
+        self._limits = limits
+        self.parts: list[UploadPart | CopyPart] = []
+        self.waiting: list[bytes | ObjectRange] = []
+        self._size = 0
+
+    def fill(self, piece: bytes | ObjectRange, size: int) -> bytes | ObjectRange | None:
+        """Let as much of `piece` wait as makes a part of `size`; -> the rest, None where there is none."""
+        room = max(0, size - self._size)
+        head, tail = _split(piece, room)
+        if _length(head):
+            self.waiting.append(head)
+            self._size += _length(head)
+        return tail if _length(tail) else None
+
+    def close(self) -> None:
+        if self.waiting:
+            self.parts.append(UploadPart(tuple(self.waiting)))
+            self.waiting, self._size = [], 0
 
 
 def _length(piece: bytes | ObjectRange) -> int:
     return len(piece) if isinstance(piece, bytes) else piece.length
 
 
-def _split(whole: ObjectRange, at: int) -> tuple[ObjectRange, ObjectRange | None]:
-    if at >= whole.length:
-        return whole, None
+def _split(whole: bytes | ObjectRange, at: int) -> tuple[bytes | ObjectRange, bytes | ObjectRange]:
+    if isinstance(whole, bytes):
+        return whole[:at], whole[at:]
+    at = min(at, whole.length)
     head = ObjectRange(whole.path, whole.offset, at)
     return head, ObjectRange(whole.path, whole.offset + at, whole.length - at)
 
 
-def _copies(whole: ObjectRange) -> list[UploadPart | CopyPart]:
-    count = -(-whole.length // MAX_COPY)
+def _copies(whole: ObjectRange, size: int) -> list[CopyPart]:
+    count = -(-whole.length // size)
     bounds = [whole.offset + whole.length * i // count for i in range(count + 1)]
-    pairs = pairwise(bounds)
-    return [CopyPart(ObjectRange(whole.path, start, end - start)) for start, end in pairs]
+    return [CopyPart(ObjectRange(whole.path, start, end - start)) for start, end in pairwise(bounds)]

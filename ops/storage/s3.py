@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import s3fs
+from botocore.exceptions import BotoCoreError
 
 from ops.model import ObjectInfo, ObjectRange
 from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
 from ops.storage.locations import normalize
-from ops.storage.parts import CopyPart, UploadPart, plan_parts
+from ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
 from puffin.sources import RangeSource
 
-_PART_BYTES = 16 * 1024**2
+_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3, "mode": "standard"}}
 
 
 def _key(location: str) -> str:
@@ -24,27 +25,33 @@ def _key(location: str) -> str:
 class S3Storage:
     """The `Storage` of one S3 endpoint. `options` are s3fs.S3FileSystem's; they hold secrets and are never shown."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS) -> None:
+        self._limits = limits
+        options = {**options, "config_kwargs": {**_TIMEOUTS, **options.get("config_kwargs", {})}}
         # s3fs is not fork-safe: skip its instance cache, so that a forked worker never meets the parent's event loop
         self._fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
 
+    def __repr__(self) -> str:
+        return "S3Storage()"
+
     def size(self, path: str) -> int:
-        with _missing(path):
+        with _reading(path):
             return int(self._fs.info(_key(path))["size"])
 
     def exists(self, path: str) -> bool:
-        return bool(self._fs.exists(_key(path)))
+        with _reading(path):
+            return bool(self._fs.exists(_key(path)))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         if not length:
             return b""
-        with _missing(path):
+        with _reading(path):
             return bytes(self._fs.cat_file(_key(path), start=offset, end=offset + length))
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if not ranges:
             return []
-        with _missing(path):
+        with _reading(path):
             starts = [offset for offset, _ in ranges]
             ends = [offset + length for offset, length in ranges]
             parts = self._fs.cat_ranges([_key(path)] * len(ranges), starts, ends, on_error="raise")
@@ -55,23 +62,28 @@ class S3Storage:
 
     def create(self, path: str, data: bytes) -> None:
         bucket, key = _key(path).split("/", 1)
-        with _exists(path):
+        with _publishing(path):
             self._fs.call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator["_MultipartSink"]:
-        sink = _MultipartSink(self._fs, path)
+        sink = _MultipartSink(self._fs, path, self._limits)
         try:
             yield sink
             sink.close()
         except BaseException:
-            sink.abort()
+            # the error that is on its way matters more than parts that are left; stores drop those by a rule of theirs
+            with contextlib.suppress(StorageError):
+                sink.abort()
             raise
 
     def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
         copied = 0
+        parts = plan_parts(segments, self._limits)
+        if len(parts) > self._limits.max_parts:
+            raise StorageError(f"{path} needs {len(parts):,} parts, the store takes {self._limits.max_parts:,}")
         with self.open_output(path) as sink:
-            for part in plan_parts(segments):
+            for part in parts:
                 if isinstance(part, CopyPart):
                     sink.copy(part)
                     copied += part.length
@@ -87,30 +99,38 @@ class S3Storage:
         return b"".join(pieces)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        for info in self._fs.find(_key(prefix), detail=True).values():
+        with _reading(prefix):
+            found = self._fs.find(_key(prefix), detail=True)
+        for info in found.values():
             modified = info.get("LastModified") or datetime.now(UTC)
             yield ObjectInfo(f"s3://{info['name']}", int(info["size"]), int(modified.timestamp() * 1000))
 
     def delete(self, path: str) -> None:
         bucket, key = _key(path).split("/", 1)
-        self._fs.call_s3("delete_object", Bucket=bucket, Key=key)
+        with _reading(path):
+            self._fs.call_s3("delete_object", Bucket=bucket, Key=key)
 
 
 class _MultipartSink:
-    """Collects writes into parts; completes only if nobody has published the name meanwhile."""
+    """Collects writes into parts of the store's size; completes only if nobody has published the name meanwhile."""
 
-    def __init__(self, fs: s3fs.S3FileSystem, path: str) -> None:
+    def __init__(self, fs: s3fs.S3FileSystem, path: str, limits: PartLimits) -> None:
         self._fs = fs
         self._path = path
+        self._limits = limits
         self._bucket, self._key = _key(path).split("/", 1)
         self._pending = bytearray()
         self._upload_id: str | None = None
         self._etags: list[str] = []
 
     def write(self, data: bytes, /) -> int:
-        self._pending += data
-        if len(self._pending) >= _PART_BYTES:
-            self._flush()
+        rest = memoryview(data).cast("B")
+        while len(rest):
+            room = self._limits.size_of(len(self._etags)) - len(self._pending)
+            self._pending += rest[:room]
+            rest = rest[room:]
+            if len(self._pending) >= self._limits.size_of(len(self._etags)):
+                self._flush()
         return len(data)
 
     def _flush(self) -> None:
@@ -119,7 +139,7 @@ class _MultipartSink:
 
     def upload(self, data: bytes) -> None:
         """Send one part."""
-        out = self._call("upload_part", PartNumber=len(self._etags) + 1, Body=data)
+        out = self._call("upload_part", PartNumber=self._next_number(), Body=data)
         self._etags.append(out["ETag"])
 
     def copy(self, part: CopyPart) -> None:
@@ -127,7 +147,7 @@ class _MultipartSink:
         source = part.range
         out = self._call(
             "upload_part_copy",
-            PartNumber=len(self._etags) + 1,
+            PartNumber=self._next_number(),
             CopySource=_key(source.path),
             CopySourceRange=f"bytes={source.offset}-{source.offset + source.length - 1}",
         )
@@ -135,16 +155,26 @@ class _MultipartSink:
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
         if self._upload_id is None:
-            begun = self._fs.call_s3("create_multipart_upload", Bucket=self._bucket, Key=self._key)
+            with _publishing(self._path):
+                begun = self._fs.call_s3("create_multipart_upload", Bucket=self._bucket, Key=self._key)
             self._upload_id = begun["UploadId"]
-        out: dict[str, Any] = self._fs.call_s3(
-            method, Bucket=self._bucket, Key=self._key, UploadId=self._upload_id, **arguments
-        )
+        with _publishing(self._path):
+            out: dict[str, Any] = self._fs.call_s3(
+                method, Bucket=self._bucket, Key=self._key, UploadId=self._upload_id, **arguments
+            )
         return out
+
+    def _next_number(self) -> int:
+        number = len(self._etags) + 1
+        if number > self._limits.max_parts:
+            raise StorageError(
+                f"{self._path} needs more than the {self._limits.max_parts:,} parts that the store takes"
+            )
+        return number
 
     def close(self) -> None:
         if self._upload_id is None:
-            with _exists(self._path):
+            with _publishing(self._path):
                 self._fs.call_s3(
                     "put_object", Bucket=self._bucket, Key=self._key, Body=bytes(self._pending), IfNoneMatch="*"
                 )
@@ -152,8 +182,7 @@ class _MultipartSink:
         if self._pending:
             self._flush()
         parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, start=1)]
-        with _exists(self._path):
-            self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, IfNoneMatch="*")
+        self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, IfNoneMatch="*")
         self._upload_id = None
 
     def abort(self) -> None:
@@ -163,23 +192,25 @@ class _MultipartSink:
 
 
 @contextlib.contextmanager
-def _missing(path: str) -> Iterator[None]:
+def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         raise ObjectMissingError(f"{path} does not exist") from error
     except PermissionError as error:
         raise StorageError(f"{path}: the store refuses access ({error})") from error
+    except (BotoCoreError, OSError) as error:
+        raise StorageError(f"{path}: the store does not answer as it should ({error})") from error
 
 
 @contextlib.contextmanager
-def _exists(path: str) -> Iterator[None]:
+def _publishing(path: str) -> Iterator[None]:
     """A failed If-None-Match comes through s3fs in two ways: FileExistsError, or EINVAL naming the condition."""
     try:
         yield
     except FileExistsError as error:
         raise ObjectExistsError(f"{path} exists already") from error
-    except OSError as error:
-        if error.errno == errno.EINVAL and "condition" in str(error).lower():
+    except (BotoCoreError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EINVAL and "condition" in str(error).lower():
             raise ObjectExistsError(f"{path} exists already") from error
         raise StorageError(f"{path} could not be written: {error}") from error

@@ -1,57 +1,120 @@
-"""Jars that the tests need from Maven Central: by Maven where there is one, else by the Ivy that Spark brings along.
+"""What the tests take from Maven Central: by Ivy, which comes with Spark, so that Java is all it needs.
 
-Kept under `$ICEPUFFIN_CACHE/jars`, by default ~/.cache/icepuffin/jars.
+`artifacts.lock` beside this file pins versions and sha256. Files are kept under `$ICEPUFFIN_CACHE/jars`, by default
+~/.cache/icepuffin/jars. A machine that is meant to work without a network says so by ICEPUFFIN_OFFLINE=1: tests that
+need what is not there are skipped then; without it they fail.
 """
 
+import fcntl
+import hashlib
 import os
-import shutil
 import subprocess
-import sys
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
+import pyspark
+import pytest
+
+from tests.services.processes import java
+
+SPARK_JARS = Path(pyspark.__path__[0]) / "jars"
+LOCK = Path(__file__).with_name("artifacts.lock")
 ICEBERG_SPARK = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"
+ICEBERG_AWS = "org.apache.iceberg:iceberg-aws-bundle:1.11.0"
 SQLITE_JDBC = "org.xerial:sqlite-jdbc:3.49.1.0"
-S3PROXY = "org.gaul:s3proxy:4.1.0:jar:jar-with-dependencies"
+POSTGRES_JDBC = "org.postgresql:postgresql:42.7.8"
+S3PROXY = "org.gaul:s3proxy:4.1.0:jar-with-dependencies"
 
 
 def cache_folder() -> Path:
     return Path(os.environ.get("ICEPUFFIN_CACHE", Path.home() / ".cache" / "icepuffin")) / "jars"
 
 
+def pinned() -> dict[str, str]:
+    """`group:artifact:version[:classifier]` -> sha256, of everything that the lock names."""
+    lines = (line.split() for line in LOCK.read_text().splitlines() if line and not line.startswith("#"))
+    return {coordinate: sha256 for sha256, coordinate in lines}
+
+
 def fetch(coordinate: str) -> Path:
-    """The jar of `group:artifact:version[:jar:classifier]`, fetched once.
+    """The file of one coordinate. As `fetch_all`."""
+    return fetch_all([coordinate])[0]
 
-    Raises RuntimeError with the client's own words; a classifier needs Maven.
+
+def fetch_all(coordinates: Iterable[str]) -> list[Path]:
+    """The files of coordinates that the lock names, fetched together where any is missing, each checked.
+
+    Skips the test where ICEPUFFIN_OFFLINE is set. Raises RuntimeError with Ivy's own words where it is not.
     """
-    _, artifact, version, *classified = coordinate.split(":")
-    folder = cache_folder()
-    jar = folder / f"{'-'.join([artifact, version, *classified[1:]])}.jar"
-    if jar.exists():
-        return jar
-    folder.mkdir(parents=True, exist_ok=True)
-    if shutil.which("mvn"):
-        _run("mvn", "-q", "-B", "dependency:copy", f"-Dartifact={coordinate}", f"-DoutputDirectory={folder}")
-    elif classified:
-        raise RuntimeError(f"{coordinate} has a classifier: install Maven (mvn) to fetch it")
-    else:
-        _by_ivy(coordinate, jar)
-    return jar
+    wanted = {coordinate: cache_folder() / _file_name(coordinate) for coordinate in coordinates}
+    if all(path.exists() for path in wanted.values()):
+        return list(wanted.values())
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other test runs share the folder
+        missing = [coordinate for coordinate, path in wanted.items() if not path.exists()]
+        if missing and os.environ.get("ICEPUFFIN_OFFLINE"):
+            pytest.skip(f"ICEPUFFIN_OFFLINE is set, and {cache_folder()} lacks {', '.join(missing)}")
+        if missing:
+            _fetch_missing(missing)
+    return list(wanted.values())
 
 
-def _by_ivy(coordinate: str, jar: Path) -> None:
-    """Spark resolves `spark.jars.packages` before it starts a session; a short-lived process does it here."""
-    ivy = jar.parent / "ivy"
-    script = (
-        "from pyspark.sql import SparkSession as S; import sys;"
-        "S.builder.master('local[1]').config('spark.jars.packages', sys.argv[1]).config('spark.jars.ivy', sys.argv[2])"
-        ".config('spark.jars.excludes', '*:*-tests').config('spark.ui.enabled', 'false').getOrCreate().stop()"
-    )
-    _run(sys.executable, "-c", script, coordinate, str(ivy))
-    found = next((ivy / "jars").glob(f"*{jar.name}"))
-    found.replace(jar)
+def _file_name(coordinate: str) -> str:
+    _, *rest = coordinate.split(":")
+    return f"{'-'.join(rest)}.jar"
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} could not fetch a jar: {(done.stdout + done.stderr)[-2000:]}")
+def _fetch_missing(coordinates: list[str]) -> None:
+    sums = pinned()
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        (Path(folder) / "ivy.xml").write_text(_ivy_file(coordinates))
+        (ivy,) = SPARK_JARS.glob("ivy-*.jar")
+        command = [
+            java(),
+            "-jar",
+            str(ivy),
+            "-ivy",
+            f"{folder}/ivy.xml",
+            "-confs",
+            "default",
+            "-cache",
+            f"{folder}/ivy",
+        ]
+        command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        for coordinate in coordinates:
+            path = Path(folder) / _file_name(coordinate)
+            if not path.exists():
+                said = "\n".join(line for line in done.stdout.splitlines() if line.strip(". \t"))
+                raise RuntimeError(
+                    f"{coordinate} could not be fetched from Maven Central; set ICEPUFFIN_OFFLINE=1 to skip the tests "
+                    f"that need it. Ivy said: {(said + done.stderr)[-3000:]}"
+                )
+            if (found := hashlib.sha256(path.read_bytes()).hexdigest()) != sums[coordinate]:
+                raise RuntimeError(f"{coordinate} has sha256 {found}, {LOCK.name} says {sums[coordinate]}: not used")
+            path.replace(cache_folder() / path.name)
+
+
+def _ivy_file(coordinates: list[str]) -> str:
+    """One module each, its artifacts named, and nothing that they depend on."""
+    modules: dict[tuple[str, str, str], list[str]] = {}
+    for coordinate in coordinates:
+        group, name, version, *classifier = coordinate.split(":")
+        modules.setdefault((group, name, version), []).extend(classifier or [""])
+    lines = ['<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">']
+    lines += [
+        '<info organisation="icepuffin" module="tests"/>',
+        '<configurations><conf name="default"/></configurations>',
+    ]
+    lines += ["<dependencies>"]
+    for (group, name, version), classifiers in modules.items():
+        named = f"org={quoteattr(group)} name={quoteattr(name)} rev={quoteattr(version)}"
+        lines += [f'<dependency {named} transitive="false" conf="default->master">']
+        for classifier in classifiers:
+            extra = f" m:classifier={quoteattr(classifier)}" if classifier else ""
+            lines += [f'<artifact name={quoteattr(name)} type="jar" ext="jar"{extra}/>']
+        lines += ["</dependency>"]
+    return "\n".join([*lines, "</dependencies></ivy-module>"])

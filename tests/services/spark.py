@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.services.jars import fetch
+from tests.services.jars import fetch_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ def spark_session(folder: Path, jars: Sequence[str]) -> "SparkSession":
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2,4]").appName("icepuffin tests")
     conf = {
-        "spark.jars": ",".join(str(fetch(jar)) for jar in jars),
+        "spark.jars": ",".join(map(str, fetch_all(jars))),
         "spark.sql.extensions": EXTENSIONS,
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",

@@ -1,38 +1,61 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.model import ObjectRange
-from ops.storage.parts import MIN_PART, CopyPart, plan_parts
+from ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, plan_parts
 
+SMALL = PartLimits(min_part=5, max_part=40, max_parts=100, part=12, copy=30)
 SEGMENTS = st.lists(
     st.one_of(
-        st.integers(0, 2 * MIN_PART).map(bytes),
-        st.builds(ObjectRange, st.sampled_from("ab"), st.integers(0, 10), st.integers(0, 5 * MIN_PART)),
+        st.binary(max_size=100),
+        st.builds(ObjectRange, st.sampled_from("ab"), st.integers(0, 10), st.integers(0, 150)),
     ),
-    max_size=6,
+    max_size=8,
 )
 
 
 @given(SEGMENTS)
-def test_parts_keep_every_byte_in_order_and_are_large_enough(segments: list[bytes | ObjectRange]) -> None:
-    parts = plan_parts(segments)
+def test_parts_keep_every_byte_in_order_and_stay_within_the_limits(segments: list[bytes | ObjectRange]) -> None:
+    parts = plan_parts(segments, SMALL)
     flat: list[bytes | ObjectRange] = []
     for part in parts:
         flat += [part.range] if isinstance(part, CopyPart) else part.pieces
     assert _bytes(flat) == _bytes(segments)
-    assert all(part.length >= MIN_PART for part in parts[:-1])
+    assert all(part.length >= SMALL.min_part for part in parts[:-1])
+    assert all(part.length <= (SMALL.copy if isinstance(part, CopyPart) else SMALL.part) for part in parts)
 
 
-def _bytes(pieces: list[bytes | ObjectRange]) -> list[tuple[str, int, int]]:
-    """Runs of consecutive bytes: (source, first, length); a literal's source is its place among literals."""
-    runs: list[tuple[str, int, int]] = []
+def _bytes(pieces: list[bytes | ObjectRange]) -> list[tuple[str, int, int] | bytes]:
+    """Runs of consecutive bytes: literals joined, ranges as (source, first, length)."""
+    runs: list[tuple[str, int, int] | bytes] = []
     for piece in pieces:
-        length = len(piece) if isinstance(piece, bytes) else piece.length
-        if not length:
-            continue
-        source, first = ("", -1) if isinstance(piece, bytes) else (piece.path, piece.offset)
-        if runs and runs[-1][0] == source and (source == "" or runs[-1][1] + runs[-1][2] == first):
-            runs[-1] = (source, runs[-1][1], runs[-1][2] + length)
-        else:
-            runs.append((source, first, length))
+        last = runs[-1] if runs else None
+        if isinstance(piece, bytes):
+            if isinstance(last, bytes):
+                runs[-1] = last + piece
+            elif piece:
+                runs.append(piece)
+        elif isinstance(last, tuple) and last[0] == piece.path and last[1] + last[2] == piece.offset:
+            runs[-1] = (last[0], last[1], last[2] + piece.length)
+        elif piece.length:
+            runs.append((piece.path, piece.offset, piece.length))
     return runs
+
+
+def test_a_large_range_is_copied_but_for_what_a_small_neighbour_borrows() -> None:
+    parts = plan_parts([b"abc", ObjectRange("x", 100, 60)], SMALL)
+    assert [part.length for part in parts] == [5, 29, 29]
+    assert [isinstance(part, CopyPart) for part in parts] == [False, True, True]
+
+
+def test_ten_thousand_parts_hold_the_largest_object() -> None:
+    sizes = [S3_LIMITS.size_of(number) for number in range(S3_LIMITS.max_parts)]
+    assert sum(sizes) > 5 * 1024**4
+    assert sizes[0] == 16 * 1024**2
+    assert max(sizes) <= 5 * 1024**3
+
+
+def test_limits_that_cannot_be_kept_are_refused() -> None:
+    with pytest.raises(ValueError, match="within the limits"):
+        PartLimits(min_part=10, part=5)

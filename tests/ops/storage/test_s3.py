@@ -1,22 +1,27 @@
 """The S3 store against a real server."""
 
-from collections.abc import Iterator
+import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ops.model import ObjectRange
-from ops.storage import ObjectExistsError, ObjectMissingError, Storage, open_storage
-from tests.services.s3proxy import s3proxy
+from ops.model import ObjectRange, StorageConfig
+from ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, _s3_options, open_storage
+from ops.storage.parts import PartLimits
+from ops.storage.s3 import S3Storage
 
-pytestmark = pytest.mark.jvm
+pytestmark = pytest.mark.services
 BLOCK = bytes(range(256)) * 40_960
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
-    with s3proxy(tmp_path_factory.mktemp("s3proxy")) as config:
-        yield open_storage("s3://lake", config)
+def store(s3: StorageConfig) -> Storage:
+    return open_storage("s3://lake", s3)
+
+
+def limited(config: StorageConfig, **limits: int) -> S3Storage:
+    return S3Storage(_s3_options(config), limits=PartLimits(**limits))
 
 
 def write_half(store: Storage, path: str) -> None:
@@ -73,3 +78,56 @@ def test_deleting_twice_is_harmless(store: Storage) -> None:
     store.delete("s3://lake/d")
     store.delete("s3://lake/d")
     assert not store.exists("s3://lake/d")
+
+
+def test_one_large_write_is_cut_into_parts_that_the_store_takes(s3: StorageConfig) -> None:
+    store = limited(s3, part=5 * 2**20)  # the server refuses smaller parts
+    data = BLOCK + BLOCK[:7]
+    with store.open_output("s3://lake/parts/large") as sink:
+        sink.write(b"0123")
+        sink.write(data)
+    assert store.read_range("s3://lake/parts/large", 0, 2**24) == b"0123" + data
+    head = store._fs.call_s3("head_object", Bucket="lake", Key="parts/large")
+    assert head["ETag"].strip('"').endswith("-3")
+
+
+def test_more_parts_than_the_store_takes_are_refused_and_nothing_appears(s3: StorageConfig) -> None:
+    store = limited(s3, min_part=2**10, max_part=2**12, part=2**10, copy=2**12, max_parts=3)
+
+    def write(path: str) -> None:
+        with store.open_output(path) as sink:
+            sink.write(BLOCK[: 5 * 2**10])
+
+    with pytest.raises(StorageError, match="more than the 3 parts"):
+        write("s3://lake/parts/many")
+    with pytest.raises(StorageError, match="needs 5 parts"):
+        store.concat("s3://lake/parts/many", [BLOCK[: 5 * 2**10]])
+    assert not store.exists("s3://lake/parts/many")
+
+
+def test_a_range_past_the_end_is_short(store: Storage) -> None:
+    store.create("s3://lake/r/short", b"hello")
+    assert store.read_range("s3://lake/r/short", 3, 10) == b"lo"
+
+
+def test_a_store_that_does_not_answer_is_said_so_soon_and_without_secrets() -> None:
+    secret = "hunter2hunter2"
+    config = StorageConfig(
+        {"s3.endpoint": "http://127.0.0.1:9", "s3.access-key-id": "key", "s3.secret-access-key": secret}
+    )
+    store = open_storage("s3://lake", config)
+    begun = time.monotonic()
+    for ask in (lambda: store.size("s3://lake/x"), lambda: store.create("s3://lake/x", b"")):
+        with pytest.raises(StorageError, match="lake/x") as caught:
+            ask()
+        assert secret not in "".join(traceback.format_exception(caught.value))
+    assert time.monotonic() - begun < 60
+    assert secret not in repr(store) + repr(config)
+
+
+def test_a_wrong_key_is_refused_without_showing_it(s3: StorageConfig) -> None:
+    secret = "hunter2hunter2"
+    store = open_storage("s3://lake", StorageConfig({**s3.properties, "s3.secret-access-key": secret}))
+    with pytest.raises(StorageError, match="lake/x") as caught:
+        store.create("s3://lake/x", b"")
+    assert secret not in "".join(traceback.format_exception(caught.value))

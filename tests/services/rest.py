@@ -1,0 +1,57 @@
+"""A real Iceberg REST catalog: Iceberg's adapter and servlet, over a SQLite database, on loopback and a free port."""
+
+import contextlib
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.services.jars import ICEBERG_SPARK, POSTGRES_JDBC, S3PROXY, SPARK_JARS, fetch_all, pinned
+from tests.services.processes import SMALL_JVM, free_port, java, serving
+
+_SOURCE = Path(__file__).with_name("RestCatalog.java")
+_OF_OTHERS = (ICEBERG_SPARK, POSTGRES_JDBC, S3PROXY, "io.zonky")
+_FROM_SPARK = (
+    *(
+        "hadoop-client-api",
+        "hadoop-client-runtime",
+        "janino",
+        "commons-compiler",
+        "jackson-core",
+        "jackson-annotations",
+    ),
+    *("jackson-databind", "avro", "slf4j-api", "RoaringBitmap", "commons-codec", "commons-compress", "commons-io"),
+    *("commons-lang3", "commons-logging", "snappy-java", "zstd-jni", "aircompressor", "log4j-slf4j2-impl", "log4j-api"),
+    "log4j-core",
+)
+
+
+@contextlib.contextmanager
+def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
+    """Run the server; -> its URI. Tables without a location of their own lie under `folder`/warehouse; s3:// works."""
+    port = free_port()
+    properties = {
+        "uri": f"jdbc:sqlite:{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+        "io-impl": "org.apache.iceberg.io.ResolvingFileIO",
+        "s3.path-style-access": "true",
+        "client.region": s3["s3.region"],
+        **{key: s3[key] for key in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key")},
+    }
+    command = [java(), "-Xmx512m", *SMALL_JVM, "-cp", ":".join(map(str, _class_path()))]
+    command += ["org.codehaus.janino.SimpleCompiler", str(_SOURCE), "RestCatalog", str(port)]
+    command += [f"{key}={value}" for key, value in properties.items()]
+
+    def is_ready() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/config", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:  # URLError is one
+            return False
+
+    with serving(command, is_ready, folder / "rest.log"):
+        yield f"http://127.0.0.1:{port}"
+
+
+def _class_path() -> list[Path]:
+    jars = fetch_all(item for item in pinned() if not item.startswith(_OF_OTHERS))
+    return jars + [jar for name in _FROM_SPARK for jar in SPARK_JARS.glob(f"{name}-[0-9]*.jar")]
