@@ -159,7 +159,9 @@ def test_the_image_holds_every_package_of_the_project() -> None:
 
 
 def test_image_spark_settings_and_tests_name_the_same_iceberg() -> None:
-    assert f"ARG ICEBERG={ICEBERG_SPARK}\n" in DOCKERFILE
+    group, artifact, version = ICEBERG_SPARK.split(":")
+    assert f"ARG ICEBERG={artifact}\nARG ICEBERG_VERSION={version}\n" in DOCKERFILE
+    assert f"-dependency {group} " in DOCKERFILE
     assert ICEBERG_SPARK in (DEPLOY / "spark-defaults.conf").read_text(encoding="utf-8")
 
 

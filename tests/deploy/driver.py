@@ -1,0 +1,35 @@
+"""The driver of a build on a cluster, in a process of its own: a session of the suite's process would be taken instead.
+
+`python -m tests.deploy.driver SNAPSHOT`: settings as everywhere; prints JSON.
+"""
+
+import inspect
+import json
+import sys
+
+from ann_kernels.vamana import Graph
+from ops.graphs.versions import index_snapshot
+from ops.spark.runner import SparkRunner
+from ops.tasks.scatter import scatter
+from ops.tasks.shard import make_shard
+from orchestration.definitions import catalogs_of, engine_of
+from orchestration.discovery import table_spec
+from orchestration.settings import load
+from puffin.blobs.shard import Shard
+
+
+def main() -> None:
+    settings = load()
+    catalogs, engine = catalogs_of(settings), engine_of(settings)
+    spec = table_spec(settings.tables["packages"], catalogs)
+    report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], int(sys.argv[1]))
+    runner = engine.runner(report.rows)
+    assert isinstance(runner, SparkRunner)
+    # Pickled by name, so that an executor looks them up in what it imports itself
+    sources = runner.run(inspect.getfile, [make_shard, scatter, Graph, Shard], label="sources")
+    told = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": sources}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""A build on a real standalone cluster, whose executors have the project from the wheel that Spark ships, alone."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.catalog.bind import versions
+from ops.graphs.versions import index_snapshot
+from ops.index import drop
+from ops.resources import Engine
+from ops.storage.local import to_path
+from orchestration.definitions import catalogs_of
+from orchestration.discovery import table_spec
+from orchestration.settings import load
+from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
+from tests.orchestration.lake import Lake, make_lake
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SHARDS = 3
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's wheel, built from a copy of the tree, under the name by which Spark unpacks it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(REPOSITORY / name, folder)
+    for name in ("orchestration", "assets", "ops", "puffin", "ann_kernels", "requirements"):
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True)
+    (wheel,) = (folder / "dist").glob("icepuffin-*.whl")
+    return wheel.rename(folder / "icepuffin.zip")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=3)
+    index = "[tables.packages.indexes.embedding]\n"
+    lake.settings_file.write_text(lake.settings().replace(index, f"{index}shards = {SHARDS}\n"), encoding="utf-8")
+    return lake
+
+
+@pytest.fixture(scope="module")
+def built(
+    lake: Lake, archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], bytes, tuple[Path, ...]]:
+    """What the driver told, the published bytes, and the workers' folders."""
+    folder = tmp_path_factory.mktemp("cluster")
+    python = environment_without_the_project(folder / "environment")
+    with standalone_cluster(folder) as cluster:
+        told = on_the_cluster(cluster, lake, archive, python)
+    return told, to_path(told["path"]).read_bytes(), cluster.work
+
+
+def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) -> dict[str, Any]:
+    conf = {
+        "spark.archives": f"{archive}#icepuffin",
+        "spark.executorEnv.PYTHONPATH": "icepuffin",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+    }
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "NUMBA_CACHE_DIR"}},
+        "ICEPUFFIN_SETTINGS": str(lake.settings_file),
+        "ICEPUFFIN__SPARK__MASTER": cluster.master,
+        "ICEPUFFIN__SPARK__CONF": json.dumps(conf),
+        "ICEPUFFIN__SPARK__DRIVER_ONLY_ROWS": "0",
+        "PYSPARK_PYTHON": str(python),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, "-m", "tests.deploy.driver", str(lake.head())]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
+    python = environment_without_the_project(tmp_path / "environment")
+    program = "import pyarrow, numba, pyiceberg\nimport ops"
+    done = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "No module named 'ops'" in done.stderr
+
+
+def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
+    told, _, work = built
+    assert (told["action"], told["shards"]) == ("built", SHARDS)
+    unpacked = [path for worker in work for path in worker.glob("app-*/*/icepuffin")]
+    names = ("ops/tasks/shard.py", "ops/tasks/scatter.py", "ann_kernels/vamana.py", "puffin/blobs/shard.py")
+    for source, name in zip(told["sources"], names, strict=True):
+        assert source in {str(path / name) for path in unpacked}
+
+
+def test_both_workers_did_their_part(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
+    """An executor compiles a kernel when it first calls it, beside the module that was unpacked for it."""
+    _, _, work = built
+    assert len(work) == 2
+    for worker in work:
+        assert list(worker.glob("app-*/*/icepuffin/ann_kernels/__pycache__/*.nbc")), worker
+
+
+def test_the_bytes_are_those_of_a_build_in_one_process(
+    lake: Lake, built: tuple[dict[str, Any], bytes, tuple[Path, ...]]
+) -> None:
+    _, published, _ = built
+    left = [path for path in (lake.directory / "warehouse").rglob("_icepuffin/**/*") if path.is_file()]
+    assert left == [], "the second build would take the first one's shards"
+    settings = load(lake.settings_file)
+    catalogs = catalogs_of(settings)
+    spec = table_spec(settings.tables["packages"], catalogs)
+    table = lake.table.refresh()
+    drop(table, "embedding")
+    derived = [version.derived_snapshot_id for version in versions(table, "ann", "embedding")]
+    table.refresh().maintenance.expire_snapshots().by_ids(derived).commit()
+    engine = Engine(spark_conf={}, threads=2, driver_only_rows=10**9)
+    report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
+    assert report.action == "built"
+    assert report.puffin_path is not None
+    assert to_path(report.puffin_path).read_bytes() == published
