@@ -1,6 +1,7 @@
 """Which rows of a data file are deleted: position delete files and deletion vectors, read into row positions."""
 
 import hashlib
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +22,35 @@ def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]
 
     Raises EqualityDeletesError, and StorageError or PuffinError for a delete file that is missing or broken.
     """
-    if file.has_equality_deletes:
-        raise EqualityDeletesError(f"{file.path}: equality deletes apply; rewrite the file first (rewrite_data_files)")
-    parts = [_positions(storage, delete, file.path) for delete in file.deletes]
-    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+    return deleted_by_file(lambda _: storage, [file])[file.path]
+
+
+def deleted_by_file(
+    open_store: Callable[[str], Storage], files: Iterable[LiveFile]
+) -> dict[str, npt.NDArray[np.int64]]:
+    """By path of each file: its deleted row positions. A delete file that covers many of the files is read once.
+
+    `open_store` gives the store of a path. Raises as `deleted_positions`.
+    """
+    parts: dict[str, list[npt.NDArray[np.int64]]] = {}
+    covering: dict[str, tuple[DeleteFile, set[str]]] = {}
+    for file in files:
+        if file.has_equality_deletes:
+            raise EqualityDeletesError(
+                f"{file.path}: equality deletes apply; rewrite the file first (rewrite_data_files)"
+            )
+        parts[file.path] = []
+        for delete in file.deletes:
+            if delete.kind is DeleteKind.DELETION_VECTOR:
+                parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file.path))
+            else:
+                covering.setdefault(delete.path, (delete, set()))[1].add(file.path)
+    for delete, paths in covering.values():
+        rows = _position_deletes(open_store(delete.path), delete)
+        for path in paths:
+            mine = pc.is_in(rows["file_path"], pa.array({path, normalize(path)}, pa.string()))
+            parts[path].append(np.asarray(rows["pos"].filter(mine).to_numpy(), dtype=np.int64))
+    return {path: np.unique(np.concatenate(found)) if found else np.empty(0, np.int64) for path, found in parts.items()}
 
 
 def fingerprint(file: LiveFile) -> bytes:
@@ -37,17 +63,16 @@ def fingerprint(file: LiveFile) -> bytes:
     return digest.digest()
 
 
-def _positions(storage: Storage, delete: DeleteFile, data_path: str) -> npt.NDArray[np.int64]:
-    if delete.kind is DeleteKind.DELETION_VECTOR:
-        if delete.content_offset is None or delete.content_length is None:
-            raise StorageError(
-                f"{delete.path}: the manifest does not say where the deletion vector of {data_path} lies"
-            )
-        return deletion_vector.decode(storage.read_range(delete.path, delete.content_offset, delete.content_length))
+def _deletion_vector(storage: Storage, delete: DeleteFile, data_path: str) -> npt.NDArray[np.int64]:
+    if delete.content_offset is None or delete.content_length is None:
+        raise StorageError(f"{delete.path}: the manifest does not say where the deletion vector of {data_path} lies")
+    return deletion_vector.decode(storage.read_range(delete.path, delete.content_offset, delete.content_length))
+
+
+def _position_deletes(storage: Storage, delete: DeleteFile) -> pa.Table:
+    """file_path, pos."""
     raw = storage.read_range(delete.path, 0, storage.size(delete.path))
     try:
-        table = pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"])
+        return pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"])
     except (pa.ArrowInvalid, KeyError) as error:
         raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
-    mine = pc.is_in(table["file_path"], pa.array({data_path, normalize(data_path)}, pa.string()))
-    return np.asarray(table["pos"].filter(mine).to_numpy(), dtype=np.int64)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ops.catalog.deletes import deleted_positions
+from ops.catalog.deletes import deleted_by_file
 from ops.index.errors import CoverageError
 from ops.index.plan import VersionPlan
 from ops.index.work import ShardsMade
@@ -49,8 +49,9 @@ def check_coverage(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) 
     files = list(made.slots)
     by_path = {file.path: slot for slot, file in enumerate(files) if file.present}
     expected = 0
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
     for file in plan.live.files:
-        gone = len(deleted_positions(open_storage(file.path, storage), file)) if file.deletes else 0
+        gone = len(deleted[file.path])
         slot = by_path[relative_to(file.path, plan.live.location)]
         covered = files[slot]
         files[slot] = CoveredFile(

@@ -1,5 +1,6 @@
 """An index version in memory: its shards as searchers, masked for the snapshot that is read."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.vamana import Graph
-from ops.catalog.deletes import deleted_positions
+from ops.catalog.deletes import deleted_by_file
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, merge
@@ -90,17 +91,18 @@ def load(
         [numbers.get(slot.path, -1) if slot.present else -1 for slot in opened.routing.files], np.int64
     )
     store = open_storage(opened.version.puffin_path, storage)
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), live.files)
 
     def read(number: int) -> tuple[Shard, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         where = opened.shards[number]
         blob = store.read_range(where.path, where.offset, where.length)
         shard = shard_blob.decode(blob)
         files = slot_to_number[shard.file_slots] if len(slot_to_number) else np.empty(0, np.int64)
-        return shard, files, _live_mask(shard, files, live, storage)
+        return shard, files, _live_mask(shard, files, live, deleted)
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         parts = list(pool.map(read, range(len(opened.shards))))
-    covered = _covered(live, storage, [(files, mask) for _, files, mask in parts])
+    covered = _covered(live, deleted, [(files, mask) for _, files, mask in parts])
     if complete:
         parts = [(shard, files, mask & np.isin(files, list(covered))) for shard, files, mask in parts]
     shards = tuple(_loaded(shard, files, mask, metric) for shard, files, mask in parts)
@@ -108,31 +110,28 @@ def load(
 
 
 def _live_mask(
-    shard: Shard, files: npt.NDArray[np.int64], live: LiveFiles, storage: StorageConfig
+    shard: Shard, files: npt.NDArray[np.int64], live: LiveFiles, deleted: Mapping[str, npt.NDArray[np.int64]]
 ) -> npt.NDArray[np.bool_]:
     mask = files >= 0
     for number in np.unique(files[mask]):
         file = live.files[number]
         nodes = np.flatnonzero(files == number)
         beyond = shard.row_positions[nodes] >= file.record_count
-        gone = deleted_positions(open_storage(file.path, storage), file) if file.deletes else np.empty(0, np.int64)
-        mask[nodes] = ~(np.isin(shard.row_positions[nodes], gone) | beyond)
+        mask[nodes] = ~(np.isin(shard.row_positions[nodes], deleted[file.path]) | beyond)
     return np.asarray(mask)
 
 
 def _covered(
-    live: LiveFiles, storage: StorageConfig, parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]
+    live: LiveFiles,
+    deleted: Mapping[str, npt.NDArray[np.int64]],
+    parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]],
 ) -> frozenset[int]:
     """Files whose live rows all have a live node: counted, not assumed."""
     nodes = np.zeros(len(live.files), np.int64)
     for files, mask in parts:
         nodes += np.bincount(files[mask], minlength=len(live.files)).astype(np.int64)
-    covered = set()
-    for number, file in enumerate(live.files):
-        gone = len(deleted_positions(open_storage(file.path, storage), file)) if file.deletes else 0
-        if nodes[number] == file.record_count - gone:
-            covered.add(number)
-    return frozenset(covered)
+    expected = np.array([file.record_count - len(deleted[file.path]) for file in live.files], np.int64)
+    return frozenset(np.flatnonzero(nodes == expected).tolist())
 
 
 def _loaded(shard: Shard, files: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_], metric: Metric) -> LoadedShard:

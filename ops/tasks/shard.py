@@ -13,7 +13,7 @@ from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.quantize import decode_pq, encode_pq
 from ann_kernels.vamana import Graph, VamanaParams
-from ops.catalog.deletes import deleted_positions
+from ops.catalog.deletes import deleted_by_file
 from ops.datafile import take_rows, vectors_from_arrow
 from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import PartSource, Storage, open_storage
@@ -178,12 +178,12 @@ def _live_nodes(task: ShardTask, reader: ShardReader) -> npt.NDArray[np.bool_]:
     """Which nodes' rows are live in the snapshot: computed from the snapshot, never carried over."""
     slots, positions = reader.read_locations()
     live = np.zeros(len(slots), np.bool_)
-    for slot, file in task.slots:
+    present = set(np.unique(slots).tolist())
+    held = [(slot, file) for slot, file in task.slots if slot in present]
+    deleted = deleted_by_file(lambda path: open_storage(path, task.storage), [file for _, file in held])
+    for slot, file in held:
         nodes = np.flatnonzero(slots == slot)
-        if not len(nodes):
-            continue
-        deleted = deleted_positions(open_storage(file.path, task.storage), file)
-        live[nodes] = ~np.isin(positions[nodes], deleted)
+        live[nodes] = ~np.isin(positions[nodes], deleted[file.path])
     return live
 
 
