@@ -122,15 +122,11 @@ def _runner(options: argparse.Namespace) -> Any:
 
 
 def _table(catalog: Any, name: str, vectors: Any, files: int) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
+    from benchmarks.lake import SCHEMA, arrow_rows  # noqa: PLC0415
 
-    schema = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
-    table = catalog.create_table(f"db.{name}", schema, properties={"format-version": "2"})
+    table = catalog.create_table(f"db.{name}", SCHEMA, properties={"format-version": "2"})
     for rows in np.array_split(np.arange(len(vectors)), files):
-        part = np.ascontiguousarray(vectors[rows], np.float32)
-        offsets = np.arange(len(part) + 1, dtype=np.int32) * part.shape[1]
-        lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(part.reshape(-1)))
-        table.append(pa.table({"id": rows, "embedding": lists}, schema=schema))
+        table.append(arrow_rows(rows, vectors[rows]))
     return table
 
 

@@ -1,0 +1,190 @@
+"""A real table with vectors, indexed, for benchmarks: SQLite catalog, local warehouse, and what a step of work cost."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from ann_kernels import vamana
+from ops.catalog import bind
+from ops.catalog.connect import open_catalog
+from ops.catalog.deletes import deleted_by_file
+from ops.catalog.live import live_files
+from ops.catalog.snapshots import data_snapshots
+from ops.index import IndexDefinition, IndexReport, materialize_index
+from ops.index.versions import open_version
+from ops.model import StorageConfig
+from ops.probe import exact_search, open_index
+from ops.spark.runner import LocalRunner, TaskRunner
+from ops.storage import PartSource, normalize, open_storage, resolve
+from puffin.blobs.shard import ShardReader
+
+SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
+STORAGE = StorageConfig({})
+
+
+class Lake:
+    """Table `db.t` of some of the vectors; further rows come from those held back."""
+
+    def __init__(
+        self, folder: Path, vectors: npt.NDArray[Any], rows: int, files: int, definition: IndexDefinition, threads: int
+    ) -> None:
+        uri = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+        catalog = open_catalog("bench", uri)
+        catalog.create_namespace("db")
+        self.table: Table = catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+        self.definition = definition
+        self.base_rows = rows
+        self._vectors = vectors
+        self._next = 0
+        self.runner: TaskRunner = LocalRunner(threads)
+        for part in np.array_split(np.arange(rows), files):
+            self.append(len(part))
+
+    @property
+    def head(self) -> int:
+        head = self.table.metadata.current_snapshot_id
+        if head is None:
+            raise ValueError("the table has no snapshot")
+        return head
+
+    def append(self, count: int) -> None:
+        """The next rows, as one file."""
+        ids = np.arange(self._next, self._next + count)
+        self.table.append(arrow_rows(ids, self._vectors[self._next : self._next + count]))
+        self._next += count
+
+    def index(self, definition: IndexDefinition | None = None) -> IndexReport:
+        """The head's version."""
+        return materialize_index(
+            self.table.refresh(), definition or self.definition, self.head, runner=self.runner, storage=STORAGE
+        )
+
+    def back_to(self, snapshot_id: int, index_snapshot_id: int) -> None:
+        """Undo everything since a snapshot and its version: other snapshots and tags go, the files stay."""
+        if self.head != snapshot_id:
+            self.table.manage_snapshots().rollback_to_snapshot(snapshot_id).commit()
+        self.index()
+        for tag in [ref for ref in self.table.refresh().metadata.refs if ref not in ("main", self.definition.tag)]:
+            bind.drop(self.table, tag)
+        kept = {snapshot_id, index_snapshot_id}
+        self.table.refresh()
+        before = {item.snapshot_id for item in data_snapshots(self.table)}
+        newer = [item.snapshot_id for item in self.table.metadata.snapshots if item.snapshot_id not in kept | before]
+        if newer:
+            self.table.maintenance.expire_snapshots().by_ids(newer).commit()
+
+    def some_rows(self, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
+        """By data file: positions of `count` random live rows."""
+        live = live_files(self.table.refresh(), self.head)
+        deleted = deleted_by_file(lambda path: open_storage(path, STORAGE), live.files)
+        alive = [np.setdiff1d(np.arange(file.record_count), deleted[file.path]) for file in live.files]
+        owner = np.repeat(np.arange(len(alive)), [len(rows) for rows in alive])
+        chosen = np.sort(np.random.default_rng(seed).choice(len(owner), count, replace=False))
+        positions, owners = np.concatenate(alive)[chosen], owner[chosen]
+        return {live.files[number].path: positions[owners == number] for number in np.unique(owners)}
+
+    def rows_of_shard(self, number: int, share: float) -> dict[str, npt.NDArray[np.int64]]:
+        """By data file: positions of some live rows that one shard of the newest version holds."""
+        version = bind.versions(self.table.refresh(), "ann", self.definition.name)[-1]
+        opened = open_version(version, STORAGE)
+        part = opened.shards[number]
+        slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()
+        chosen = np.sort(np.random.default_rng(1).choice(len(slots), int(share * len(slots)), replace=False))
+        files = opened.routing.files
+        root = normalize(self.table.location())
+        return {
+            resolve(files[slot].path, root): np.sort(positions[chosen[slots[chosen] == slot]])
+            for slot in np.unique(slots[chosen])
+        }
+
+    def recall(self, definition: IndexDefinition, queries: int = 200, k: int = 10) -> float:
+        """recall@k of the head's version, of queries near rows of the table."""
+        rng = np.random.default_rng(3)
+        picked = np.sort(rng.choice(self.base_rows, queries, replace=False))
+        asked = self._vectors[picked].astype(np.float32)
+        asked += rng.standard_normal(asked.shape).astype(np.float32) * asked.std() * 0.1
+        found = open_index(self.table.refresh(), definition, storage=STORAGE).search(asked, k, columns=["id"])
+        metric = definition.metric_value
+        true = exact_search(self.table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"])
+        mine, wanted = _by_query(found.rows, queries, k), _by_query(true.rows, queries, k)
+        return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(mine, wanted, strict=True)]))
+
+
+def arrow_rows(ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
+    """Rows of `SCHEMA`."""
+    flat = np.ascontiguousarray(vectors, np.float32)
+    offsets = np.arange(len(flat) + 1, dtype=np.int32) * flat.shape[1]
+    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat.reshape(-1)))
+    return pa.table({"id": ids, "embedding": lists}, schema=SCHEMA)
+
+
+def _by_query(rows: pa.Table, queries: int, k: int) -> npt.NDArray[np.int64]:
+    return np.asarray(rows["id"]).reshape(queries, k)
+
+
+def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
+    """Seconds, seconds in graph kernels, and bytes that this process read and wrote (in-store copies included)."""
+    before = _io()
+    with _kernel_clock() as kernels:
+        begun = time.perf_counter()
+        report = work()
+        seconds = time.perf_counter() - begun
+    after = _io()
+    return {
+        "seconds": seconds,
+        "kernel_seconds": sum(kernels),
+        "bytes_read": after["rchar"] - before["rchar"],
+        "bytes_written": after["wchar"] - before["wchar"],
+        "bytes_copied": report.bytes_total - report.bytes_written,
+        "action": str(report.action),
+        "inserted": report.inserted,
+        "remapped": report.remapped,
+        "tombstones": report.tombstones,
+        "shards_rebuilt": report.shards_rebuilt,
+        "stage_seconds": dict(report.stage_seconds),
+        "index_snapshot_id": report.index_snapshot_id,
+    }
+
+
+def _io() -> dict[str, int]:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split(":")[1]) for line in lines}
+
+
+@contextmanager
+def _kernel_clock() -> Iterator[list[float]]:
+    """Collects the seconds of graph builds and inserts, which run in this process."""
+    spent: list[float] = []
+    names = ("build", "insert")
+    originals = {name: getattr(vamana, name) for name in names}
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return function(*args, **named)
+            finally:
+                spent.append(time.perf_counter() - begun)
+
+        return call
+
+    try:
+        for name, function in originals.items():
+            setattr(vamana, name, timed(function))
+        yield spent
+    finally:
+        for name, function in originals.items():
+            setattr(vamana, name, function)
+
+
+def fresh(definition: IndexDefinition) -> IndexDefinition:
+    """The same index under another name, which has no version to start from."""
+    return replace(definition, name="fresh")

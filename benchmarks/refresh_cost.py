@@ -1,0 +1,118 @@
+"""What a refresh costs beside a full rebuild, in one run: every scenario from an equal start, end to end.
+
+    python -m benchmarks.refresh_cost --vectors embeddings.npy --out refresh.json [--threads 2] [--shards 16]
+
+The table holds 90 % of the rows in `--files` files and is indexed. Each scenario makes its change and times
+`materialize_index` (plan, reading Parquet, kernels, gate, writing, commit); then the same snapshot is indexed from
+nothing under another name: that is the rebuild it is compared with. After it the table is rolled back to the start and
+everything newer is expired. Recall@10 is of 200 queries against exact search, of the refreshed and the fresh version.
+Tasks run in this process, so that what Spark adds (its start, a job's overhead) is in neither side.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.lake import Lake, fresh, measured
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import IndexDefinition
+
+HELD_BACK = 0.12
+
+
+def append_1pct(lake: Lake) -> None:
+    """Rows of 1 % of the table, in one file."""
+    lake.append(int(0.01 * lake.base_rows))
+
+
+def append_10pct(lake: Lake) -> None:
+    """Rows of 10 % of the table, in one file."""
+    lake.append(int(0.1 * lake.base_rows))
+
+
+def delete_only(lake: Lake) -> None:
+    """1 % of the rows, spread over all files, by position deletes."""
+    rng = np.random.default_rng(0)
+    doomed = {}
+    for file in live_files(lake.table, lake.head).files:
+        count = max(1, file.record_count // 100)
+        doomed[file.path] = np.sort(rng.permutation(file.record_count)[:count])
+    append_position_deletes(lake.table, doomed)
+
+
+def compaction(lake: Lake) -> None:
+    """The whole table rewritten, into one file (by PyIceberg: as many as its target size makes)."""
+    lake.table.overwrite(lake.table.scan().to_arrow().cast(lake.table.schema().as_arrow()))
+
+
+def rollback(lake: Lake) -> None:
+    """Back to the indexed snapshot, after an append that was indexed too."""
+    before = lake.head
+    append_1pct(lake)
+    lake.index()
+    lake.table.refresh().manage_snapshots().rollback_to_snapshot(before).commit()
+
+
+def one_shard_rebuild(lake: Lake) -> None:
+    """30 % of the rows of one shard, by position deletes: it is rebuilt, the others get no new tombstone."""
+    append_position_deletes(lake.table, lake.rows_of_shard(0, 0.3))
+
+
+SCENARIOS: dict[str, Callable[[Lake], None]] = {
+    scenario.__name__: scenario
+    for scenario in (append_1pct, append_10pct, delete_only, compaction, rollback, one_shard_rebuild)
+}
+
+
+def main() -> None:
+    """Run the scenarios; what is done so far is written after each."""
+    options = _options()
+    vectors = np.load(options.vectors, mmap_mode="r")
+    rows = int((1 - HELD_BACK) * len(vectors))
+    definition = IndexDefinition(
+        name="bench", column="embedding", metric=options.metric, shards=options.shards, target_recall=0.0
+    )
+    out: dict[str, Any] = {"rows": rows, "dims": vectors.shape[1], "shards": options.shards, "scenarios": {}}
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        lake = Lake(Path(folder), vectors, rows, options.files, definition, options.threads)
+        start = lake.head
+        first = measured(lake.index)
+        out["rebuild"] = first
+        print("first build", json.dumps(first), flush=True)
+        for name in options.scenarios.split(","):
+            SCENARIOS[name](lake)
+            refreshed = measured(lake.index)
+            again = measured(lambda: lake.index(fresh(definition)))
+            refreshed |= {
+                "rebuild_seconds": again["seconds"],
+                "ratio_to_rebuild": refreshed["seconds"] / again["seconds"],
+                "recall": lake.recall(definition),
+                "recall_fresh": lake.recall(fresh(definition)),
+            }
+            out["scenarios"][name] = refreshed
+            print(name, json.dumps(refreshed), flush=True)
+            options.out.write_text(json.dumps(out, indent=1))
+            lake.back_to(start, first["index_snapshot_id"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--files", type=int, default=20)
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--metric", choices=("l2", "cosine", "ip"), default="l2")
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="[default: %(default)s]")
+    parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
