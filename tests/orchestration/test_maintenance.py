@@ -1,0 +1,159 @@
+"""The maintenance job in a real instance: worn shards are rebuilt, leavings swept, the rest left alone."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import numpy as np
+import pytest
+from dagster import RunsFilter
+
+from ann_kernels.metric import Metric
+from ops.catalog.bind import DerivedVersion, versions
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index.versions import open_version
+from ops.model import StorageConfig
+from ops.probe import exact_search, open_index
+from ops.storage.local import to_path
+from orchestration.definitions import build
+from orchestration.facts import TABLE_TAG
+from orchestration.instance import open_instance
+from orchestration.settings import load
+from orchestration.ticks import TickedRun, tick
+from tests.orchestration.lake import DIMS, Lake, make_lake
+
+STORAGE = StorageConfig({})
+JOB = "maintain_demo_demo_packages"
+HOUR = 3600
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with open_instance(tmp_path / "dagster_home") as opened:
+        yield opened
+
+
+@pytest.fixture
+def lake(tmp_path: Path, instance: dg.DagsterInstance) -> Lake:
+    """Two snapshots; the second deletes 40 % of the rows. Its version has them as tombstones: no refresh rebuilds."""
+    lake = make_lake(tmp_path, snapshots=1)
+    set_ratio(lake, 1.0)
+    run_tick(lake, instance)
+    (path,) = lake.table.refresh().inspect.files()["file_path"].to_pylist()
+    append_position_deletes(lake.table, {path: np.arange(24, dtype=np.int64)})
+    run_tick(lake, instance)
+    return lake
+
+
+def set_ratio(lake: Lake, ratio: float) -> None:
+    lake.settings_file.write_text(f"{lake.settings(retries=0)}rebuild_ratio = {ratio}\n", encoding="utf-8")
+
+
+def run_tick(lake: Lake, instance: dg.DagsterInstance) -> None:
+    assert all(event.succeeded for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun))
+
+
+def maintain(lake: Lake, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    job = build(load(lake.settings_file)).resolve_job_def(JOB)
+    return job.execute_in_process(instance=instance, raise_on_error=False)
+
+
+def newest(lake: Lake) -> DerivedVersion:
+    return versions(lake.table.refresh(), "ann", "embedding")[-1]
+
+
+def dead_nodes(lake: Lake) -> int:
+    return sum(len(shard.tombstones) for shard in open_version(newest(lake), STORAGE).routing.shards)
+
+
+def answers(lake: Lake) -> tuple[list[int], list[int]]:
+    """Ids that the index finds, and the true ones."""
+    table = lake.table.refresh()
+    queries = np.random.default_rng(5).normal(size=(4, DIMS)).astype(np.float32)
+    found = open_index(table, "embedding", storage=STORAGE).search(queries, 10, columns=["id"])
+    true = exact_search(table, "embedding", Metric.COSINE, queries, 10, storage=STORAGE, columns=["id"])
+    assert found.coverage == "exact-version"
+    return found.rows["id"].to_pylist(), true.rows["id"].to_pylist()
+
+
+def leave_behind(lake: Lake, name: str, age_hours: float) -> Path:
+    """A file as a failed attempt leaves it."""
+    file = to_path(lake.table.location()) / "metadata" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"left behind")
+    then = time.time() - age_hours * HOUR
+    os.utime(file, (then, then))
+    return file
+
+
+def test_worn_shards_are_rebuilt_and_the_tag_moves(lake: Lake, instance: dg.DagsterInstance) -> None:
+    before, head = newest(lake), lake.head()
+    assert dead_nodes(lake) == 24
+    set_ratio(lake, 0.2)
+    result = maintain(lake, instance)
+    assert result.success
+    after = newest(lake)
+    assert after.derived_snapshot_id != before.derived_snapshot_id
+    assert after.base_snapshot_id == head
+    assert lake.table.metadata.refs["ann_embedding"].snapshot_id == after.derived_snapshot_id
+    assert dead_nodes(lake) == 0
+    found, true = answers(lake)
+    assert found == true
+    assert lake.head() == head
+    assert to_path(before.puffin_path).exists(), "the old file belongs to its snapshot until that expires"
+
+
+def test_maintenance_done_twice_writes_nothing_more(lake: Lake, instance: dg.DagsterInstance) -> None:
+    set_ratio(lake, 0.2)
+    assert maintain(lake, instance).success
+    once = lake.table.refresh().metadata_location
+    assert maintain(lake, instance).success
+    assert lake.table.refresh().metadata_location == once
+
+
+def test_shards_under_the_ratio_are_left_alone(lake: Lake, instance: dg.DagsterInstance) -> None:
+    before = newest(lake)
+    set_ratio(lake, 0.5)
+    assert maintain(lake, instance).success
+    assert newest(lake) == before
+
+
+def test_leavings_of_failed_attempts_go_when_they_are_old(lake: Lake, instance: dg.DagsterInstance) -> None:
+    old = [
+        leave_behind(lake, name, age_hours=25) for name in ("_icepuffin/x/shard-0.dann", "ann-embedding-snap-1.puffin")
+    ]
+    young = leave_behind(lake, "_icepuffin/y/shard-0.dann", age_hours=1)
+    foreign = leave_behind(lake, "20200101-somebody.stats", age_hours=25)
+    kept = [to_path(item.puffin_path) for item in versions(lake.table.refresh(), "ann", "embedding")]
+    assert maintain(lake, instance).success
+    assert not any(file.exists() for file in old)
+    assert young.exists()
+    assert foreign.exists()
+    assert all(file.exists() for file in kept)
+
+
+def test_the_run_is_kept_with_its_table_and_its_report(lake: Lake, instance: dg.DagsterInstance) -> None:
+    set_ratio(lake, 0.2)
+    maintain(lake, instance)
+    (run,) = instance.get_runs(RunsFilter(job_name=JOB))
+    assert run.status is dg.DagsterRunStatus.SUCCESS
+    assert run.tags[TABLE_TAG] == "demo/demo/packages"
+    assert "dagster/max_runtime" in run.tags
+    told = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    assert any("tombstones" in line for line in told)
+
+
+def test_a_failed_maintenance_changes_nothing_and_says_why(lake: Lake, instance: dg.DagsterInstance) -> None:
+    set_ratio(lake, 0.2)
+    job = build(load(lake.settings_file)).resolve_job_def(JOB)
+    before = lake.table.refresh().metadata_location
+    lake.catalog.rename_table("demo.packages", "demo.elsewhere")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    lake.catalog.rename_table("demo.elsewhere", "demo.packages")
+    assert not result.success
+    failures = [event for event in result.all_events if event.is_step_failure]
+    assert "there is no table demo.packages" in failures[0].step_failure_data.error_display_string
+    assert not [event for event in result.all_events if event.is_step_start and "sweep" in str(event.step_key)]
+    assert lake.table.refresh().metadata_location == before

@@ -1,0 +1,143 @@
+"""The nightly schedule over a real table and a real instance: the newest snapshot is made, whatever happened before."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import RunsFilter
+
+from assets.partitions import partitions_name
+from ops.storage.local import to_path
+from orchestration.definitions import build, catalogs_of
+from orchestration.discovery import table_spec
+from orchestration.facts import SNAPSHOT_TAG, TABLE_TAG
+from orchestration.instance import open_instance
+from orchestration.settings import load
+from orchestration.ticks import TickedRun, TickResult, tick
+from tests.orchestration.lake import Lake, make_lake
+
+NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+TABLE = dg.AssetKey(["demo", "demo", "packages"])
+THETA = dg.AssetKey([*TABLE.path, "theta_sketches"])
+INDEX = dg.AssetKey([*TABLE.path, "ann_index", "embedding"])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = make_lake(tmp_path, snapshots=3)
+    lake.write_settings(retries=0)
+    return lake
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with open_instance(tmp_path / "dagster_home") as opened:
+        yield opened
+
+
+def evaluated(
+    lake: Lake, instance: dg.DagsterInstance, at: datetime = NIGHT, schedule: str = "nightly_demo_demo_packages"
+) -> tuple[list[dg.RunRequest], str | None]:
+    """What the schedule asks for at that time, and why not where it asks for nothing."""
+    settings = load(lake.settings_file)
+    definitions = build(settings)
+    context = dg.build_schedule_context(
+        instance=instance,
+        scheduled_execution_time=at,
+        resources={"catalogs": catalogs_of(settings)},
+        repository_def=definitions.get_repository_def(),
+    )
+    found = definitions.resolve_schedule_def(schedule).evaluate_tick(context)
+    return list(found.run_requests or ()), found.skip_message
+
+
+def carried_out(lake: Lake, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+    """The run that was asked for, as the daemon would launch it."""
+    job = build(load(lake.settings_file)).resolve_job_def("refresh_demo_demo_packages")
+    return job.execute_in_process(
+        instance=instance, partition_key=request.partition_key, tags=request.tags, raise_on_error=False
+    )
+
+
+def test_the_newest_snapshot_is_recorded_requested_and_made(lake: Lake, instance: dg.DagsterInstance) -> None:
+    ((request,), _) = evaluated(lake, instance)
+    head = str(lake.head())
+    assert request.partition_key == head
+    assert request.tags[TABLE_TAG] == "demo/demo/packages"
+    assert request.tags[SNAPSHOT_TAG] == head
+    assert instance.get_materialized_partitions(TABLE) == {head}
+    assert carried_out(lake, instance, request).success
+    assert instance.get_materialized_partitions(INDEX) == instance.get_materialized_partitions(THETA) == {head}
+
+
+def test_the_same_night_asks_once_and_the_next_night_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Dagster launches one run a run key."""
+    keys = [evaluated(lake, instance, at)[0][0].run_key for at in (NIGHT, NIGHT, NIGHT.replace(day=22))]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_night_without_news_writes_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
+    assert carried_out(lake, instance, evaluated(lake, instance)[0][0]).success
+    before = lake.table.refresh().metadata_location
+    (again,), _ = evaluated(lake, instance, NIGHT.replace(day=22))
+    result = carried_out(lake, instance, again)
+    assert result.success
+    (made,) = result.asset_materializations_for_node("demo__demo__packages__ann_index__embedding")
+    assert made.metadata["action"].value == "reused"
+    assert lake.table.refresh().metadata_location == before
+
+
+def test_a_snapshot_whose_run_failed_is_mended(lake: Lake, instance: dg.DagsterInstance) -> None:
+    newest = to_path(lake.table.refresh().inspect.files()["file_path"].to_pylist()[0])
+    newest.rename(newest.with_suffix(".away"))
+    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    assert [run.succeeded for run in runs] == [True, True, False]
+    newest.with_suffix(".away").rename(newest)
+    again = next(iter(tick(load(lake.settings_file), instance)))
+    assert isinstance(again, TickResult)
+    assert again.plan.request == (), "the sensor does not ask a second time"
+    (request,), _ = evaluated(lake, instance)
+    assert carried_out(lake, instance, request).success
+    assert str(lake.head()) in instance.get_materialized_partitions(INDEX)
+    failed = instance.get_runs(RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
+    assert {run.tags[TABLE_TAG] for run in failed} == {"demo/demo/packages"}
+
+
+def test_every_watched_ref_has_its_newest_made(lake: Lake, instance: dg.DagsterInstance) -> None:
+    oldest = lake.table.refresh().metadata.snapshots[0].snapshot_id
+    lake.table.manage_snapshots().create_branch(oldest, "audit").commit()
+    lake.write_settings(watched_refs=("main", "audit"))
+    requests, _ = evaluated(lake, instance)
+    assert [request.partition_key for request in requests] == [str(oldest), str(lake.head())]
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs_of(load(lake.settings_file)))
+    assert list(instance.get_dynamic_partitions(partitions_name(spec))) == [str(oldest), str(lake.head())]
+
+
+def test_a_table_without_snapshots_is_a_skip(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    (tmp_path / "lake").mkdir()
+    lake = make_lake(tmp_path / "lake", snapshots=0)
+    requests, why = evaluated(lake, instance)
+    assert requests == []
+    assert "has no snapshot yet" in str(why)
+
+
+def test_a_table_that_is_away_is_a_skip_that_says_so(lake: Lake, instance: dg.DagsterInstance) -> None:
+    lake.catalog.rename_table("demo.packages", "demo.elsewhere")
+    requests, why = evaluated(lake, instance)
+    assert requests == []
+    assert "there is no table demo.packages" in str(why)
+
+
+@pytest.mark.parametrize("job", ["maintain_demo_demo_packages", "verify_demo_demo_packages"])
+def test_housekeeping_is_asked_for_once_a_week(lake: Lake, instance: dg.DagsterInstance, job: str) -> None:
+    requests, _ = evaluated(lake, instance, schedule=f"{job}_schedule")
+    assert len(requests) == 1
+    schedule = build(load(lake.settings_file)).resolve_schedule_def(f"{job}_schedule")
+    assert (schedule.job_name, schedule.cron_schedule) == (job, "0 4 * * 0")
+
+
+def test_a_schedule_that_is_off_is_not_there(lake: Lake) -> None:
+    lake.write_settings(nightly="off", maintenance="off")
+    assert list(build(load(lake.settings_file)).schedules or ()) == []
