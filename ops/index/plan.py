@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ops.catalog.bind import DerivedVersion, tag_target, versions
-from ops.catalog.deletes import deleted_positions, fingerprint
+from ops.catalog.deletes import deleted_by_file, fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import UnknownSnapshotError, ref_snapshot_id, table_name
 from ops.index.definition import IndexDefinition, resolve_field
@@ -19,7 +19,7 @@ from ops.index.recognize import known_share
 from ops.index.report import Action
 from ops.index.versions import OpenVersion, covered_paths, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.storage import open_storage, relative_to
+from ops.storage import Storage, open_storage, relative_to
 
 FORMAT_VERSION = 1
 _BASES_LOOKED_AT = 16
@@ -130,7 +130,7 @@ def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storag
         for path, file in relative.items()
         if path in covered and fingerprint(file) != base.routing.files[covered[path]].delete_fingerprint
     ]
-    revived = [file for file in changed if _lost_deletes(table, base, file, storage)]
+    revived = _revived(table, base, changed, storage)
     removed = [path for path in covered if path not in relative]
     return replace(
         plan,
@@ -142,19 +142,27 @@ def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storag
     )
 
 
-def _lost_deletes(table: Table, base: OpenVersion, file: LiveFile, storage: StorageConfig) -> bool:
-    """Whether a row of `file` that was deleted in the base's snapshot is live now (a rollback): it may have no node.
+def _revived(table: Table, base: OpenVersion, files: list[LiveFile], storage: StorageConfig) -> list[LiveFile]:
+    """Files of which a row that was deleted in the base's snapshot is live now (a rollback): it may have no node.
 
-    Where the base's snapshot has expired this cannot be known, and the answer is yes.
+    Where the base's snapshot has expired this cannot be known, and all of them are. Deletes mostly come on top of older
+    ones, and then none is read.
     """
+    if not files:
+        return []
     try:
-        before = live_files(table, base.version.base_snapshot_id).by_path().get(file.path)
+        before = live_files(table, base.version.base_snapshot_id).by_path()
     except UnknownSnapshotError:
-        return True
-    if before is None:
-        return True
-    store = open_storage(file.path, storage)
-    return bool(len(np.setdiff1d(deleted_positions(store, before), deleted_positions(store, file))))
+        return files
+    unsure = [file for file in files if file.path in before and not set(before[file.path].deletes) <= set(file.deletes)]
+
+    def opened(path: str) -> Storage:
+        return open_storage(path, storage)
+
+    then = deleted_by_file(opened, [before[file.path] for file in unsure])
+    now = deleted_by_file(opened, unsure)
+    lost = {file.path for file in unsure if len(np.setdiff1d(then[file.path], now[file.path]))}
+    return [file for file in files if file.path not in before or file.path in lost]
 
 
 def _build_id(plan: VersionPlan) -> str:
