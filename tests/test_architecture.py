@@ -1,0 +1,216 @@
+"""The rules of the house that no tool checks by itself: layers, documents that tell the truth, nothing private."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestration.cli import group
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGES = ("orchestration", "assets", "ops", "puffin", "ann_kernels")
+DOCUMENTS = sorted(
+    path.relative_to(REPOSITORY).as_posix()
+    for pattern in ("*.md", "docs/*.md", "deploy/*.md", "examples/*.md")
+    for path in REPOSITORY.glob(pattern)
+)
+PRIVATE = {
+    "a path of somebody's machine": r"(?<![\w/])/(?:work|root|Users|home)/(?!icepuffin\b)\w",
+    "a registry or its mirror": "|".join(
+        re.escape(host)
+        for host in (
+            "pypi.org",
+            "files.pythonhosted",
+            "repo.maven",
+            "repo1.maven",
+            "deb.debian.org",
+            "pkg.dev",
+            "npmjs",
+        )
+    ),
+    "a key": r"-----BEGIN [A-Z ]*PRIVATE KEY|AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9]{30}",
+}
+_SHELL_BLOCK = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```|((?:^    \S.*\n)+)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def tracked() -> Iterator[Path]:
+    """Files that git has, or would take."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    )
+    for name in listed.stdout.decode().split("\0"):
+        if name and (REPOSITORY / name).is_file():
+            yield REPOSITORY / name
+
+
+def modules() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_imports_go_down_only() -> None:
+    done = run(str(Path(sys.executable).with_name("lint-imports")))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [
+        (("ops.tasks",), ("dagster", "pyspark", "py4j")),
+        (("puffin", "ann_kernels"), ("dagster", "pyspark", "pyiceberg", "ops")),
+        (("ops.index", "ops.probe", "ops.theta", "ops.catalog"), ("dagster", "pyspark")),
+        (("orchestration.definitions",), ("pyspark", "py4j")),
+    ],
+    ids=["executors", "leaves", "library", "definitions"],
+)
+def test_a_room_imports_only_what_it_may(imported: tuple[str, ...], absent: tuple[str, ...]) -> None:
+    """By a fresh interpreter that imports every module of the rooms: what import-linter reads, seen to happen."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        f"for name in {imported}:\n"
+        "    room = importlib.import_module(name)\n"
+        "    for item in pkgutil.walk_packages(getattr(room, '__path__', []), name + '.'):\n"
+        "        importlib.import_module(item.name)\n"
+        f"print(sorted(set({absent}) & set(sys.modules)))\n"
+    )
+    done = run(sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path.relative_to(REPOSITORY))
+        for path in modules()
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        and path.read_text(encoding="utf-8").strip()
+    ]
+    assert silent == []
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    empty_names = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils"}
+    assert [path for path in modules() if path.stem in empty_names or path.parent.name in empty_names] == []
+
+
+@pytest.mark.parametrize("what", PRIVATE)
+def test_nothing_private_is_committed(what: str) -> None:
+    found = []
+    for path in tracked():
+        if path == Path(__file__).resolve():
+            continue  # it names what it looks for
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(text.splitlines(), start=1)
+            if re.search(PRIVATE[what], line)
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    path = REPOSITORY / document
+    text = path.read_text(encoding="utf-8")
+    for target in _LINK.findall(text):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), f"{document}: {target}"
+        assert REPOSITORY in file.parents or file == REPOSITORY
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {_anchor(heading) for heading in headings}, f"{document}: {target}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def told_commands() -> list[tuple[str, str]]:
+    """(document, command line) of every command that a document tells the reader to type."""
+    found = []
+    for document in DOCUMENTS:
+        text = (REPOSITORY / document).read_text(encoding="utf-8")
+        blocks = [fenced or indented for fenced, indented in _SHELL_BLOCK.findall(text)]
+        lines = [line.strip() for block in blocks for line in block.splitlines()]
+        lines += re.findall(r"`((?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+)`", text)
+        found += [(document, re.split(r"\s{2,}#|\s#\s", line)[0].strip()) for line in lines]
+    return [(document, line) for document, line in found if re.match(r"(make|sh|icepuffin|dagster[a-z-]*|dg)\b ", line)]
+
+
+def test_the_documents_tell_commands() -> None:
+    assert len(told_commands()) > 10
+
+
+@pytest.mark.parametrize(("document", "line"), told_commands())
+def test_a_command_that_a_document_names_exists(document: str, line: str) -> None:
+    program, *words = line.split()
+    if program == "make":
+        targets = re.search(r"^\.PHONY: (.+)$", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert targets is not None
+        assert words[0] in targets[1].split()
+    elif program == "sh":
+        script = (REPOSITORY / words[0]).read_text(encoding="utf-8")
+        assert re.search(rf"^    (?:\S+ \| )*{words[1]}(?: \| \S+)*\)", script, re.MULTILINE) or words[1] == "help"
+    elif program == "icepuffin":
+        assert_options_exist(words)
+    else:
+        assert Path(sys.executable).with_name(program).exists()
+
+
+def assert_options_exist(words: list[str]) -> None:
+    """Walk down the command groups, then look each option up."""
+    command: click.Command = group
+    known = {option for item in group.params for option in item.opts}
+    for word in words:
+        if isinstance(command, click.Group) and not word.startswith("-"):
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, f"there is no command {word}"
+            command = found
+            known |= {option for item in command.params for option in item.opts}
+        elif re.match(r"-{1,2}[a-z]", word):
+            assert word in known, f"there is no option {word}"
+
+
+def test_the_lock_holds_what_is_asked_for() -> None:
+    lock = (REPOSITORY / "requirements" / "lock.txt").read_text(encoding="utf-8")
+    pinned = set(re.findall(r"^([a-z0-9._-]+)(?:\[[^]]+\])?==", lock, re.MULTILINE))
+    for name in ("runtime.in", "dev.in"):
+        for line in (REPOSITORY / "requirements" / name).read_text(encoding="utf-8").splitlines():
+            wanted = re.match(r"[A-Za-z0-9._-]+", line)
+            assert wanted is not None
+            assert wanted[0].lower() in pinned, f"{line} is not in the lock"
+
+
+def test_ci_runs_the_command_that_the_documents_name() -> None:
+    assert "exec sh deploy/bootstrap.sh test" in (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")
+    for document in ("README.md", "CONTRIBUTING.md"):
+        assert "make test" in (REPOSITORY / document).read_text(encoding="utf-8")
+
+
+def test_markers_are_used_and_declared() -> None:
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    names = {line.split(":")[0] for line in declared["tool"]["pytest"]["ini_options"]["markers"]}
+    used = set()
+    for path in (REPOSITORY / "tests").rglob("*.py"):
+        used |= set(re.findall(r"pytest\.mark\.(\w+)", path.read_text(encoding="utf-8")))
+    builtin = {"parametrize", "skipif", "skip", "filterwarnings", "usefixtures", "timeout", "xfail"}
+    assert used - builtin <= names
