@@ -1,5 +1,7 @@
 """Stores: one protocol over local files and S3."""
 
+import os
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,10 +30,16 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
     if scheme == "file":
         return LocalStorage()
     if scheme == "s3":
-        from ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
-
-        return S3Storage(_s3_options(config))
+        return _s3_store(os.getpid(), frozenset(config.properties.items()))
     raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file:// or s3://")
+
+
+@cache
+def _s3_store(_: int, properties: frozenset[tuple[str, str]]) -> Storage:
+    """One store a process and configuration: making a client takes longer than most requests. Not across a fork."""
+    from ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
+
+    return S3Storage(_s3_options(StorageConfig(dict(properties))))
 
 
 def _s3_options(config: StorageConfig) -> dict[str, Any]:

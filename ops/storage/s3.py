@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import io
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import s3fs
 from botocore.exceptions import BotoCoreError
+from typing_extensions import Buffer
 
 from ops.model import ObjectInfo, ObjectRange
 from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
@@ -70,7 +72,7 @@ class S3Storage:
         sink = _MultipartSink(self._fs, path, self._limits)
         try:
             yield sink
-            sink.close()
+            sink.publish()
         except BaseException:
             # the error that is on its way matters more than parts that are left; stores drop those by a rule of theirs
             with contextlib.suppress(StorageError):
@@ -111,10 +113,14 @@ class S3Storage:
             self._fs.call_s3("delete_object", Bucket=bucket, Key=key)
 
 
-class _MultipartSink:
-    """Collects writes into parts of the store's size; completes only if nobody has published the name meanwhile."""
+class _MultipartSink(io.RawIOBase):
+    """Collects writes into parts of the store's size; completes only if nobody has published the name meanwhile.
+
+    A file, since Arrow writes to nothing less; closing it publishes nothing, for whoever holds a file may close it.
+    """
 
     def __init__(self, fs: s3fs.S3FileSystem, path: str, limits: PartLimits) -> None:
+        super().__init__()
         self._fs = fs
         self._path = path
         self._limits = limits
@@ -123,17 +129,23 @@ class _MultipartSink:
         self._upload_id: str | None = None
         self._etags: list[str] = []
 
-    def write(self, data: bytes, /) -> int:
-        rest = memoryview(data).cast("B")
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        view = memoryview(data)
+        if not view.nbytes:
+            return 0
+        rest = view.cast("B")
         while len(rest):
             room = self._limits.size_of(len(self._etags)) - len(self._pending)
             self._pending += rest[:room]
             rest = rest[room:]
             if len(self._pending) >= self._limits.size_of(len(self._etags)):
-                self._flush()
-        return len(data)
+                self._send()
+        return view.nbytes
 
-    def _flush(self) -> None:
+    def _send(self) -> None:
         data, self._pending = bytes(self._pending), bytearray()
         self.upload(data)
 
@@ -172,7 +184,7 @@ class _MultipartSink:
             )
         return number
 
-    def close(self) -> None:
+    def publish(self) -> None:
         if self._upload_id is None:
             with _publishing(self._path):
                 self._fs.call_s3(
@@ -180,7 +192,7 @@ class _MultipartSink:
                 )
             return
         if self._pending:
-            self._flush()
+            self._send()
         parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, start=1)]
         self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, IfNoneMatch="*")
         self._upload_id = None

@@ -4,6 +4,8 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from ops.model import ObjectRange, StorageConfig
@@ -131,3 +133,19 @@ def test_a_wrong_key_is_refused_without_showing_it(s3: StorageConfig) -> None:
     with pytest.raises(StorageError, match="lake/x") as caught:
         store.create("s3://lake/x", b"")
     assert secret not in "".join(traceback.format_exception(caught.value))
+
+
+def test_arrow_writes_to_an_output_and_does_not_publish_it(store: Storage) -> None:
+    table = pa.table({"a": np.arange(10)})
+    with store.open_output("s3://lake/arrow") as sink:
+        with pa.PythonFile(sink, mode="w") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+        assert not store.exists("s3://lake/arrow")
+    assert pa.ipc.open_stream(store.read_range("s3://lake/arrow", 0, 10_000)).read_all().equals(table)
+
+
+def test_any_buffer_is_written(store: Storage) -> None:
+    with store.open_output("s3://lake/buffers") as sink:
+        for buffer in (b"ab", bytearray(b"cd"), memoryview(b"ef"), np.empty((0, 3)), np.array([[1, 2]], np.uint16)):
+            sink.write(buffer)
+    assert store.read_range("s3://lake/buffers", 0, 100) == b"abcdef\1\0\2\0"

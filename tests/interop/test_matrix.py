@@ -1,0 +1,105 @@
+"""Every catalog with every store: build, refresh, search, then other engines read and maintain what is there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ann_kernels.metric import Metric
+from ops.catalog import bind
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import Action, materialize_index
+from ops.model import StorageConfig
+from ops.probe import Coverage, exact_search, open_index
+from ops.spark.runner import LocalRunner
+from ops.theta import materialize_theta_sketches, read_ndv
+from tests.conftest import make_rows, queries
+from tests.interop.lakes import Lake, open_lake
+from tests.ops.index.history import DEFINITION, ids_by_query
+
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.services,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
+]
+RUNNER = LocalRunner(2)
+ARROW, FSSPEC = "pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"
+
+
+@pytest.fixture(params=["sqlite", "postgres", "rest"])
+def catalog_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/catalog.db"
+    address: str = request.getfixturevalue(f"{request.param}_uri")
+    return address
+
+
+@pytest.fixture(params=["local", "s3"])
+def lake(
+    request: pytest.FixtureRequest, catalog_uri: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lake]:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    kind = catalog_uri.split(":", maxsplit=1)[0].split("+", maxsplit=1)[0].replace("http", "rest")
+    s3: StorageConfig | None = request.getfixturevalue("s3") if request.param == "s3" else None
+    files = FSSPEC if kind == "sqlite" else ARROW
+    with open_lake(f"{kind}_{request.param}", catalog_uri, tmp_path, s3=s3, spark=spark, **{"py-io-impl": files}) as it:
+        yield it
+
+
+def bring_up_to_date(lake: Lake, table: Table) -> Any:
+    """Index and sketches of main's head."""
+    table.refresh()
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    report = materialize_index(table, DEFINITION, head, runner=RUNNER, storage=lake.storage)
+    materialize_theta_sketches(table, head, runner=RUNNER, storage=lake.storage)
+    return report
+
+
+def assert_answers(lake: Lake, table: Table, rows: int, coverage: Coverage = Coverage.EXACT_VERSION) -> None:
+    """The index is used, and finds what exact search over all `rows` rows finds."""
+    asked, metric = queries(), Metric.parse(DEFINITION.metric)
+    found = open_index(table, DEFINITION, storage=lake.storage).search(asked, 10, columns=["id"])
+    true = exact_search(table, "embedding", metric, asked, 10, storage=lake.storage, columns=["id"])
+    mine, wanted = ids_by_query(found.rows), ids_by_query(true.rows)
+    recall = np.mean([len(set(mine[query]) & set(wanted[query])) / 10 for query in wanted])
+    assert found.coverage is coverage
+    assert recall >= 0.95
+    assert table.scan(selected_fields=("id",)).to_arrow().num_rows == rows
+
+
+def test_an_index_lives_through_writes_reads_and_maintenance(lake: Lake) -> None:
+    table = lake.create("t")
+    table.append(make_rows(0, 150))
+    table.append(make_rows(150, 300))
+    bring_up_to_date(lake, table)
+    first = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {first.path: np.arange(20)})
+    table.append(make_rows(300, 350))
+    report = bring_up_to_date(lake, table)
+    assert (report.action, report.inserted, report.tombstones) == (Action.REFRESHED, 50, 20)
+    assert read_ndv(table, report.snapshot_id).entries["id"].ndv == 330
+    assert_answers(lake, table, 330)
+    table.append(make_rows(350, 360))
+
+    assert lake.count("t") == lake.duckdb_count(table) == lake.polars_count(table) == 340
+    assert lake.count("t", "VERSION AS OF 'ann_e'") == 330
+    assert lake.duckdb_count(table, report.index_snapshot_id) == 330
+    assert lake.polars_count(table, report.index_snapshot_id) == 330
+
+    assert lake.delete_orphans("t") == []
+    lake.compute_statistics("t")
+    lake.expire("t")
+    lake.delete_orphans("t")
+    table = lake.load("t")
+    assert bind.tag_target(table, "ann_e") == report.index_snapshot_id
+    assert table.metadata.snapshot_by_id(report.snapshot_id) is None
+    assert lake.count("t") == 340
+    assert lake.count("t", "VERSION AS OF 'ann_e'") == 330
+    assert_answers(lake, table, 340, Coverage.NEAREST_VERSION_AND_TAIL)
+    assert bring_up_to_date(lake, table).inserted == 10
+    assert_answers(lake, table, 340)

@@ -1,0 +1,86 @@
+"""Format v3 tables through a REST catalog: rows and deletion vectors by Spark, index and sketches by us."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.deletes import deleted_positions
+from ops.catalog.live import live_files
+from ops.index import Action, IndexReport, materialize_index
+from ops.model import DeleteKind
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from ops.theta import materialize_theta_sketches
+from tests.conftest import STORAGE, make_rows
+from tests.interop.lakes import Lake, open_lake
+from tests.ops.index.history import DEFINITION, found_and_true
+
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.services,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
+]
+RUNNER = LocalRunner(1)
+
+
+@pytest.fixture
+def lake(rest_uri: str, spark: Any, tmp_path: Path) -> Iterator[Lake]:
+    with open_lake("v3", rest_uri, tmp_path, spark=spark) as opened:
+        yield opened
+
+
+def insert(lake: Lake, rows: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(rows, f"{folder}/rows.parquet")
+        lake.spark.read.parquet(f"{folder}/rows.parquet").writeTo(lake.sql_name("t")).append()
+
+
+def index_head(table: Table) -> IndexReport:
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    return materialize_index(table, DEFINITION, head, runner=RUNNER, storage=STORAGE)
+
+
+def row_ids(lake: Lake) -> dict[int, int]:
+    return {row[0]: row[1] for row in lake.sql(f"SELECT id, _row_id FROM {lake.sql_name('t')}")}
+
+
+def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake) -> None:
+    lake.sql(
+        f"CREATE TABLE {lake.sql_name('t')} (id bigint, name string, section string, embedding array<float>) "
+        f"USING iceberg LOCATION '{lake.root}/t' "
+        "TBLPROPERTIES ('format-version'='3', 'write.delete.mode'='merge-on-read')"
+    )
+    insert(lake, make_rows(0, 200))
+    table = lake.load("t")
+    assert index_head(table).action is Action.BUILT
+    ids = row_ids(lake)
+    lake.sql(f"DELETE FROM {lake.sql_name('t')} WHERE id < 30")
+    insert(lake, make_rows(200, 240))
+    report = index_head(table)
+    live = live_files(table, report.snapshot_id)
+    vectors = [file for file in live.files if file.deletes]
+    assert {delete.kind for file in vectors for delete in file.deletes} == {DeleteKind.DELETION_VECTOR}
+    assert sum(len(deleted_positions(open_storage(file.path, STORAGE), file)) for file in vectors) == 30
+    assert (report.action, report.inserted, report.tombstones) == (Action.REFRESHED, 40, 30)
+    _, recall = found_and_true(table)
+    assert recall >= 0.95
+    sketches = materialize_theta_sketches(table, report.snapshot_id, runner=RUNNER, storage=STORAGE)
+    assert sketches.ndv["id"] == 210
+
+    insert(lake, make_rows(240, 250))
+    assert lake.count("t") == 220
+    assert lake.count("t", "VERSION AS OF 'ann_e'") == 210
+    assert len(set(row_ids(lake).values())) == 220, "our commits must not take row ids"
+    assert all(row_ids(lake)[key] == value for key, value in ids.items() if key >= 30)
+    assert lake.delete_orphans("t") == []
+    lake.expire("t")
+    lake.delete_orphans("t")
+    assert lake.count("t") == 220
+    assert index_head(table).inserted == 10
