@@ -1,0 +1,61 @@
+"""The set-up's own parts: what it says where it cannot go on, and the certificates of a Java that it unpacked."""
+
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+def machine_with(folder: Path, *programs: str) -> dict[str, str]:
+    """An environment whose PATH has these programs, and nothing to install others with."""
+    folder.mkdir()
+    for program in ("sh", "cat", "cksum", "dirname", "id", "mkdir", "readlink", "sed", *programs):
+        found = shutil.which(program)
+        assert found is not None, program
+        (folder / program).symlink_to(found)
+    return {"PATH": str(folder), "HOME": str(folder)}
+
+
+def test_without_python_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+    environment = machine_with(tmp_path / "bin")
+    program = ["sh", str(DEPLOY / "bootstrap.sh"), "demo"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        "icepuffin: Python 3.11 is needed and was not found; "
+        "as root, on Debian 12: apt-get install python3.11 python3.11-venv\n"
+    )
+
+
+def test_help_needs_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", str(DEPLOY / "bootstrap.sh")],
+        env=machine_with(tmp_path / "bin"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "demo [DIR]" in done.stdout
+
+
+@pytest.mark.jvm
+def test_java_reads_the_certificates_of_the_machine(tmp_path: Path) -> None:
+    keytool = shutil.which("keytool", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
+    assert keytool is not None
+    store = tmp_path / "cacerts"
+    subprocess.run([sys.executable, str(DEPLOY / "trust_store.py"), str(store)], check=True)
+    listed = subprocess.run(
+        [keytool, "-list", "-keystore", str(store), "-storepass", "changeit"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    trusted = len(ssl.create_default_context().get_ca_certs())
+    assert listed.stdout.count("trustedCertEntry") == trusted > 0
