@@ -55,6 +55,19 @@ driver_only_rows = 0    # so that even this small table goes through Spark
 """
 
 
+QUIET_LOG4J = """\
+# Spark's own default prints its start-up at every run.
+status = off
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
 class DemoError(IcepuffinError):
     """The demo cannot start here, or one of its runs failed."""
 
@@ -68,8 +81,11 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
         raise DemoError(f"{directory} holds a demo already: search it, remove it, or name another folder with --dir")
     begun = time.perf_counter()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark warns of the host name
+    os.environ.setdefault("SPARK_CONF_DIR", str(directory / "spark_conf"))
     rows = load_rows(source)
     (directory / "warehouse").mkdir(parents=True, exist_ok=True)
+    (directory / "spark_conf").mkdir(exist_ok=True)
+    (directory / "spark_conf" / "log4j2.properties").write_text(QUIET_LOG4J, encoding="utf-8")
     (directory / FILE_NAME).write_text(SETTINGS.format(directory=directory), encoding="utf-8")
     settings = load(directory=directory)
     catalog = open_catalog("demo", settings.catalogs["demo"].properties)
@@ -81,8 +97,8 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
             seen = _let_the_sensor_look(settings, instance, console)
             lines += [measure(settings, instance, found, step.what, rows.held_out) for found in seen]
     print_report(lines, console)
-    searches.show(settings, catalogs_of(settings), lines, console)
-    _say_what_next(directory, time.perf_counter() - begun, console)
+    asked = searches.show(settings, catalogs_of(settings), lines, console)
+    _say_what_next(directory, asked, time.perf_counter() - begun, console)
 
 
 def _let_the_sensor_look(settings: Settings, instance: dg.DagsterInstance, console: Console) -> list[int]:
@@ -100,10 +116,11 @@ def _let_the_sensor_look(settings: Settings, instance: dg.DagsterInstance, conso
     return done
 
 
-def _say_what_next(directory: Path, seconds: float, console: Console) -> None:
+def _say_what_next(directory: Path, asked: int, seconds: float, console: Console) -> None:
     say: Callable[[str], None] = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
     say(f"\nDone in {seconds:.0f} s. Everything is under {directory}. Try, with .venv/bin on the PATH:")
-    say(f"  icepuffin search demo.packages --index embedding --like-id ID -k 10 --dir {directory}")
+    say(f"  icepuffin search demo.packages --index embedding --like-id {asked} -k 10 --dir {directory}")
+    say(f"  icepuffin search demo.packages --like-id {asked} --where \"section = 'python'\" --dir {directory}")
     say(f"  icepuffin stats demo.packages --dir {directory}")
     say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start --dir {directory}")
     say("  http://127.0.0.1:3000/asset-groups   the table, its sketches, its index")

@@ -2,6 +2,7 @@
 
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -17,8 +18,8 @@ ASKED = ("postgresql", "nginx", "git")
 _SHOWN = 5
 
 
-def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], console: Console) -> None:
-    """Ask at the newest snapshot, and for what was deleted meanwhile at the one before."""
+def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], console: Console) -> int:
+    """Ask at the newest snapshot, and for what was deleted meanwhile at the one before. -> the id of a row to try."""
     table = catalogs.table("demo", IDENTIFIER)
     storage = catalogs.storage("demo")
     newest, older = lines[-1].snapshot_id, lines[-2].snapshot_id
@@ -27,6 +28,8 @@ def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], cons
     game = _name_of_a_game(table, older)
     _ask(table, storage, game, older, "the snapshot before the games were deleted", console)
     _ask(table, storage, game, newest, "the newest snapshot, from its vector then", console, vector_from=older)
+    first = table.scan(row_filter=EqualTo(term="name", value=ASKED[0]), selected_fields=("id",)).to_arrow()
+    return int(first["id"][0].as_py())
 
 
 def _ask(
@@ -54,7 +57,7 @@ def _ask(
 
 
 def _grid(result: SearchResult, name: str) -> Grid:
-    grid = Grid("distance", "name", "section", "description")
+    grid = Grid("distance", "name", "section", "description", box=SIMPLE_HEAD, pad_edge=False)
     answers = [row for row in result.rows.to_pylist() if row["name"] != name]
     for row in answers[:_SHOWN]:
         grid.add_row(f"{row['distance']:.3f}", row["name"], row["section"], row["description"])
