@@ -1,43 +1,57 @@
 """Robust prune: which candidates become neighbours. Source: DiskANN (NeurIPS 2019), algorithm 2."""
 
-import numpy as np
 from numba import njit
 
-from ann_kernels.beam import FAST, squared_l2
+from ann_kernels.spaces import FAST, distance, focus
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def robust_prune(vectors, node, ids, distances, count, alpha_squared, limit, out):  # type: ignore[no-untyped-def]
-    """Choose at most `limit` of `count` candidates (squared L2 `distances` to `node`) into `out`; -> how many.
+@njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags count
+def robust_prune(space, node, ids, distances, count, alpha_squared, limit, out, scratch):  # type: ignore[no-untyped-def]
+    """Choose at most `limit` of `count` candidates (squared `distances` to `node`) into `out`; -> how many.
 
     A candidate is dropped when one that was chosen is nearer to it, by the factor alpha, than the node is.
     Repeats and the node itself are dropped. Ties go to the smaller id: the order of candidates does not matter.
+    Reorders `ids` and `distances`; scratch int8[P] is for the codes of one node.
     """
-    order = np.argsort(distances[:count], kind="mergesort")
-    for start in range(count):  # equal distances: by id
-        place = start
-        while place > 0:
-            a, b = order[place - 1], order[place]
-            if distances[a] < distances[b] or ids[a] <= ids[b]:
-                break
-            order[place - 1], order[place] = b, a
-            place -= 1
-    dropped = np.zeros(count, np.bool_)
+    sort_candidates(ids, distances, count)
     chosen = 0
-    for rank in range(count):
-        candidate = order[rank]
-        if dropped[candidate] or ids[candidate] == node:
+    while count:
+        best = ids[0]
+        kept = 0
+        if best == node:
+            for later in range(1, count):
+                ids[later - 1], distances[later - 1] = ids[later], distances[later]
+            count -= 1
             continue
-        out[chosen] = ids[candidate]
+        out[chosen] = best
         chosen += 1
         if chosen == limit:
             break
-        anchor = vectors[ids[candidate]]
-        for later in range(rank + 1, count):
-            other = order[later]
-            if dropped[other]:
-                continue
-            repeated = ids[other] == ids[candidate]
-            if repeated or alpha_squared * squared_l2(vectors, ids[other], anchor) <= distances[other]:
-                dropped[other] = True
+        anchor = focus(space, best, scratch)
+        for later in range(1, count):  # written first, counted after: compiles to no branch, which nobody could foresee
+            other, far = ids[later], distances[later]
+            ids[kept], distances[kept] = other, far
+            if other != best and alpha_squared * distance(anchor, other) > far:
+                kept += 1
+        count = kept
     return chosen
+
+
+@njit(nogil=True, cache=True)
+def sort_candidates(ids, distances, count):  # type: ignore[no-untyped-def]
+    """Sort by (distance, id), in place: Shell's sort, as lists are short and nothing may be allocated."""
+    gap = 1
+    while gap < count // 3:
+        gap = 3 * gap + 1
+    while gap:
+        for start in range(gap, count):
+            node, far = ids[start], distances[start]
+            place = start
+            while place >= gap:
+                before = place - gap
+                if distances[before] < far or (distances[before] == far and ids[before] <= node):
+                    break
+                ids[place], distances[place] = ids[before], distances[before]
+                place = before
+            ids[place], distances[place] = node, far
+        gap //= 3

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from ann_kernels import kmeans
 from ann_kernels.errors import DimensionError, KernelError
@@ -68,12 +67,3 @@ def distance_tables(
     own = np.einsum("mcw,mcw->mc", codebook, codebook)
     theirs = np.einsum("qmw,qmw->qm", parts, parts)
     return np.ascontiguousarray(own[None] + theirs[:, :, None] - 2 * dots)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def table_distance(table, codes, node):  # type: ignore[no-untyped-def]
-    """Asymmetric distance of one code by one query's table f32[m, 256]."""
-    total = np.float32(0)
-    for part in range(table.shape[0]):
-        total += table[part, codes[node, part]]
-    return total

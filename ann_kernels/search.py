@@ -1,5 +1,11 @@
-"""Searching one graph: beam search by exact distances or by PQ codes; tombstones are walked through, never returned."""
+"""Searching one graph. Tombstones are walked through, never returned.
 
+Where vectors are at hand the beam walks by their SQ8 codes, a quarter of the bytes, and the nearest it found are ranked
+by exact distances; where codes would not rank as the vectors do, and for few vectors, it walks by the vectors.
+"""
+
+import copy
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +14,31 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.beam import NEGATED_DOT, PQ_TABLE, SQUARED_L2, beam_search
+from ann_kernels import codes
+from ann_kernels.beam import beam_search, key_node, next_stamp
 from ann_kernels.distance import prepare, reported
 from ann_kernels.errors import DimensionError, KernelError
+from ann_kernels.graph import Graph
 from ann_kernels.metric import Metric
 from ann_kernels.quantize import distance_tables
-from ann_kernels.vamana import Graph
+from ann_kernels.simd import key_distance
+from ann_kernels.spaces import (
+    FAST,
+    CodeTarget,
+    DotTarget,
+    FloatTarget,
+    PqTarget,
+    aim,
+    distance,
+    fetch,
+    frozen,
+)
 
+FEWEST_CODED = 1_024
+"""Fewer vectors fit the caches as they are"""
 _QUERIES_A_PIECE = 64
+_NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
+Target = FloatTarget | DotTarget | CodeTarget | PqTarget
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,14 +48,14 @@ class SearchStats:
     expanded: npt.NDArray[np.int64]
     """int64[Q]: nodes whose neighbours were looked at"""
     distances: npt.NDArray[np.int64]
-    """int64[Q]: distances computed"""
+    """int64[Q]: distances computed in the walk"""
 
 
 class Searcher:
     """Searches one graph. Immutable and thread-safe.
 
-    With `vectors` f32[N, D] (prepared for `metric`) distances are exact. Without, `pq` = (codebook f32[m, 256, D / m],
-    codes u8[N, m]) gives approximate ones, and the caller ranks the candidates again by exact distance.
+    With `vectors` f32[N, D] (prepared for `metric`) distances are exact; N x D bytes are taken for codes. Without, `pq`
+    = (codebook f32[m, 256, D / m], codes u8[N, m]) gives approximate ones, and the caller ranks the candidates again.
     `live` bool[N] marks what may be returned.
     """
 
@@ -44,6 +67,7 @@ class Searcher:
         *,
         live: npt.NDArray[np.bool_] | None = None,
         pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None = None,
+        threads: int = 1,
     ) -> None:
         if vectors is None and pq is None:
             raise KernelError("a search needs vectors or PQ codes")
@@ -51,20 +75,38 @@ class Searcher:
             if array is not None and len(array) != graph.count:
                 raise DimensionError(f"the graph has {graph.count} nodes, but there are {len(array)} {name}")
         self._graph = graph
+        self._neighbors = np.require(graph.neighbors, np.int32, ["C", "W"])
+        self._degrees = np.require(graph.degrees, np.int32, ["C", "W"])
         self._metric = metric
-        self._live = np.ones(graph.count, np.bool_) if live is None else live
+        self._vectors = None if vectors is None else frozen(vectors)
+        self._pq = pq
+        self._codes = None
+        if vectors is not None and len(vectors) >= FEWEST_CODED:
+            coded = codes.encode(vectors, threads=threads)
+            self._codes = coded if coded and codes.faithful(coded, vectors, metric) else None
+        self._marks: list[_Marks] = []
+        self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
         self._live_count = int(self._live.sum())
-        self._codebook, self._codes = pq if vectors is None and pq is not None else _NO_PQ
-        self._vectors = (
-            vectors
-            if vectors is not None
-            else np.empty((0, self._codebook.shape[0] * self._codebook.shape[2]), np.float32)
-        )
-        self._exact = vectors is not None
+
+    def masked(self, live: npt.NDArray[np.bool_]) -> "Searcher":
+        """The same searcher, codes and all, which returns only what `live` bool[N] marks."""
+        if len(live) != self._graph.count:
+            raise DimensionError(f"the graph has {self._graph.count} nodes, but there are {len(live)} live")
+        other = copy.copy(self)
+        other._live = np.require(live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
+        other._live_count = int(live.sum())  # noqa: SLF001
+        return other
 
     @property
     def live_count(self) -> int:
         return self._live_count
+
+    @property
+    def dims(self) -> int:
+        if self._vectors is not None:
+            return int(self._vectors.shape[1])
+        codebook = (self._pq or _NO_PQ)[0]
+        return int(codebook.shape[0] * codebook.shape[2])
 
     def search(
         self, queries: npt.NDArray[Any], k: int, *, search_list: int, threads: int = 1
@@ -77,8 +119,8 @@ class Searcher:
         if k < 1:
             raise KernelError(f"k is {k}; it must be at least 1")
         ready = prepare(queries, self._metric)
-        if ready.shape[1] != self._vectors.shape[1]:
-            raise DimensionError(f"queries have {ready.shape[1]} dimensions, the index {self._vectors.shape[1]}")
+        if ready.shape[1] != self.dims:
+            raise DimensionError(f"queries have {ready.shape[1]} dimensions, the index {self.dims}")
         ids = np.full((len(ready), k), -1, np.int64)
         distances = np.full((len(ready), k), np.inf, np.float32)
         stats = SearchStats(np.zeros(len(ready), np.int64), np.zeros(len(ready), np.int64))
@@ -86,7 +128,7 @@ class Searcher:
         width = max(search_list, k)
         todo = np.arange(len(ready))
         while wanted and len(todo):
-            self._search_some(ready, todo, width, ids, distances, stats, threads)
+            self._search_some(ready, todo, min(width, self._graph.count), ids, distances, stats, threads)
             if width >= self._graph.count:
                 break
             todo = todo[ids[todo, wanted - 1] < 0]
@@ -105,83 +147,108 @@ class Searcher:
         stats: SearchStats,
         threads: int,
     ) -> None:
-        width = min(width, max(1, self._graph.count))
+        k = ids.shape[1]
 
         def piece(start: int) -> None:
             rows = todo[start : start + _QUERIES_A_PIECE]
-            tables = np.empty((len(rows), 0, 0), np.float32)
-            if not self._exact:
-                tables = distance_tables(
-                    ready[rows], self._codebook, inner_product=self._metric is Metric.INNER_PRODUCT
-                )
-            kind = PQ_TABLE if not self._exact else NEGATED_DOT if self._metric is Metric.INNER_PRODUCT else SQUARED_L2
-            _search_rows(
-                kind, self._vectors, ready, rows, self._codes, tables, self._graph.neighbors, self._graph.degrees,
-                self._graph.medoid, self._live, width, ids, distances, stats.expanded, stats.distances,
+            marks = self._marks.pop() if self._marks else _Marks(self._graph.count)
+            target = self._target(ready[rows])
+            head = k if self._codes is None else min(width, max(2 * k, k + 10))
+            found = np.full((len(rows), head), -1, np.int32)
+            far = np.full((len(rows), head), np.inf, np.float32)
+            work = np.zeros((2, len(rows)), np.int64)
+            marks.stamp = _search_rows(
+                target, self._neighbors, self._degrees, self._graph.medoid, self._live, width,
+                marks.seen, marks.stamp, found, far, work,
             )  # fmt: skip
+            if self._codes is not None and self._vectors is not None:
+                _rank_again(self._exact(self._vectors, ready[rows]), found, far)
+            ids[rows, : min(k, head)] = found[:, :k]
+            distances[rows, : min(k, head)] = far[:, :k]
+            stats.expanded[rows] += work[0]
+            stats.distances[rows] += work[1]
+            self._marks.append(marks)
 
-        starts = range(0, len(todo), _QUERIES_A_PIECE)
-        if threads == 1 or len(starts) == 1:
-            for start in starts:
-                piece(start)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(piece, starts))
+        _each(piece, range(0, len(todo), _QUERIES_A_PIECE), threads)
+
+    def _target(self, queries: npt.NDArray[np.float32]) -> Target:
+        if self._codes is not None:
+            return self._codes.target(queries, self._metric)
+        if self._vectors is not None:
+            return self._exact(self._vectors, queries)
+        codebook, coded = self._pq or _NO_PQ
+        tables = distance_tables(queries, codebook, inner_product=self._metric is Metric.INNER_PRODUCT)
+        return PqTarget(frozen(coded), tables)
+
+    def _exact(self, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget:
+        kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
+        return kind(vectors, frozen(queries))
 
 
-_NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
+class _Marks:
+    """Which nodes a search has met; kept for the next one, as a fresh array a query would cost more than the query."""
+
+    def __init__(self, count: int) -> None:
+        self.seen = np.zeros(count, np.uint8)
+        self.stamp = np.uint8(0)
 
 
-@njit(nogil=True, cache=True)
+def _each(work: Any, starts: Iterable[int], threads: int) -> None:
+    starts = list(starts)
+    if threads == 1 or len(starts) == 1:
+        for start in starts:
+            work(start)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, starts))
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
 def _search_rows(  # type: ignore[no-untyped-def]
-    kind,
-    vectors,
-    queries,
-    rows,
-    codes,
-    tables,
-    neighbors,
-    degrees,
-    medoid,
-    live,
-    width,
-    ids,
-    distances,
-    expanded_count,
-    computed_count,
+    target, neighbors, degrees, medoid, live, width, seen, stamp, ids, distances, work
 ):
-    seen = np.zeros(neighbors.shape[0], np.uint32)
-    pool_ids = np.empty(width, np.int32)
-    pool_distances = np.empty(width, np.float32)
-    expanded = np.empty(width, np.bool_)
-    path_ids = np.empty(0, np.int32)
-    path_distances = np.empty(0, np.float32)
-    for i in range(rows.size):
-        row = rows[i]
-        size, _, computed = beam_search(
-            kind,
-            vectors,
-            queries[row],
-            codes,
-            tables[i],
-            neighbors,
-            degrees,
-            medoid,
-            seen,
-            np.uint32(i + 1),
-            pool_ids,
-            pool_distances,
-            expanded,
-            path_ids,
-            path_distances,
+    """The first live nodes of each query's pool into ids int32[Q, head] and distances f32[Q, head]; -> last stamp."""
+    pool = np.empty(width, np.int64)
+    path = np.empty(0, np.int64)
+    fresh = np.empty(neighbors.shape[1], np.int32)
+    keys = np.empty(neighbors.shape[1], np.int64)
+    for row in range(ids.shape[0]):
+        stamp = next_stamp(seen, stamp)
+        size, walked, computed = beam_search(
+            aim(target, row), neighbors, degrees, medoid, seen, stamp, pool, path, fresh, keys
         )
-        computed_count[row] += computed
-        expanded_count[row] += size
+        work[0, row] = walked
+        work[1, row] = computed
         place = 0
         for at in range(size):
             if place == ids.shape[1]:
                 break
-            if live[pool_ids[at]]:
-                ids[row, place] = pool_ids[at]
-                distances[row, place] = pool_distances[at]
+            node = key_node(pool[at])
+            if live[node]:
+                ids[row, place] = node
+                distances[row, place] = key_distance(pool[at])
                 place += 1
+    return stamp
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _rank_again(target, ids, distances):  # type: ignore[no-untyped-def]
+    """Sort the ids of each row by their exact distances, ties by id."""
+    for row in range(ids.shape[0]):
+        point = aim(target, row)
+        size = 0
+        while size < ids.shape[1] and ids[row, size] >= 0:
+            fetch(point, ids[row, size])
+            size += 1
+        for at in range(size):
+            node = ids[row, at]
+            far = distance(point, node)
+            place = at
+            while place > 0 and (
+                distances[row, place - 1] > far or (distances[row, place - 1] == far and ids[row, place - 1] > node)
+            ):
+                distances[row, place] = distances[row, place - 1]
+                ids[row, place] = ids[row, place - 1]
+                place -= 1
+            distances[row, place] = far
+            ids[row, place] = node

@@ -30,9 +30,7 @@ def search_matches(
     threads: int,
 ) -> Indexed:
     """The k nearest matching rows that the version covers. `queries` f32[Q, D] prepared."""
-    shards = tuple(
-        shard.restricted(matches.mask(shard.file_numbers, shard.positions), version.metric) for shard in version.shards
-    )
+    shards = tuple(shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in version.shards)
     held = sum(int(shard.live.sum()) for shard in shards)
     if not held:
         return Indexed(Candidates.none(len(queries), k), 0, 0, "exact over matches")

@@ -40,10 +40,10 @@ class LoadedShard:
     def lean(self) -> bool:
         return self.vectors is None
 
-    def restricted(self, allowed: npt.NDArray[np.bool_], metric: Metric) -> "LoadedShard":
+    def restricted(self, allowed: npt.NDArray[np.bool_]) -> "LoadedShard":
         """The same shard, of which only some live nodes may be returned."""
         live = self.live & allowed
-        return replace(self, live=live, searcher=Searcher(self.graph, self.vectors, metric, live=live, pq=self.pq))
+        return replace(self, live=live, searcher=self.searcher.masked(live))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

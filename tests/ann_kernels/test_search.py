@@ -9,6 +9,7 @@ from ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError
 from ann_kernels.metric import Metric
 from ann_kernels.prune import robust_prune
 from ann_kernels.search import Searcher
+from ann_kernels.spaces import FloatSpace, frozen
 from ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
 from ann_kernels.vamana import Graph, VamanaParams
 from tests.naive import vectors as naive
@@ -80,8 +81,10 @@ def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None
     candidates = rng.integers(0, 30, 20).astype(np.int32)
     distances = ((vectors[candidates] - vectors[4]) ** 2).sum(axis=1).astype(np.float32)
     out = np.empty(limit, np.int32)
-    count = robust_prune(vectors, 4, candidates, distances, len(candidates), np.float32(alpha**2), limit, out)
-    assert out[:count].tolist() == naive.robust_prune(vectors, 4, candidates.tolist(), alpha, limit)
+    wanted = naive.robust_prune(vectors, 4, candidates.tolist(), alpha, limit)
+    space, scratch = FloatSpace(frozen(vectors)), np.empty(0, np.int8)
+    count = robust_prune(space, 4, candidates, distances, 20, np.float32(alpha**2), limit, out, scratch)
+    assert out[:count].tolist() == wanted
 
 
 @pytest.mark.parametrize("metric", METRICS)

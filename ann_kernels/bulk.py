@@ -1,0 +1,208 @@
+"""Bulk builder: a graph of many vectors without searching it. Source: PiPNN (arXiv 2602.21247), with changes.
+
+1. Rows that are equal are put aside; one of each group stands for all.
+2. Random balls are carved into leaves that overlap (`carve`), several times over.
+3. In each leaf, a vector's k nearest become candidates, both ways (`leaves`); each keeps its R nearest (`reservoir`).
+4. A random sample gets a graph of its own by greedy insert: its long edges lead between regions that share no leaf.
+5. One robust prune of each node's candidates; equal rows hang on theirs as a tree; what cannot be reached is hung up.
+
+Every step gives the same for any number of threads.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+from threadpoolctl import threadpool_limits
+
+from ann_kernels import duplicates
+from ann_kernels.carve import Carving, carve
+from ann_kernels.graph import Graph, Progress, Space, VamanaParams, reach_all, scratch_of
+from ann_kernels.greedy import insert_all
+from ann_kernels.leaves import key_weights, nearest
+from ann_kernels.prune import robust_prune
+from ann_kernels.reservoir import offer_pairs
+from ann_kernels.spaces import FAST, CodeSpace, FloatSpace, distance, fetch, focus, frozen
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkParams:
+    """What a bulk build costs and how good it is."""
+
+    runs: int = 2
+    """Carvings: time grows with it, recall too"""
+    carving: Carving = field(default_factory=Carving)
+    nearest: int = 6
+    """k: neighbours that a vector takes from each leaf"""
+    sample: float = 0.02
+    """Share of the vectors that get long edges, between fewest_sampled and most_sampled of them"""
+    fewest_sampled: int = 1_000
+    most_sampled: int = 4_000
+
+
+DEFAULTS = BulkParams()
+_ROWS_A_BATCH = 131_072
+_PRUNED_A_PIECE = 2_048
+
+
+def build(
+    space: Space,
+    vectors: npt.NDArray[np.float32],
+    medoid: int,
+    params: VamanaParams,
+    *,
+    bulk: BulkParams = DEFAULTS,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Graph:
+    """A graph over a space of `vectors` f32[N, D]."""
+    threads = max(1, threads)
+    groups = duplicates.find(vectors, first=medoid)
+    alone = groups.representatives
+    graph = Graph(np.full((len(vectors), params.max_degree), -1, np.int32), np.zeros(len(vectors), np.int32), medoid)
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+        steps = bulk.runs + 1
+        _collect(graph, space, alone, bulk, params.seed, threads, pool, lambda run: progress and progress(run, steps))
+        sample, long_edges = _long_edges(space, alone, medoid, bulk, params, threads)
+        _prune(graph, space, sample, long_edges, params, pool)
+    duplicates.hang(graph, groups)
+    reach_all(graph, space, params)
+    if progress:
+        progress(steps, steps)
+    return graph
+
+
+# ----------------------------------------------------------------------------------------------------- candidates
+
+
+def _collect(
+    graph: Graph,
+    space: Space,
+    ids: Ints,
+    bulk: BulkParams,
+    seed: int,
+    threads: int,
+    pool: ThreadPoolExecutor,
+    done: Callable[[int], object],
+) -> None:
+    """Fill each node's list with the nearest that it met in a leaf. Distances are kept in 16 bits, and no longer than
+    this takes.
+    """
+    weights = np.full(graph.neighbors.shape, np.iinfo(np.uint16).max, np.uint16)
+    worst = np.zeros(graph.count, np.int16)
+    bounds = np.linspace(0, graph.count, threads + 1).astype(int)
+    for run in range(bulk.runs):
+        for leaves in _batches(carve(space, ids, bulk.carving, (seed, run), pool)):
+            found = list(pool.map(lambda leaf: _leaf_pairs(space, leaf, bulk.nearest), leaves))
+            nodes = np.concatenate(leaves)
+            near, near_weights = (np.concatenate([pairs[part] for pairs in found]) for part in (0, 1))
+
+            def offer(owner: int, nodes: Ints = nodes, pairs: tuple[Ints, Any] = (near, near_weights)) -> None:
+                low, high = bounds[owner], bounds[owner + 1]
+                offer_pairs(nodes, *pairs, low, high, graph.neighbors, weights, graph.degrees, worst)
+
+            list(pool.map(offer, range(threads)))
+        done(run + 1)
+
+
+def _batches(leaves: list[Ints]) -> Iterator[list[Ints]]:
+    """Leaves in order, so many at a time as bounds the memory of their pairs."""
+    batch: list[Ints] = []
+    rows = 0
+    for leaf in leaves:
+        batch.append(leaf)
+        rows += len(leaf)
+        if rows >= _ROWS_A_BATCH:
+            yield batch
+            batch, rows = [], 0
+    if batch:
+        yield batch
+
+
+def _leaf_pairs(space: Space, leaf: Ints, k: int) -> tuple[Ints, npt.NDArray[np.uint16]]:
+    """(near int32[n, k]: node ids, -1 where a leaf is too small; weights u16[n, k])."""
+    near = np.empty((len(leaf), k), np.int32)
+    keys = np.empty((len(leaf), k), np.int32)
+    nearest(space, leaf, leaf, near, keys, same=True)
+    return np.where(near >= 0, leaf[near], np.int32(-1)), key_weights(space, keys)
+
+
+# ----------------------------------------------------------------------------------------------------- long edges
+
+
+def _long_edges(
+    space: Space, alone: Ints, medoid: int, bulk: BulkParams, params: VamanaParams, threads: int
+) -> tuple[Ints, Ints]:
+    """(sample int32[n] ascending, its edges among itself int32[n, R'], -1 where there are fewer)."""
+    size = min(len(alone), bulk.most_sampled, max(bulk.fewest_sampled, int(bulk.sample * len(alone))))
+    rng = np.random.default_rng((params.seed, bulk.runs))
+    sample = np.union1d(rng.choice(alone, size, replace=False), [medoid]).astype(np.int32)
+    part = _subspace(space, sample)
+    few = replace(params, max_degree=max(1, params.max_degree // 2))
+    own = Graph(np.full((len(sample), few.max_degree), -1, np.int32), np.zeros(len(sample), np.int32), 0)
+    own = replace(own, medoid=int(np.searchsorted(sample, medoid)))
+    order = np.concatenate([[own.medoid], np.delete(np.arange(len(sample)), own.medoid)]).astype(np.int32)
+    order[1:] = rng.permutation(order[1:])
+    insert_all(own, part, order, 1, few, threads=threads)
+    return sample, np.where(own.neighbors >= 0, sample[own.neighbors], np.int32(-1))
+
+
+def _subspace(space: Space, nodes: Ints) -> Space:
+    if isinstance(space, CodeSpace):
+        codes = space.codes.reshape(len(space.norms), -1)[nodes]
+        return CodeSpace(codes.reshape(-1), space.norms[nodes], space.sums[nodes])
+    return FloatSpace(frozen(space.vectors[nodes]))
+
+
+# ---------------------------------------------------------------------------------------------------------- prune
+
+
+def _prune(
+    graph: Graph, space: Space, sample: Ints, long_edges: Ints, params: VamanaParams, pool: ThreadPoolExecutor
+) -> None:
+    alpha_squared = np.float32(params.alpha**2)
+    extra = np.full(graph.count, -1, np.int32)
+    extra[sample] = np.arange(len(sample), dtype=np.int32)
+
+    def piece(low: int) -> None:
+        high = min(low + _PRUNED_A_PIECE, graph.count)
+        own_scratch, scratch = scratch_of(space), scratch_of(space)
+        _prune_nodes(
+            space, low, high, graph.neighbors, graph.degrees, extra, long_edges, alpha_squared, own_scratch, scratch
+        )
+
+    list(pool.map(piece, range(0, graph.count, _PRUNED_A_PIECE)))
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _prune_nodes(  # type: ignore[no-untyped-def]
+    space, low, high, neighbors, degrees, extra, long_edges, alpha_squared, own_scratch, scratch
+):
+    """Robust prune of the candidates in each node's list, and of its long edges."""
+    limit = neighbors.shape[1]
+    ids = np.empty(limit + long_edges.shape[1], np.int32)
+    distances = np.empty(ids.size, np.float32)
+    for node in range(low, high):
+        point = focus(space, node, own_scratch)
+        count = degrees[node]
+        for slot in range(count):
+            ids[slot] = neighbors[node, slot]
+        if extra[node] >= 0:
+            for slot in range(long_edges.shape[1]):
+                if long_edges[extra[node], slot] >= 0:
+                    ids[count] = long_edges[extra[node], slot]
+                    count += 1
+        for place in range(count):
+            fetch(point, ids[place])
+        for place in range(count):
+            distances[place] = distance(point, ids[place])
+        kept = robust_prune(space, node, ids, distances, count, alpha_squared, limit, neighbors[node], scratch)
+        for slot in range(kept, limit):
+            neighbors[node, slot] = -1
+        degrees[node] = kept

@@ -1,0 +1,80 @@
+"""Randomized ball carving: leaves of near vectors that overlap. Source: PiPNN (arXiv 2602.21247).
+
+Each vector goes to its nearest of some random leaders; leaves that come out too large are carved again, each vector to
+one leader. All choices hang on the seed and on where in the carving they are made, not on threads.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels.graph import Space
+from ann_kernels.leaves import nearest
+
+Ints = npt.NDArray[np.int32]
+_ROWS_A_PIECE = 4_096
+_STUCK = 0.9
+"""A part that keeps this share of what was carved is of vectors that leaders do not part: it is cut by position"""
+
+
+@dataclass(frozen=True, slots=True)
+class Carving:
+    """How leaves are carved."""
+
+    fanout: int = 8
+    """Leaves that each vector is in"""
+    leaf: int = 600
+    """Vectors that a leaf has in the mean"""
+    largest: int = 1_000
+    """Vectors that a leaf has at most"""
+    leaders: int = 1_000
+    """Leaders that one carving takes at most"""
+
+
+def carve(space: Space, ids: Ints, carving: Carving, seed: tuple[int, ...], pool: ThreadPoolExecutor) -> list[Ints]:
+    """Leaves over the nodes `ids`, each with its node ids int32[n] ascending."""
+    rng = np.random.default_rng(seed)
+    count = len(ids)
+    number = min(carving.leaders, count, max(1, round(count * carving.fanout / carving.leaf)))
+    leaders = np.sort(rng.choice(ids, number, replace=False))
+    near = np.empty((count, min(carving.fanout, number)), np.int32)
+
+    def assign(start: int) -> None:
+        part = slice(start, start + _ROWS_A_PIECE)
+        _assign(space, ids[part], leaders, near[part])
+
+    list(pool.map(assign, range(0, count, _ROWS_A_PIECE)))
+    parts = _parts(near, ids, number)
+
+    def split(place: int) -> list[Ints]:
+        return _split(space, parts[place], carving, (*seed, place))
+
+    return [leaf for leaves in pool.map(split, range(len(parts))) for leaf in leaves]
+
+
+def _split(space: Space, ids: Ints, carving: Carving, seed: tuple[int, ...]) -> list[Ints]:
+    if len(ids) <= carving.largest:
+        return [ids]
+    rng = np.random.default_rng(seed)
+    number = min(carving.leaders, max(2, round(len(ids) / carving.leaf)))
+    near = np.empty((len(ids), 1), np.int32)
+    _assign(space, ids, np.sort(rng.choice(ids, number, replace=False)), near)
+    parts = _parts(near, ids, number)
+    if max(len(part) for part in parts) > _STUCK * len(ids):
+        parts = np.array_split(ids, -(-len(ids) // carving.largest))
+    return [leaf for place, part in enumerate(parts) for leaf in _split(space, part, carving, (*seed, place))]
+
+
+def _assign(space: Space, ids: Ints, leaders: Ints, near: Ints) -> None:
+    nearest(space, ids, leaders, near, np.empty_like(near), same=False)
+
+
+def _parts(near: Ints, ids: Ints, number: int) -> list[Ints]:
+    """Who is near each leader; leaders without anyone left out."""
+    flat = near.reshape(-1)
+    order = np.argsort(flat, kind="stable").astype(np.int32)
+    bounds = np.cumsum(np.bincount(flat, minlength=number))[:-1]
+    members = ids[order // near.shape[1]]
+    return [part for part in np.split(members, bounds) if len(part)]

@@ -1,0 +1,154 @@
+"""Scalar quantization to one byte a dimension (SQ8), for integer distances in builds and searches.
+
+A code is 128 + round((x - offset[d]) / scale), clipped to 1..255: one scale for all dimensions, so that distances of
+codes are distances of vectors, but for rounding. Where vectors are spread too widely for that, `faithful` says so.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from ann_kernels.metric import Metric
+from ann_kernels.simd import BLOCK
+from ann_kernels.spaces import FAST, CodeSpace, CodeTarget, aim, distance, frozen
+from ann_kernels.topk import exact_top_k
+
+MAX_CODE_DIMS = 16_384
+"""Up to here all sums fit 32 bits"""
+_ZERO = 128
+_LIMIT = 127
+_SAMPLE_ROWS = 4_096
+_KEPT = 0.9995
+"""Share of the sample's values that the scale covers; the rest is clipped"""
+_ROWS_A_PIECE = 8_192
+_CHECKED_QUERIES = 32
+_CHECKED_ROWS = 32_768
+_CHECKED_NEAREST = 10
+_FAITHFUL = 0.98
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codes:
+    """N vectors as bytes."""
+
+    space: CodeSpace
+    offset: npt.NDArray[np.float32]
+    """f32[D]: mean of a sample"""
+    scale: float
+
+    @property
+    def padded(self) -> int:
+        return len(self.space.codes) // max(1, len(self.space.norms))
+
+    def target(self, queries: npt.NDArray[np.float32], metric: Metric) -> CodeTarget:
+        """Queries f32[Q, D] as bytes, each with a scale of its own.
+
+        Distances come out in units of the scale: squared L2 but for a constant a query, or minus the dot product.
+        """
+        inner = metric is Metric.INNER_PRODUCT
+        centred = queries if inner else queries - self.offset
+        scales = np.abs(centred).max(axis=1) / np.float32(_LIMIT)
+        scales[scales == 0] = 1
+        out = np.zeros((len(queries), self.padded), np.int8)
+        out[:, : queries.shape[1]] = np.rint(centred / scales[:, None])
+        norm_weights = np.full(len(queries), 0 if inner else 1, np.float32)
+        dot_weights = np.ones(len(queries), np.float32) if inner else np.float32(2 / self.scale) * scales
+        return CodeTarget(self.space.codes, self.space.norms, out, norm_weights, dot_weights)
+
+
+def encode(
+    vectors: npt.NDArray[np.float32], *, extra: npt.NDArray[np.float32] | None = None, threads: int = 1
+) -> Codes | None:
+    """Codes of prepared vectors f32[N, D] (extra f32[N]: one dimension more). None where D is over MAX_CODE_DIMS."""
+    last = np.empty((len(vectors), 0), np.float32) if extra is None else extra[:, None]
+    count, dims = len(vectors), vectors.shape[1] + last.shape[1]
+    if dims > MAX_CODE_DIMS:
+        return None
+    step = max(1, count // _SAMPLE_ROWS)
+    sample = np.concatenate([vectors[::step], last[::step]], axis=1)
+    offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    scale = _scale(np.abs(sample - offset).reshape(-1))
+    width = dims + -dims % BLOCK
+    codes = np.empty((count, width), np.uint8)
+    norms, sums = np.empty(count, np.int32), np.empty(count, np.int32)
+
+    def piece(start: int) -> None:
+        rows = slice(start, start + _ROWS_A_PIECE)
+        _encode(
+            frozen(vectors[rows]),
+            frozen(last[rows]),
+            offset,
+            np.float32(1 / scale),
+            codes[rows],
+            norms[rows],
+            sums[rows],
+        )
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        list(pool.map(piece, range(0, count, _ROWS_A_PIECE)))
+    return Codes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
+
+
+def _scale(gaps: npt.NDArray[np.float32]) -> float:
+    kept = min(gaps.size - 1, int(_KEPT * gaps.size))
+    widest = float(np.partition(gaps, kept)[kept]) if gaps.size else 0.0
+    widest = widest or float(gaps.max(initial=0))
+    return widest / _LIMIT if widest > 0 else 1.0
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _code(value):  # type: ignore[no-untyped-def]
+    limit = np.float32(_LIMIT)
+    return np.int32(np.floor(min(max(value, -limit), limit) + np.float32(0.5)))
+
+
+@njit(nogil=True, cache=True)
+def _encode(vectors, last, offset, inverse, codes, norms, sums):  # type: ignore[no-untyped-def]
+    dims = vectors.shape[1]
+    for row in range(vectors.shape[0]):
+        norm, total = np.int32(0), np.int32(0)
+        for d in range(dims):
+            code = _code((vectors[row, d] - offset[d]) * inverse)
+            codes[row, d] = np.uint8(code + _ZERO)
+            norm = np.int32(norm + code * code)
+            total = np.int32(total + code)
+        for d in range(dims, codes.shape[1]):
+            code = _code((last[row, d - dims] - offset[d]) * inverse) if d < dims + last.shape[1] else np.int32(0)
+            codes[row, d] = np.uint8(code + _ZERO)
+            norm = np.int32(norm + code * code)
+            total = np.int32(total + code)
+        norms[row] = norm
+        sums[row] = total
+
+
+def faithful(
+    codes: Codes, vectors: npt.NDArray[np.float32], metric: Metric, *, extra: npt.NDArray[np.float32] | None = None
+) -> bool:
+    """Whether codes rank as what they were made of: of a sample, the nearest are among the nearest by code."""
+    step = max(1, len(vectors) // _CHECKED_ROWS)
+    sample = np.ascontiguousarray(vectors[::step])
+    if extra is not None:
+        sample = np.concatenate([sample, extra[::step, None]], axis=1)
+    asked = sample[:: max(1, len(sample) // _CHECKED_QUERIES)][:_CHECKED_QUERIES]
+    k = min(_CHECKED_NEAREST, len(sample))
+    _, exact = exact_top_k(asked, sample, k, metric)
+    rough = np.empty((len(asked), len(sample)), np.float32)
+    _compare(codes.target(asked, metric), step, rough)
+    wide = min(3 * k, len(sample))
+    head = np.argpartition(rough, wide - 1, axis=1)[:, :wide]
+    found = 0
+    for row, columns in enumerate(head):
+        _, near = exact_top_k(asked[row : row + 1], sample[columns], k, metric)
+        found += int((near[0] <= exact[row] + 1e-5 * np.abs(exact[row])).sum())
+    return found >= _FAITHFUL * k * len(asked)
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _compare(target, step, out):  # type: ignore[no-untyped-def]
+    for row in range(out.shape[0]):
+        point = aim(target, row)
+        for column in range(out.shape[1]):
+            out[row, column] = distance(point, column * step)
