@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
-from ops.catalog.snapshots import data_snapshots, find_snapshot, is_derived
+from ops.catalog.snapshots import data_snapshots, find_snapshot, is_derived, resolve_snapshot
 from orchestration.watch import Facts, Watched
 
 TABLE_TAG = "icepuffin/table"
@@ -42,11 +42,12 @@ def _exists(table: Table, ref: str) -> bool:
 def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts:
     """Everything that `watch.plan` decides from."""
     watched = watched_snapshots(table, spec.watched_refs)
-    heads = data_snapshots(table, spec.watched_refs[0]) if _exists(table, spec.watched_refs[0]) else ()
+    first = spec.watched_refs[0]
+    head = resolve_snapshot(table, first).snapshot_id if _exists(table, first) and watched else ""
     done = [set(instance.get_materialized_partitions(key)) for key in spec.derived_keys]
     return Facts(
         watched=watched,
-        head=str(heads[-1].snapshot_id) if heads else "",
+        head=str(head),
         existing={str(snapshot.snapshot_id) for snapshot in table.metadata.snapshots if not is_derived(snapshot)},
         partitions=instance.get_dynamic_partitions(partitions_name(spec)),
         recorded=instance.get_materialized_partitions(spec.key),
