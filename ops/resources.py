@@ -14,7 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from ops.catalog.connect import CatalogUnavailableError, open_catalog
+from ops.catalog.connect import CatalogUnavailableError, open_catalog, without_values
 from ops.errors import IcepuffinError
 from ops.model import StorageConfig
 
@@ -66,19 +66,16 @@ class Catalogs:
             raise
         except Exception as error:
             self._opened.pop(catalog, None)
-            raise self._unreachable(catalog, error) from error
+            raise self._unreachable(catalog, error) from without_values(error, self._properties[catalog])
 
     def storage(self, catalog: str) -> StorageConfig:
         """How the files of the catalog's tables are reached."""
         return StorageConfig(self._properties[catalog])
 
     def _unreachable(self, name: str, error: Exception) -> CatalogUnreachableError:
-        first_line = (str(error).splitlines() or ["no message"])[0]
-        for key, value in self._properties[name].items():
-            if key not in {"type", "warehouse"} and len(value) > 3:
-                first_line = first_line.replace(value, f"<{key}>")
+        first_line = str(without_values(error, self._properties[name])).splitlines()[0]
         return CatalogUnreachableError(
-            f"catalog '{name}' does not answer ({type(error).__name__}: {first_line}); "
+            f"catalog '{name}' does not answer ({first_line}); "
             f"check that it runs and that [catalogs.{name}] is right. Nothing was changed"
         )
 

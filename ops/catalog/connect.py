@@ -1,11 +1,18 @@
-"""Opening a catalog the way this project needs it."""
+"""Opening a catalog the way this project needs it: no call waits for ever, and no secret shows."""
 
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.utils.config import Config, merge_config
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+from sqlalchemy.engine import make_url
 
 from ops.errors import IcepuffinError
 
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60
 _BUSY_TIMEOUT_MS = 30_000
 
 
@@ -14,20 +21,66 @@ class CatalogUnavailableError(IcepuffinError):
 
 
 def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
-    """PyIceberg's catalog; SQLite is set to WAL and to wait for other writers instead of failing after 5 s.
+    """PyIceberg's catalog, with limits on how long a connection and an answer are waited for.
 
-    Raises CatalogUnavailableError; the message names the catalog and not its properties, which may hold secrets.
+    SQLite is set to WAL and to wait for other writers instead of failing after 5 s. Raises CatalogUnavailableError;
+    the message names the catalog and not its properties, which may hold secrets.
     """
     try:
-        catalog = load_catalog(name, **properties)
+        catalog = _load(name, properties)
     except Exception as error:
+        # the client's own message may quote the address with its password; what it says otherwise is in the type
         raise CatalogUnavailableError(
             f"catalog {name!r} cannot be opened ({type(error).__name__}); check its settings, and that it is up"
-        ) from error
+        ) from without_values(error, properties)
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "sqlite":
         _let_sqlite_wait(engine)
     return catalog
+
+
+def _load(name: str, properties: dict[str, str]) -> Catalog:
+    settings: dict[str, Any] = dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    uri = str(settings.get("uri", ""))
+    kind = settings.get("type") or ("rest" if uri.startswith("http") else None)
+    if kind == "rest" and "py-catalog-impl" not in settings:
+        return _BoundedRestCatalog(name, **settings)
+    if uri.startswith(("postgresql", "postgres")):
+        properties = {**properties, "uri": _bounded_postgres(uri)}
+    return load_catalog(name, **properties)
+
+
+class _BoundedAdapter(HTTPAdapter):
+    def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]  # called by name
+        return super().send(
+            request, **{**options, "timeout": options.get("timeout") or (CONNECT_SECONDS, ANSWER_SECONDS)}
+        )
+
+
+class _BoundedRestCatalog(RestCatalog):
+    """PyIceberg's requests have no timeout."""
+
+    def _config_headers(self, session: Session) -> None:  # the first thing that is done to a new session
+        super()._config_headers(session)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _BoundedAdapter())
+
+
+def _bounded_postgres(uri: str) -> str:
+    url = make_url(uri)
+    if url.get_driver_name() not in ("psycopg2", "psycopg") or "connect_timeout" in url.query:
+        return uri
+    limits = {"connect_timeout": str(CONNECT_SECONDS), "tcp_user_timeout": str(ANSWER_SECONDS * 1000)}
+    return url.update_query_dict({**limits, **url.query}).render_as_string(hide_password=False)
+
+
+def without_values(error: Exception, properties: dict[str, str]) -> Exception:
+    """An error to chain: of no value of `properties` but short ones and kinds does anything show."""
+    said = str(error)
+    for key, value in properties.items():
+        if key not in {"type", "warehouse"} and len(value) > 3:
+            said = said.replace(value, f"<{key}>")
+    return RuntimeError(f"{type(error).__name__}: {said}")
 
 
 def _let_sqlite_wait(engine: Any) -> None:

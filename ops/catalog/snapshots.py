@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -20,7 +18,7 @@ class UnknownSnapshotError(IcepuffinError):
 
 
 class TableUnavailableError(IcepuffinError):
-    """Raised when a table cannot be loaded: it does not exist, or its catalog does not answer."""
+    """Raised when a table is gone from its catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +31,6 @@ class DataSnapshot:
     timestamp_ms: int
     operation: str
     schema_id: int
-
-
-def load_catalog_table(catalog: Catalog, identifier: str) -> Table:
-    """Load a table fresh. Raises TableUnavailableError with what to check."""
-    try:
-        return catalog.load_table(identifier)
-    except NoSuchTableError as error:
-        raise TableUnavailableError(f"catalog {catalog.name}: there is no table {identifier}") from error
 
 
 def table_name(table: Table) -> str:
@@ -143,9 +133,7 @@ def _snapshot_as_of(table: Table, at: datetime) -> int:
 
 
 def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:
-    while head is not None:
-        snapshot = table.metadata.snapshot_by_id(head)
-        if snapshot is None:
-            return
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all, each time
+    while head is not None and (snapshot := known.get(head)) is not None:
         yield snapshot
         head = snapshot.parent_snapshot_id

@@ -1,5 +1,7 @@
 """Stage 2: one Puffin file out of the shards; what can be copied inside the store is."""
 
+import contextlib
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +11,7 @@ from ops.index.errors import CoverageError
 from ops.index.plan import VersionPlan
 from ops.index.work import ShardsMade
 from ops.model import ObjectRange, StorageConfig
-from ops.storage import Storage, open_storage, relative_to
+from ops.storage import ObjectExistsError, Storage, open_storage, relative_to
 from ops.tasks.shard import ShardResult
 from puffin import PlannedBlob, PuffinReader, plan_puffin
 from puffin.blobs import centroid as centroid_blob
@@ -94,8 +96,7 @@ def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> 
     for gap, body in zip(layout.gaps, bodies, strict=True):
         segments += [gap, body]
     segments.append(layout.tail)
-    path = _free_path(store, plan)
-    store.concat(path, segments)
+    path = _write(store, plan, segments)
     _verify(store, path, layout.file_size, plan)
     copied = sum(
         item.length for item, shard in zip(ranges, made.shards, strict=True) if shard.how in ("copied", "masked")
@@ -180,15 +181,17 @@ def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> C
     )
 
 
-def _free_path(store: Storage, plan: VersionPlan) -> str:
-    """As the paper names it; a repeated attempt gets a suffix, since published names are never reused."""
+def _write(store: Storage, plan: VersionPlan, segments: list[bytes | ObjectRange]) -> str:
+    """Write the file as the paper names it; a repeated attempt gets a suffix: published names are never reused."""
     stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
-    if not store.exists(f"{stem}.puffin"):
-        return f"{stem}.puffin"
-    number = 1
-    while store.exists(f"{stem}-{number}.puffin"):
-        number += 1
-    return f"{stem}-{number}.puffin"
+    for number in itertools.count():
+        path = f"{stem}-{number}.puffin" if number else f"{stem}.puffin"
+        if store.exists(path):
+            continue
+        with contextlib.suppress(ObjectExistsError):  # another run of this build took the name meanwhile
+            store.concat(path, segments)
+            return path
+    raise AssertionError("unreachable")
 
 
 def _verify(store: Storage, path: str, size: int, plan: VersionPlan) -> None:

@@ -16,7 +16,7 @@ from ops.index.report import Action, IndexReport, ShardReport
 from ops.index.work import Progress, ShardsMade, make_shards, staging_prefix
 from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
-from ops.storage import Storage, open_storage
+from ops.storage import ObjectMissingError, Storage, open_storage
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
 """How long a version of a snapshot that is not the head keeps its own tag: Iceberg's default for snapshots."""
@@ -40,7 +40,15 @@ def materialize_index(
     clock = _Clock()
     with clock.stage("plan"):
         plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
-    return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+    try:
+        return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+    except ObjectMissingError:
+        # another run of the same build has published it meanwhile, and swept away what both had staged
+        with clock.stage("plan"):
+            again = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
+        if again.existing is None or again.build_id != plan.build_id:
+            raise
+        return carry_out(table, again, clock, runner=runner, storage=storage, progress=progress)
 
 
 def carry_out(

@@ -1,0 +1,175 @@
+"""Several at one table at once, and lost messages, against real catalogs."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from ops.catalog import bind, commit, connect
+from ops.catalog.bind import UnknownOutcomeError
+from ops.catalog.connect import CatalogUnavailableError
+from ops.catalog.snapshots import data_snapshots
+from ops.index import IndexReport, materialize_index
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from ops.theta import materialize_theta_sketches
+from tests.conftest import STORAGE, make_rows
+from tests.interop.lakes import Lake, open_lake
+from tests.ops.catalog.bindings import binding
+from tests.ops.index.history import DEFINITION, found_and_true
+from tests.services.faulty import FaultyLine, faulty_line
+
+pytestmark = pytest.mark.services
+OpenLake = Callable[[], Lake]
+
+
+@pytest.fixture(params=["sqlite", "rest"])
+def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLake]:
+    """Opens the same lake again and again, each time with a catalog of its own."""
+    uri = f"sqlite:///{tmp_path}/catalog.db" if request.param == "sqlite" else request.getfixturevalue("rest_uri")
+    name = f"many_{tmp_path.name}"
+    opened = []
+
+    def open_one() -> Lake:
+        context = open_lake(name, uri, tmp_path)
+        opened.append(context)
+        return context.__enter__()
+
+    yield open_one
+    for context in opened:
+        context.__exit__(None, None, None)
+
+
+def index_head(lake: Lake, name: str = "e") -> IndexReport:
+    table = lake.load("t")
+    definition = replace(DEFINITION, name=name)
+    head = data_snapshots(table)[-1].snapshot_id
+    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE)
+
+
+def index_files(lake: Lake) -> list[str]:
+    location = lake.load("t").location()
+    store = open_storage(location, STORAGE)
+    return [item.path for item in store.list(location) if item.path.endswith(".puffin")]
+
+
+def test_of_two_runs_for_one_snapshot_both_end_with_the_one_version(lakes: OpenLake) -> None:
+    lake = lakes()
+    lake.create("t").append(make_rows(0, 200))
+    meet = Barrier(2)
+
+    def run(mine: Lake) -> IndexReport:
+        meet.wait()
+        return index_head(mine)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, [lakes(), lakes()])
+    assert first.index_snapshot_id == second.index_snapshot_id
+    assert first.build_id == second.build_id
+    (version,) = bind.versions(lake.load("t"), "ann", "e")
+    assert version.tags == ("ann_e",)
+    assert index_files(lake) == [version.puffin_path]
+    assert found_and_true(lake.load("t"))[1] >= 0.95
+
+
+def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: OpenLake) -> None:
+    lake = lakes()
+    lake.create("t").append(make_rows(0, 100))
+    names = ["a", "b", "c"]
+
+    def index(work: tuple[Lake, str]) -> None:
+        for _ in range(3):
+            index_head(*work)
+
+    def sketch(mine: Lake) -> None:
+        for _ in range(3):
+            table = mine.load("t")
+            head = data_snapshots(table)[-1].snapshot_id
+            materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+
+    def write(mine: Lake) -> None:
+        for start in range(100, 200, 20):
+            append_at_last(mine, start)
+
+    with ThreadPoolExecutor(5) as pool:
+        jobs = [pool.submit(index, (lakes(), name)) for name in names]
+        jobs += [pool.submit(sketch, lakes()), pool.submit(write, lakes())]
+        for job in jobs:
+            job.result()
+    table = lake.load("t")
+    assert table.scan().to_arrow()["id"].to_pylist() != []
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(200))
+    for name in names:
+        assert index_head(lake, name).rows == 200
+        known = bind.versions(lake.load("t"), "ann", name)
+        assert sum(f"ann_{name}" in version.tags for version in known) == 1
+        assert all(open_storage(item.puffin_path, STORAGE).exists(item.puffin_path) for item in known)
+        assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
+    assert {version.puffin_path for name in names for version in bind.versions(lake.load("t"), "ann", name)} == {
+        path for path in index_files(lake) if "/ann-" in path
+    }
+
+
+def append_at_last(lake: Lake, start: int) -> None:
+    """A writer that tries again, as engines do."""
+    while True:
+        try:
+            lake.load("t").append(make_rows(start, start + 20))
+        except (CommitFailedException, ValueError):
+            time.sleep(0.02)
+        else:
+            return
+
+
+@contextmanager
+def over_a_bad_line(rest_uri: str, folder: Path) -> Iterator[tuple[Lake, FaultyLine]]:
+    with faulty_line(rest_uri) as line, open_lake(f"bad_{folder.name}", line.uri, folder) as lake:
+        lake.create("t").append(make_rows(0, 10))
+        line.table = "t"
+        yield lake, line
+
+
+@pytest.mark.parametrize("fault", ["lose answer", "lose request", "gateway timeout", "gateway timeout after"])
+def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fault: str) -> None:
+    with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
+        line.faults.extend([fault, fault])  # type: ignore[list-item]
+        version = bind.publish(lake.load("t"), binding(lake.load("t")))
+        table = lake.load("t")
+        assert bind.versions(table, "ann", "e") == (version,)
+        assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
+
+
+def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
+    rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(bind, "_ATTEMPTS", 2)
+    with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
+        wanted = binding(lake.load("t"))
+        line.faults.extend(["hang", "hang"])
+        with pytest.raises(UnknownOutcomeError, match="the catalog's answer was lost"):
+            bind.publish(lake.load("t"), wanted)
+        line.released.set()
+        assert open_storage(wanted.puffin_path, STORAGE).exists(wanted.puffin_path)
+        assert bind.publish(lake.load("t"), wanted).tags == ("ann_e",)
+
+
+def test_a_catalog_that_goes_away_is_named_within_bounds(
+    rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "_PATIENCE_SECONDS", 1)
+    with over_a_bad_line(rest_uri, tmp_path) as (lake, _):
+        table = lake.load("t")
+        wanted = binding(table)
+    begun = time.monotonic()
+    with pytest.raises(CatalogUnavailableError, match="does not answer"):
+        bind.publish(table, wanted)
+    assert time.monotonic() - begun < 10
+    with open_lake(f"bad_{tmp_path.name}", rest_uri, tmp_path) as again:
+        assert bind.versions(again.load("t"), "ann", "e") == ()

@@ -1,0 +1,83 @@
+"""Catalogs that do not answer: said soon, by name, and without what is secret."""
+
+import socket
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.catalog import connect
+from ops.catalog.commit import refresh
+from ops.catalog.connect import CatalogUnavailableError, open_catalog
+from tests.conftest import make_rows
+from tests.services.processes import free_port
+
+SECRET = "hunter2hunter2"
+
+
+@pytest.fixture
+def mute_port() -> Iterator[int]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def said_on_opening(properties: dict[str, str]) -> str:
+    """The whole traceback as a log would show it."""
+    begun = time.monotonic()
+    with pytest.raises(CatalogUnavailableError, match="catalog 'lake' cannot be opened") as caught:
+        open_catalog("lake", properties)
+    assert time.monotonic() - begun < 30
+    return "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg2"])
+def test_a_server_that_is_down_is_named_without_its_secrets(scheme: str) -> None:
+    uri = f"{scheme}://user:{SECRET}@127.0.0.1:{free_port()}/catalog"
+    kind = "rest" if scheme == "http" else "sql"
+    said = said_on_opening({"type": kind, "uri": uri, "warehouse": "file:///x", "token": SECRET})
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg2"])
+def test_a_server_that_never_answers_is_given_up(scheme: str, mute_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(connect, "ANSWER_SECONDS", 2)
+    uri = f"{scheme}://user:{SECRET}@127.0.0.1:{mute_port}/catalog"
+    assert SECRET not in said_on_opening({"uri": uri, "type": "rest" if scheme == "http" else "sql"})
+
+
+def test_an_address_that_cannot_be_read_does_not_show() -> None:
+    assert SECRET not in said_on_opening({"type": "sql", "uri": f"no address:{SECRET}"})
+
+
+def test_a_database_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    said_on_opening({"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/folder/c.db", "warehouse": "file:///x"})
+
+
+@pytest.mark.services
+def test_a_wrong_password_does_not_show(postgres_uri: str) -> None:
+    right = postgres_uri.split(":")[2].split("@", maxsplit=1)[0]
+    said = said_on_opening({"type": "sql", "uri": postgres_uri.replace(right, SECRET), "warehouse": "file:///x"})
+    assert SECRET not in said
+    assert right not in said
+
+
+def test_given_limits_are_kept() -> None:
+    assert "connect_timeout=3" in connect._bounded_postgres("postgresql+psycopg2://u:p@h/db?connect_timeout=3")
+    assert "connect_timeout=10" in connect._bounded_postgres("postgresql+psycopg2://u:p@h/db")
+
+
+def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog = open_catalog("lake", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/w"})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", make_rows(0, 1).schema)
+    catalog.close()
+    (tmp_path / "catalog.db").write_bytes(b"this is no database at all" * 100)
+    for extra in ("-wal", "-shm"):
+        (tmp_path / f"catalog.db{extra}").unlink(missing_ok=True)
+    with pytest.raises(CatalogUnavailableError, match=r"db\.t: catalog 'lake' does not answer"):
+        refresh(table)
