@@ -187,7 +187,7 @@ end() {
             tries=$((tries + 1))
             sleep 0.25
         done
-        kill -KILL -- "-$pid" 2>/dev/null || true    # what is left of its session
+        kill -KILL "-$pid" 2>/dev/null || true    # what is left of its session
         say "$1 is stopped"
     fi
     rm -f "$dir/run/$1.pid"

@@ -143,6 +143,20 @@ def test_another_process_under_an_old_id_is_not_taken_for_ours(local: Local, tmp
         stranger.wait()
 
 
+def test_what_a_service_leaves_behind_is_ended_with_it(local: Local, tmp_path: Path) -> None:
+    """A shell that is told to end does not tell its children."""
+    leader = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 300 & wait"], start_new_session=True)
+    began = Path(f"/proc/{leader.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    other = Local(tmp_path / "other", local.settings, local.ports)
+    (other.directory / "run").mkdir(parents=True)
+    (other.directory / "run" / "code.pid").write_text(f"{leader.pid} {began}\n")
+    other.wait_for("its children", lambda: len(session(leader.pid)) == 3, 10)
+    stopping = subprocess.Popen(["sh", str(SCRIPT), "stop", "--dir", str(other.directory)], stdout=subprocess.DEVNULL)
+    leader.wait(20)
+    assert stopping.wait(20) == 0
+    other.wait_for("the end of its children", lambda: not session(leader.pid), 10)
+
+
 def test_a_port_that_is_taken_is_named(local: Local, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
