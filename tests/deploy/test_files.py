@@ -4,26 +4,25 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import tomllib
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import sqlalchemy
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestration.definitions import build
 from orchestration.settings import SettingsError, load
-from tests.deploy.postgres import PASSWORD, postgres, programs
 from tests.services.jars import ICEBERG_SPARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
+PASSWORD = "not a secret"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -106,22 +105,28 @@ def test_the_example_settings_name_a_missing_secret(
 
 
 @pytest.fixture
-def postgres_port() -> Iterator[int]:
-    if programs() is None:
-        pytest.skip("Postgres is not installed: apt-get install postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="icepuffin-postgres-"))  # pytest's own folders are root's alone
-    with postgres(folder) as port:
-        yield port
-    shutil.rmtree(folder)
+def database(environment: dict[str, str], postgres_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new database of a real server, named by the environment as compose.yaml names its own."""
+    url = sqlalchemy.make_url(postgres_uri)
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("CREATE DATABASE dagster_deploy"))
+    engine.dispose()
+    values = {
+        "HOST": url.host,
+        "PORT": url.port,
+        "USER": url.username,
+        "PASSWORD": url.password,
+        "DB": "dagster_deploy",
+    }
+    for name, value in values.items():
+        assert f"DAGSTER_POSTGRES_{name}" in environment
+        monkeypatch.setenv(f"DAGSTER_POSTGRES_{name}", str(value))
 
 
 @pytest.mark.services
-def test_the_instance_keeps_everything_in_postgres(
-    environment: dict[str, str], postgres_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DAGSTER_POSTGRES_HOST", "127.0.0.1")
-    monkeypatch.setenv("DAGSTER_POSTGRES_PORT", str(postgres_port))
-    monkeypatch.setenv("DAGSTER_POSTGRES_DB", "postgres")
+@pytest.mark.usefixtures("database")
+def test_the_instance_keeps_everything_in_postgres(tmp_path: Path) -> None:
     shutil.copy(DEPLOY / "dagster.yaml", tmp_path)
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         stores = (instance.run_storage, instance.event_log_storage, instance.schedule_storage)
