@@ -3,10 +3,8 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-_START_SECONDS = 60
+from tests.services.processes import SMALL_JVM, free_port, serving
 
 
 @dataclass(frozen=True)
@@ -25,68 +23,51 @@ class Cluster:
     work: tuple[Path, ...]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """Start master and workers, one core each; end them, and the executors with them."""
+    spark = _folder_of("pyspark")
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(spark),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": " ".join(SMALL_JVM),
+    }
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
     work = tuple(folder / f"worker-{number}" for number in range(1, workers + 1))
+
+    def daemon(name: str, *arguments: str) -> list[str]:
+        return [f"{spark}/bin/spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments]
+
     with ExitStack() as stack:
-        stack.enter_context(
-            _daemon(folder / "master.log", "master.Master", "--port", str(port), "--webui-port", str(page))
-        )
-        _wait(folder / "master.log", lambda: _state(page) is not None)
-        for place in work:
-            arguments = ["--cores", "1", "--memory", "512m", "--webui-port", "0", "--work-dir", str(place), master]
-            stack.enter_context(_daemon(place.with_suffix(".log"), "worker.Worker", *arguments))
-        _wait(folder / "master.log", lambda: (_state(page) or {}).get("aliveworkers") == workers)
+        command = daemon("master.Master", "--port", str(port), "--webui-port", str(page))
+        stack.enter_context(serving(command, lambda: _workers(page) == 0, folder / "master.log", env=environment))
+        for number, place in enumerate(work, start=1):
+            sizes = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--work-dir", str(place))
+            command = daemon("worker.Worker", *sizes, master)
+
+            def registered(number: int = number) -> bool:
+                return _workers(page) == number
+
+            stack.enter_context(serving(command, registered, place.with_suffix(".log"), env=environment))
         yield Cluster(master, work)
 
 
-@contextmanager
-def _daemon(log: Path, name: str, *arguments: str) -> Iterator[None]:
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    home = spec.submodule_search_locations[0]
-    environment = {
-        **os.environ,
-        "SPARK_HOME": home,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    }
-    command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", *arguments]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environment, cwd=log.parent, stdout=output, stderr=output)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _state(page: int) -> dict[str, int] | None:
+def _workers(page: int) -> int | None:
+    """How many the master knows; None while it does not answer."""
     with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
-        state: dict[str, int] = json.load(answer)
-        return state
+        found: int = json.load(answer)["aliveworkers"]
+        return found
     return None
 
 
-def _wait(log: Path, condition: object) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while time.monotonic() < until:
-        if condition():  # type: ignore[operator]
-            return
-        time.sleep(0.2)
-    raise RuntimeError(f"the Spark cluster did not start: {log.read_text()[-2000:]}")
+def _folder_of(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
 
 
 def environment_without_the_project(folder: Path) -> Path:
@@ -96,10 +77,6 @@ def environment_without_the_project(folder: Path) -> Path:
     to the checkout.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    spec = find_spec("pyarrow")
-    assert spec is not None
-    assert spec.origin is not None
-    packages = Path(spec.origin).parents[1]
     (site,) = (folder / "lib").glob("python*/site-packages")
-    (site / "packages.pth").write_text(f"{packages}\n", encoding="utf-8")
+    (site / "packages.pth").write_text(f"{_folder_of('pyarrow').parent}\n", encoding="utf-8")
     return folder / "bin" / "python"

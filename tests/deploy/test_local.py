@@ -15,8 +15,8 @@ import pytest
 from dagster import RunsFilter
 
 from orchestration.instance import open_instance
-from tests.deploy.cluster import free_port
 from tests.orchestration.lake import Lake, make_lake
+from tests.services.processes import free_port
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "local.sh"
 SERVICES = {"code", "daemon", "spark-master", "spark-worker-1", "spark-worker-2", "webserver"}
