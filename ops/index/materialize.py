@@ -123,9 +123,13 @@ def publish(table: Table, plan: VersionPlan, file: AssembledFile, *, storage: St
 
 
 def _sweep(store: Storage, prefix: str) -> None:
-    """Remove staged objects of a build that is published; markers first, so that none outlives what it names."""
+    """Remove staged objects of a build that is published; markers first, so that none outlives what it names.
+
+    What another run of the build is writing at this moment has a hidden name yet, and is left to it.
+    """
     for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
-        store.delete(item.path)
+        if not item.path.rpartition("/")[2].startswith("."):
+            store.delete(item.path)
 
 
 class _Clock:

@@ -25,6 +25,8 @@ from ops.storage import normalize, open_storage
 
 OUR_FILES = ("ann-", "theta-")
 """Names, under metadata/, of Puffin files that icepuffin writes."""
+_CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
+"""Of files that a killed process was writing on a local disk"""
 
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
@@ -122,7 +124,7 @@ def collect_garbage(
     doomed, young, freed = [], 0, 0
     for item in store.list(root):
         name = normalize(item.path).removeprefix(f"{root}/")
-        ours = name.startswith("_icepuffin/") or (name.startswith(OUR_FILES) and name.endswith(".puffin"))
+        ours = name.startswith(("_icepuffin/", *_CUT_OFF)) or (name.startswith(OUR_FILES) and name.endswith(".puffin"))
         if not ours or normalize(item.path) in referenced:
             continue
         if item.modified_ms > youngest:

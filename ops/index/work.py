@@ -32,8 +32,11 @@ class ShardsMade:
 
 
 def staging_prefix(plan: VersionPlan) -> str:
-    """Where objects lie until they are part of a published file; hidden from Java's cleaners, swept by ours."""
-    return f"{plan.live.location}/metadata/_icepuffin/{plan.build_id}"
+    """Where objects lie until they are part of a published file; hidden from Java's cleaners, swept by ours.
+
+    Indexes that differ in name alone have one build id: each sweeps its own objects only.
+    """
+    return f"{plan.live.location}/metadata/_icepuffin/{plan.definition.name}/{plan.build_id}"
 
 
 def make_shards(

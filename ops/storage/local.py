@@ -1,6 +1,7 @@
 """Local files: written beside, synced, linked under the final name; joined with copy_file_range."""
 
 import contextlib
+import io
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -39,11 +40,8 @@ class LocalStorage:
         return self.read_ranges(path, [(offset, length)])[0]
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        try:
-            with to_path(path).open("rb", buffering=0) as stream:
-                return [_read_fully(stream.fileno(), offset, length) for offset, length in ranges]
-        except FileNotFoundError as error:
-            raise ObjectMissingError(f"{path} does not exist") from error
+        with _open(path) as stream:
+            return [_read_fully(stream.fileno(), offset, length) for offset, length in ranges]
 
     def source(self, path: str) -> RangeSource:
         return ObjectSource(self, path)
@@ -66,6 +64,8 @@ class LocalStorage:
                 os.link(aside, final)  # fails where a rename would overwrite
             except FileExistsError as error:
                 raise ObjectExistsError(f"{path} exists already") from error
+            except FileNotFoundError as error:
+                raise ObjectMissingError(f"{path} was removed while it was written") from error
         finally:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()
@@ -95,6 +95,13 @@ class LocalStorage:
         to_path(path).unlink(missing_ok=True)
 
 
+def _open(path: str) -> io.FileIO:
+    try:
+        return to_path(path).open("rb", buffering=0)
+    except FileNotFoundError as error:
+        raise ObjectMissingError(f"{path} does not exist") from error
+
+
 def _read_fully(handle: int, offset: int, length: int) -> bytes:
     parts = []
     while length > 0 and (part := os.pread(handle, length, offset)):
@@ -105,7 +112,7 @@ def _read_fully(handle: int, offset: int, length: int) -> bytes:
 
 
 def _append_range(sink: BinaryIO, segment: ObjectRange) -> None:
-    with to_path(segment.path).open("rb", buffering=0) as source:
+    with _open(segment.path) as source:
         offset, left = segment.offset, segment.length
         while left:
             step = os.copy_file_range(source.fileno(), sink.fileno(), min(left, _COPY_STEP), offset)

@@ -222,6 +222,10 @@ def _publishing(path: str) -> Iterator[None]:
         yield
     except FileExistsError as error:
         raise ObjectExistsError(f"{path} exists already") from error
+    except FileNotFoundError as error:
+        raise ObjectMissingError(
+            f"{path} could not be written: its bucket, or what it is made of, is missing"
+        ) from error
     except (BotoCoreError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.EINVAL and "condition" in str(error).lower():
             raise ObjectExistsError(f"{path} exists already") from error

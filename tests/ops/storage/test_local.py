@@ -48,6 +48,17 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     STORE.delete(f"{tmp_path}/nothing")
 
 
+def test_an_output_that_is_removed_while_it_is_written_is_said_so(tmp_path: Path) -> None:
+    def write() -> None:
+        with STORE.open_output(f"{tmp_path}/x") as sink:
+            sink.write(b"data")
+            for unfinished in tmp_path.iterdir():
+                unfinished.unlink()
+
+    with pytest.raises(ObjectMissingError, match="was removed while it was written"):
+        write()
+
+
 def test_joins_copy_ranges_between_literal_bytes(tmp_path: Path) -> None:
     STORE.create(f"{tmp_path}/a", bytes(range(100)))
     copied = STORE.concat(
@@ -89,3 +100,9 @@ def test_relative_paths_survive_a_moved_table() -> None:
 def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(StorageError, match="ftp"):
         open_storage("ftp://x/y", StorageConfig({}))
+
+
+def test_a_join_of_what_is_gone_publishes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ObjectMissingError):
+        STORE.concat(f"{tmp_path}/joined", [ObjectRange(f"{tmp_path}/none", 0, 10)])
+    assert not STORE.exists(f"{tmp_path}/joined")

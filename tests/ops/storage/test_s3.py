@@ -149,3 +149,9 @@ def test_any_buffer_is_written(store: Storage) -> None:
         for buffer in (b"ab", bytearray(b"cd"), memoryview(b"ef"), np.empty((0, 3)), np.array([[1, 2]], np.uint16)):
             sink.write(buffer)
     assert store.read_range("s3://lake/buffers", 0, 100) == b"abcdef\1\0\2\0"
+
+
+def test_a_join_of_what_is_gone_publishes_nothing(store: Storage) -> None:
+    with pytest.raises(ObjectMissingError):
+        store.concat("s3://lake/gone/joined", [ObjectRange("s3://lake/gone/none", 0, 6 * 2**20)])
+    assert not store.exists("s3://lake/gone/joined")
