@@ -104,11 +104,12 @@ class Engine:
         from ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415  pyspark only where it is used
 
         if self.uses_spark(rows):
-            return SparkRunner(lambda: self._session)
+            return SparkRunner(lambda: self.session)
         return LocalRunner(self.threads)
 
     @cached_property
-    def _session(self) -> Any:
+    def session(self) -> Any:
+        """The Spark session, started when it is first asked for."""
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
 
         # Executors take `python3` from PATH unless told otherwise; speculation would write attempts in vain.

@@ -72,6 +72,11 @@ class IndexReader:
         self._tail = tuple(number for number in range(len(self._live.files)) if number not in covered)
         self.coverage = self._decide_coverage()
 
+    @property
+    def why(self) -> str:
+        """Why this version answers, or none."""
+        return self._source.why
+
     def _decide_coverage(self) -> Coverage:
         if self._opened is None:
             return Coverage.EXACT_SCAN

@@ -14,6 +14,7 @@ _COMMANDS = {
     "index": ("orchestration.cli.index", "Create, list, show and drop ANN indexes."),
     "refresh": ("orchestration.cli.refresh", "Make the sketches and index versions of a snapshot now."),
     "search": ("orchestration.cli.search", "Find the nearest rows to a row or a vector."),
+    "sql": ("orchestration.cli.sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
     "stats": ("orchestration.cli.stats", "Show the distinct values of each column, and the index versions."),
     "sensor-tick": ("orchestration.cli.ticking", "Do once what the sensor does, and the runs it asks for."),
     "gc": ("orchestration.cli.gc", "Delete index files that no version needs."),

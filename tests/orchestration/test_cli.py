@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.cli import main
-from tests.orchestration.lake import Lake, make_lake
+from tests.orchestration.lake import DIMS, Lake, make_lake
 
 Run = Callable[..., str]
 
@@ -188,6 +188,16 @@ def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple
     told = refused(*arguments)
     assert says in told
     assert "Traceback" not in told
+
+
+def test_sql_asks_the_index(run: Run) -> None:
+    vector = json.dumps([0.5] * DIMS)
+    text = "SELECT name, cosine_distance(embedding, :q) AS d FROM demo.packages WHERE id < 20 ORDER BY d LIMIT 3"
+    told = json.loads(run("sql", text, "--param", f"q={vector}", "--json"))
+    assert len(told["rows"]) == 3
+    assert told["rows"] == sorted(told["rows"], key=lambda row: row["d"])
+    assert "exact-version" in told["how"]
+    assert "index embedding" in run("sql", f"EXPLAIN {text}", "--param", f"q={vector}")
 
 
 def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:

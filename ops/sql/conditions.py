@@ -1,0 +1,96 @@
+"""WHERE clauses as Iceberg row filters."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, cast
+
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    NotEqualTo,
+    Or,
+    StartsWith,
+)
+from sqlglot import exp
+
+from ops.sql.errors import NotIndexableError
+from ops.sql.values import Node, Values
+
+_COMPARISONS: dict[type, tuple[Any, Any]] = {
+    exp.EQ: (EqualTo, EqualTo),
+    exp.NEQ: (NotEqualTo, NotEqualTo),
+    exp.GT: (GreaterThan, LessThan),
+    exp.GTE: (GreaterThanOrEqual, LessThanOrEqual),
+    exp.LT: (LessThan, GreaterThan),
+    exp.LTE: (LessThanOrEqual, GreaterThanOrEqual),
+}
+"""For `column op value`, and for `value op column`"""
+
+
+def to_filter(node: Node, values: Values) -> BooleanExpression:
+    """Raises NotIndexableError for what Iceberg has no filter for: functions, arithmetic, columns on both sides."""
+    if type(node) in _COMPARISONS:
+        return _comparison(node, values)
+    if type(node) in _RULES:
+        return _RULES[type(node)](node, values)
+    raise NotIndexableError(f"the condition {node.sql()} is no Iceberg filter: compare one column with constants")
+
+
+def _comparison(node: Node, values: Values) -> BooleanExpression:
+    straight, turned = _COMPARISONS[type(node)]
+    if isinstance(node.right, exp.Column) and not isinstance(node.left, exp.Column):
+        return _filter(turned, node.right, values.of(node.left))
+    if not isinstance(node.left, exp.Column):
+        raise NotIndexableError(f"{node.left.sql()} is no column: compare one column with constants")
+    return _filter(straight, node.left, values.of(node.right))
+
+
+def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
+    if not isinstance(column, exp.Column):
+        raise NotIndexableError(f"{column.sql()} is no column: compare one column with constants")
+    made: BooleanExpression = kind(column.name, value)
+    return made
+
+
+def _is(node: Node, _: Values) -> BooleanExpression:
+    if not isinstance(node.expression, exp.Null) or not isinstance(node.this, exp.Column):
+        raise NotIndexableError(f"{node.sql()}: only IS NULL and IS NOT NULL are Iceberg filters")
+    made: BooleanExpression = cast("Any", IsNull)(node.this.name)
+    return made
+
+
+def _in(node: Node, values: Values) -> BooleanExpression:
+    if not node.expressions:
+        raise NotIndexableError(f"{node.sql()}: IN takes constants")
+    return reduce(Or, [_filter(EqualTo, node.this, values.of(item)) for item in node.expressions])
+
+
+def _between(node: Node, values: Values) -> BooleanExpression:
+    low = _filter(GreaterThanOrEqual, node.this, values.of(node.args["low"]))
+    return And(low, _filter(LessThanOrEqual, node.this, values.of(node.args["high"])))
+
+
+def _like(node: Node, values: Values) -> BooleanExpression:
+    pattern = str(values.of(node.expression))
+    if pattern.endswith("%") and not set(pattern[:-1]) & {"%", "_", "\\"}:
+        return _filter(StartsWith, node.this, pattern[:-1])
+    raise NotIndexableError(f"LIKE '{pattern}': only a prefix, such as 'abc%', is an Iceberg filter")
+
+
+_RULES: dict[type, Callable[[Any, Values], BooleanExpression]] = {
+    exp.Paren: lambda node, values: to_filter(node.this, values),
+    exp.And: lambda node, values: And(to_filter(node.left, values), to_filter(node.right, values)),
+    exp.Or: lambda node, values: Or(to_filter(node.left, values), to_filter(node.right, values)),
+    exp.Not: lambda node, values: Not(to_filter(node.this, values)),
+    exp.Is: _is,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Like: _like,
+}

@@ -1,0 +1,11 @@
+"""Errors of SQL statements."""
+
+from ops.errors import IcepuffinError
+
+
+class SqlError(IcepuffinError):
+    """Raised when a statement cannot be read, or cannot be run here; the message says what to write instead."""
+
+
+class NotIndexableError(SqlError):
+    """Raised by the parser for a query that no index can answer; the message says which part of it."""

@@ -1,0 +1,96 @@
+"""`icepuffin sql`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestration.cli.index import json_option
+from orchestration.cli.session import Session, located, print_json
+
+
+@click.command("sql")
+@click.argument("text", metavar="STATEMENT")
+@click.option("--catalog", help="Catalog of tables named without one. [default: the settings' first]")
+@click.option("--param", "parameters", multiple=True, metavar="NAME=JSON", help="A value for :NAME in the statement.")
+@click.option("--spark", is_flag=True, help="Run on Spark, as the settings have it, what no index answers.")
+@json_option
+@located
+@click.pass_obj
+def command(
+    session: Session,
+    /,
+    text: str,
+    catalog: str | None,
+    parameters: tuple[str, ...],
+    directory: Path | None,
+    settings: Path | None,
+    *,
+    spark: bool,
+    as_json: bool,
+) -> None:
+    """Run one statement.
+
+    \b
+    Examples:
+      icepuffin sql "SELECT name, cosine_distance(embedding, :q) AS d FROM demo.packages
+                     WHERE section = 'database' ORDER BY d LIMIT 5" --param q=[0.1,0.2,...]
+      icepuffin sql "SELECT id FROM demo.packages TIMESTAMP AS OF '2026-11-20' ORDER BY ..."
+      icepuffin sql "CREATE INDEX i ON demo.packages USING diskann (embedding) WITH (metric = 'l2')"
+      icepuffin sql "REFRESH INDEX i ON demo.packages"
+      icepuffin sql "EXPLAIN SELECT ..."
+    """
+    from ops.sql import SqlSession  # noqa: PLC0415
+
+    session = session.at(directory, settings)
+    default = catalog or next(iter(session.settings.catalogs))
+
+    def open_table(name: str) -> tuple[Any, Any]:
+        first, _, rest = name.partition(".")
+        chosen, identifier = (first, rest) if first in session.settings.catalogs and "." in rest else (default, name)
+        return session.catalogs.table(chosen, identifier), session.catalogs.storage(chosen)
+
+    sql = SqlSession(
+        open_table,
+        spark=session.engine.session if spark else None,
+        runner=session.engine.runner(0),
+        threads=session.settings.thread_count,
+    )
+    found = sql.sql(text, _values(parameters))
+    if as_json:
+        warnings = list(found.search.warnings) if found.search else []
+        print_json({"how": found.how, "warnings": warnings, "rows": found.rows.to_pylist()})
+        return
+    _show(session, found)
+
+
+def _values(parameters: tuple[str, ...]) -> dict[str, Any]:
+    import json  # noqa: PLC0415
+
+    values = {}
+    for item in parameters:
+        name, separator, text = item.partition("=")
+        try:
+            values[name] = json.loads(text) if separator else None
+        except json.JSONDecodeError:
+            values[name] = text
+        if not separator:
+            raise click.UsageError(f"--param {item}: write NAME=JSON, such as q=[0.1,0.2]")
+    return values
+
+
+def _show(session: Session, found: Any) -> None:
+    from rich.table import Table  # noqa: PLC0415
+
+    for warning in found.search.warnings if found.search else ():
+        session.console.print(f"[yellow]warning:[/] {warning}")
+    shown = Table(*found.rows.column_names)
+    for row in found.rows.to_pylist():
+        shown.add_row(*(_text(value) for value in row.values()))
+    session.console.print(shown)
+    if found.search:
+        session.console.print(found.how, highlight=False)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)[:80]

@@ -1,0 +1,131 @@
+import pytest
+from pyiceberg.expressions import EqualTo, GreaterThan
+
+from ann_kernels.metric import Metric
+from ops.sql.errors import SqlError
+from ops.sql.parse import parse
+from ops.sql.statements import (
+    CreateIndex,
+    DropIndex,
+    Explain,
+    Foreign,
+    Nearest,
+    Output,
+    RefreshIndex,
+    ShowIndexes,
+)
+
+
+def nearest(text: str, parameters: object = None) -> Nearest:
+    found = parse(text, parameters)  # type: ignore[arg-type]
+    assert isinstance(found, Nearest), found
+    return found
+
+
+def test_the_nearest_rows_by_an_alias_in_a_snapshot() -> None:
+    found = nearest(
+        "SELECT id, l2_distance(embedding, ARRAY[1, -2.5, 3e-1]) AS d FROM ns.t VERSION AS OF 17 ORDER BY d LIMIT 5"
+    )
+    assert (found.table, found.snapshot, found.limit) == ("ns.t", 17, 5)
+    assert (found.vector_column, found.metric) == ("embedding", Metric.L2)
+    assert found.query == (1.0, -2.5, 0.3)
+    assert found.outputs == (Output("id", "id"), Output(None, "d"))
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "negated"),
+    [
+        ("SELECT * FROM t ORDER BY cosine_distance(v, array(1, 2)) LIMIT 3", Metric.COSINE, False),
+        ("SELECT * FROM t ORDER BY inner_product(v, array(1, 2)) DESC LIMIT 3", Metric.INNER_PRODUCT, True),
+        ("select * from t order by L2_DISTANCE(array(1, 2), v) limit 3", Metric.L2, False),
+    ],
+)
+def test_each_distance_has_its_metric(text: str, metric: Metric, negated: bool) -> None:
+    found = nearest(text)
+    assert (found.metric, found.negated, found.outputs) == (metric, negated, None)
+
+
+def test_parameters_stand_for_vectors_limits_and_constants() -> None:
+    text = "SELECT id FROM t WHERE id > :low ORDER BY l2_distance(v, :q) LIMIT :k"
+    found = nearest(text, {"q": [1.0, 2.0], "k": 4, "low": 7})
+    assert (found.query, found.limit) == ((1.0, 2.0), 4)
+    assert found.where == GreaterThan("id", 7)  # type: ignore[arg-type, misc]
+    positional = nearest("SELECT id FROM t WHERE name = ? ORDER BY l2_distance(v, ?) LIMIT ?", ("a?", [1, 2], 3))
+    assert (positional.query, positional.limit) == ((1.0, 2.0), 3)
+    assert positional.where == EqualTo("name", "a?")  # type: ignore[arg-type, misc]
+    with pytest.raises(SqlError, match=":q has no value"):
+        parse(text, {"k": 4})
+    with pytest.raises(SqlError, match=r"2 \?, and 1 values"):
+        parse("SELECT id FROM t ORDER BY l2_distance(v, ?) LIMIT ?", ([1, 2],))
+
+
+def test_a_table_may_have_an_alias() -> None:
+    found = nearest("SELECT x.id AS number FROM ns.t AS x ORDER BY l2_distance(x.v, array(1, 2)) LIMIT 1")
+    assert found.outputs == (Output("id", "number"),)
+    assert found.table == "ns.t"
+
+
+@pytest.mark.parametrize(
+    ("condition", "filtered"),
+    [
+        ("section = 'a'", "EqualTo"),
+        ("3 < id", "GreaterThan"),
+        ("id BETWEEN 2 AND 5", "And"),
+        ("id IN (1, 2)", "Or"),
+        ("name LIKE 'git%'", "StartsWith"),
+        ("NOT (section IS NULL)", "Not"),
+        ("day >= DATE '2026-01-01' AND flag = true", "And"),
+    ],
+)
+def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> None:
+    found = nearest(f"SELECT id FROM t WHERE {condition} ORDER BY l2_distance(v, array(1)) LIMIT 1")
+    assert type(found.where).__name__ == filtered
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("SELECT id FROM t", "not ordered by one distance"),
+        ("SELECT id FROM t ORDER BY id LIMIT 3", "ordered by id"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1))", "no LIMIT"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) DESC LIMIT 3", "only with ORDER BY l2_distance"),
+        ("SELECT id FROM t ORDER BY inner_product(v, array(1)) LIMIT 3", "DESC"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, w) LIMIT 3", "does not compare one column with one vector"),
+        ("SELECT id FROM t JOIN u ON t.a = u.a ORDER BY l2_distance(v, array(1)) LIMIT 3", "a join"),
+        ("SELECT upper(name) FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "compute outside"),
+        ("SELECT id FROM t WHERE abs(id) = 1 ORDER BY l2_distance(v, array(1)) LIMIT 3", "no column"),
+        ("SELECT id FROM t WHERE name LIKE '%x' ORDER BY l2_distance(v, array(1)) LIMIT 3", "only a prefix"),
+        ("SELECT count(*) FROM t GROUP BY id ORDER BY l2_distance(v, array(1)) LIMIT 3", "GROUP BY"),
+        ("INSERT INTO t VALUES (1)", "no SELECT"),
+    ],
+)
+def test_what_no_index_answers_says_why(text: str, why: str) -> None:
+    found = parse(text)
+    assert isinstance(found, Foreign)
+    assert why in found.why
+    assert found.text == text
+
+
+def test_statements_on_indexes() -> None:
+    made = parse("CREATE INDEX i ON ns.t USING diskann (embedding) WITH (metric = 'l2', shards = 4);")
+    assert made == CreateIndex("ns.t", "i", "embedding", {"metric": "l2", "shards": "4"})
+    assert parse("refresh index i on ns.t") == RefreshIndex("ns.t", "i")
+    assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
+    assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")
+    assert isinstance(parse("EXPLAIN SELECT 1"), Explain)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SELECT FROM WHERE", "cannot be read"),
+        ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
+        ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
+        ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write knob = value"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array('a')) LIMIT 3", "no list of numbers"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 0", "at least one row"),
+    ],
+)
+def test_bad_statements_are_refused(text: str, said: str) -> None:
+    with pytest.raises(SqlError, match=said):
+        parse(text)

@@ -1,0 +1,102 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.probe import Coverage
+from ops.sql import SqlError, SqlSession
+from tests.conftest import STORAGE, make_rows, queries
+
+VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
+NEAREST = f"SELECT id, section, l2_distance(embedding, ARRAY({VECTOR})) AS d FROM db.t"
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 400))
+    return made
+
+
+@pytest.fixture
+def session(sql_catalog: Catalog, table: Table) -> SqlSession:
+    made = SqlSession.on(sql_catalog, storage=STORAGE)
+    made.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 16, shards = 2)")
+    made.sql("REFRESH INDEX e ON db.t")
+    return made
+
+
+def brute_force(table: Table, where: str = "id >= 0", k: int = 5) -> list[int]:
+    rows = table.refresh().scan(row_filter=where).to_arrow()
+    vectors = np.array(rows["embedding"].to_pylist(), np.float32)
+    order = np.argsort(np.linalg.norm(vectors - queries(1), axis=1), kind="stable")[:k]
+    return [rows["id"][int(place)].as_py() for place in order]
+
+
+def test_the_nearest_rows_come_from_the_index(session: SqlSession, table: Table) -> None:
+    found = session.sql(f"{NEAREST} ORDER BY d LIMIT 5")
+    assert found.rows.column_names == ["id", "section", "d"]
+    assert found.rows["id"].to_pylist() == brute_force(table)
+    assert found.search is not None
+    assert found.search.coverage is Coverage.EXACT_VERSION
+    assert found.how.startswith("index e; exact-version")
+
+
+def test_a_condition_and_time_travel(session: SqlSession, table: Table) -> None:
+    before = table.refresh().metadata.current_snapshot_id
+    table.append(make_rows(400, 800))
+    now = session.sql(f"{NEAREST} WHERE section = 'section 2' ORDER BY d LIMIT 5")
+    assert now.rows["id"].to_pylist() == brute_force(table, "section = 'section 2'")
+    then = session.sql(f"{NEAREST} VERSION AS OF {before} ORDER BY d LIMIT 5")
+    assert then.rows["id"].to_pylist() == brute_force(table, "id < 400")
+
+
+def test_a_star_gives_every_column(session: SqlSession) -> None:
+    found = session.sql("SELECT * FROM db.t ORDER BY l2_distance(embedding, :q) LIMIT 2", {"q": queries(1)[0]})
+    assert found.rows.column_names == ["id", "name", "section", "embedding"]
+
+
+def test_another_metric_is_answered_exactly_and_says_so(session: SqlSession) -> None:
+    text = f"SELECT id, inner_product(embedding, ARRAY({VECTOR})) AS p FROM db.t ORDER BY p DESC LIMIT 3"
+    found = session.sql(text)
+    assert "no index on embedding by ip (there are: e (embedding, l2))" in found.how
+    assert found.search is not None
+    assert found.search.coverage is Coverage.EXACT_SCAN
+    products = found.rows["p"].to_pylist()
+    assert products == sorted(products, reverse=True)
+
+
+def test_explain_says_what_would_answer(session: SqlSession) -> None:
+    plan = session.sql(f"EXPLAIN {NEAREST} WHERE id > 3 ORDER BY d LIMIT 5").rows["plan"].to_pylist()
+    assert plan[0] == "index e"
+    assert "exact-version" in plan[1]
+    assert "GreaterThan" in plan[2]
+    assert "no LIMIT" in session.sql(f"EXPLAIN {NEAREST} ORDER BY d").how
+
+
+def test_what_no_index_answers_needs_spark(session: SqlSession) -> None:
+    with pytest.raises(SqlError, match="not ordered by one distance"):
+        session.sql("SELECT count(*) FROM db.t")
+
+
+def test_indexes_are_shown_and_dropped(session: SqlSession) -> None:
+    shown = session.sql("SHOW INDEXES ON db.t").rows.to_pylist()
+    assert shown == [{"name": "e", "column": "embedding", "metric": "l2", "vectors": "f32", "versions": 1}]
+    assert session.sql("DROP INDEX e ON db.t").rows["tag"].to_pylist() == ["ann_e"]
+    assert session.sql("SHOW INDEXES ON db.t").rows.num_rows == 0
+
+
+def test_an_unknown_knob_is_refused(session: SqlSession) -> None:
+    with pytest.raises(SqlError, match="an index has"):
+        session.sql("CREATE INDEX f ON db.t USING diskann (embedding) WITH (colour = 'red')")
+
+
+@pytest.mark.jvm
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, spark: Any) -> None:
+    found = SqlSession.on(sql_catalog, storage=STORAGE, spark=spark).sql("SELECT 6 * 7 AS answer")
+    assert found.rows.to_pylist() == [{"answer": 42}]
+    assert found.how.startswith("Spark ran it as it is")
