@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg2
+
 from tests.services.jars import fetch
-from tests.services.processes import answers, free_port, serving
+from tests.services.processes import free_port, serving
 
 PASSWORD = "pg-secret-not-to-be-shown"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64v8"}
@@ -50,10 +52,18 @@ def postgres() -> Iterator[int]:
         command = [f"{folder}/bin/postgres", "-D", f"{folder}/data", "-p", str(port), "-F"]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
         # SIGTERM would wait for every client to leave
-        with serving(command, lambda: answers(port), folder / "log", stop=signal.SIGINT, cwd=folder, **who):
+        with serving(command, lambda: _accepts(port), folder / "log", stop=signal.SIGINT, cwd=folder, **who):
             yield port
     finally:
         shutil.rmtree(folder)
+
+
+def _accepts(port: int) -> bool:
+    """It listens before it is ready: until then it says that the database system is starting up."""
+    with contextlib.suppress(psycopg2.OperationalError):
+        psycopg2.connect(host="127.0.0.1", port=port, user="postgres", password=PASSWORD, dbname="postgres").close()
+        return True
+    return False
 
 
 def uri(port: int) -> str:
