@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import create_mapping_from_schema
@@ -22,6 +23,7 @@ from ops.parquet import ParquetObject
 from ops.storage import ObjectMissingError, Storage
 
 BATCH_ROWS = 8_192
+_FIELD_ID = b"PARQUET:field_id"
 
 
 class DataFileError(IcepuffinError):
@@ -115,7 +117,7 @@ class DataFile:
             )
         try:
             return _to_requested_schema(self._projected, self._present, batch).cast(self.schema)
-        except (ValueError, TypeError, pa.ArrowInvalid) as error:
+        except (ValueError, TypeError, ResolveError, pa.ArrowInvalid) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
 
     def read_group(self, group: int) -> pa.Table:
@@ -149,7 +151,7 @@ class DataFile:
     def _damage(self) -> Iterator[None]:
         try:
             yield
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, OSError) as error:  # Arrow tells some damage by OSError
             raise DataFileError(f"{self._file.path} is damaged: {error}") from error
 
 
@@ -200,15 +202,19 @@ def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
         return ParquetObject(storage, file.path, file.size)
     except ObjectMissingError as error:
         raise DataFileError(f"{file.path} is missing, although the snapshot's manifests name it") from error
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
         raise DataFileError(f"{file.path} is no readable Parquet file: {error}") from error
 
 
 def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:
     """What of the projection the file has, under the file's own names and types."""
-    mapping = create_mapping_from_schema(projected)  # for files without field ids: imported ones
+    theirs = parquet.schema
+    if not any(field.metadata and _FIELD_ID in field.metadata for field in theirs):
+        # imported files have no ids; their columns are known by name, and those that the table lacks are not looked at
+        names = {field.name for field in projected.fields}
+        theirs = pa.schema([field for field in theirs if field.name in names])
     try:
-        whole = pyarrow_to_schema(parquet.schema, name_mapping=mapping)
+        whole = pyarrow_to_schema(theirs, name_mapping=create_mapping_from_schema(projected))
     except ValueError as error:
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"

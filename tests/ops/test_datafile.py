@@ -1,0 +1,232 @@
+"""Rows of data files as a snapshot's schema sees them: by field id, whatever the file calls or types its columns."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+)
+
+from ops.datafile import DataFileError, VectorColumnError, read_live, take_rows, vectors_from_arrow
+from ops.model import DeleteFile, DeleteKind, LiveFile
+from ops.storage.local import LocalStorage
+
+STORE = LocalStorage()
+
+
+def column(name: str, field_id: int | None, values: Any, kind: pa.DataType) -> tuple[pa.Field, pa.Array]:
+    """A column as Iceberg writers mark it; without an id as other tools write it."""
+    metadata = {"PARQUET:field_id": str(field_id)} if field_id is not None else None
+    return pa.field(name, kind, metadata=metadata), pa.array(values, kind)
+
+
+def write(folder: Path, *columns: tuple[pa.Field, pa.Array], row_group_size: int | None = None) -> LiveFile:
+    path = folder / f"{len(list(folder.iterdir()))}.parquet"
+    schema = pa.schema([field for field, _ in columns])
+    table = pa.table([values for _, values in columns], schema=schema)
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return LiveFile(f"file://{path}", path.stat().st_size, table.num_rows, 1, "PARQUET")
+
+
+def rows(file: LiveFile, schema: Schema, *field_ids: int) -> list[dict[str, Any]]:
+    return [row for batch in read_live(STORE, file, schema, field_ids) for row in batch.columns.to_pylist()]
+
+
+def one(field_id: int, name: str, kind: Any) -> Schema:
+    return Schema(NestedField(field_id, name, kind, required=False))
+
+
+def test_a_renamed_column_is_read_under_its_new_name(tmp_path: Path) -> None:
+    file = write(tmp_path, column("old", 7, [1, 2], pa.int64()))
+    assert rows(file, one(7, "new", LongType()), 7) == [{"new": 1}, {"new": 2}]
+
+
+def test_a_column_dropped_and_added_again_under_its_name_does_not_come_back(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, [1, 2], pa.int64()), column("b", 2, ["x", "y"], pa.string()))
+    schema = Schema(NestedField(1, "a", LongType(), required=False), NestedField(3, "b", StringType(), required=False))
+    assert rows(file, schema, 1, 3) == [{"a": 1, "b": None}, {"a": 2, "b": None}]
+
+
+def test_a_file_without_any_of_the_columns_still_has_its_rows(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, [1, 2, 3], pa.int64()), row_group_size=2)
+    schema = one(9, "later", ListType(10, FloatType(), element_required=False))
+    assert rows(file, schema, 9) == [{"later": None}] * 3
+    assert take_rows(STORE, file, schema, [9], np.array([2, 0])).to_pylist() == [{"later": None}] * 2
+
+
+def test_columns_come_in_the_order_asked_of_the_schema_whatever_the_files(tmp_path: Path) -> None:
+    file = write(tmp_path, column("b", 2, ["x"], pa.string()), column("a", 1, [1], pa.int64()))
+    schema = Schema(NestedField(1, "a", LongType(), required=False), NestedField(2, "b", StringType(), required=False))
+    (batch,) = read_live(STORE, file, schema, [1, 2])
+    assert batch.columns.schema.names == ["a", "b"]
+    assert batch.columns.to_pylist() == [{"a": 1, "b": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "now", "arrow"),
+    [
+        (pa.int32(), [1, None, -5], LongType(), pa.int64()),
+        (pa.float32(), [0.5, None, -2.0], DoubleType(), pa.float64()),
+        (pa.decimal128(5, 2), [Decimal("1.25"), None], DecimalType(12, 2), pa.decimal128(12, 2)),
+    ],
+)
+def test_a_promoted_type_is_widened(tmp_path: Path, kind: Any, values: list[Any], now: Any, arrow: Any) -> None:
+    file = write(tmp_path, column("a", 1, values, kind))
+    (batch,) = read_live(STORE, file, one(1, "a", now), [1])
+    assert batch.columns.schema.field("a").type == arrow
+    assert batch.columns["a"].to_pylist() == values
+
+
+def test_promoted_list_elements_are_widened(tmp_path: Path) -> None:
+    element = pa.field("element", pa.float32(), metadata={"PARQUET:field_id": "2"})
+    file = write(tmp_path, column("v", 1, [[0.5, 1.5], [2.5, 3.5]], pa.list_(element)))
+    schema = one(1, "v", ListType(2, DoubleType(), element_required=False))
+    (batch,) = read_live(STORE, file, schema, [1])
+    assert batch.columns["v"].to_pylist() == [[0.5, 1.5], [2.5, 3.5]]
+    assert vectors_from_arrow(batch.columns["v"]).dtype == np.float32
+
+
+def test_a_type_that_cannot_become_the_schemas_is_said_so(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, ["text"], pa.string()))
+    with pytest.raises(DataFileError, match=r"0\.parquet cannot be read as the snapshot's schema says"):
+        rows(file, one(1, "a", IntegerType()), 1)
+
+
+def test_a_file_without_field_ids_is_read_by_name(tmp_path: Path) -> None:
+    vectors = column("v", None, [[1.0], [2.0]], pa.list_(pa.float32()))
+    file = write(tmp_path, column("a", None, [1, 2], pa.int64()), column("other", None, [3, 4], pa.int64()), vectors)
+    schema = Schema(
+        NestedField(1, "a", LongType(), required=False),
+        NestedField(2, "v", ListType(3, FloatType(), element_required=False), required=False),
+        NestedField(4, "later", LongType(), required=False),
+    )
+    assert rows(file, schema, 1, 2, 4)[1] == {"a": 2, "v": [2.0], "later": None}
+    assert rows(file, schema, 4) == [{"later": None}] * 2
+
+
+def test_a_field_that_the_schema_lacks_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, [1], pa.int64()))
+    with pytest.raises(DataFileError, match="no field 5: the column was dropped"):
+        rows(file, one(1, "a", LongType()), 5)
+
+
+class Meter(LocalStorage):
+    """A store under an s3 name that counts what is read."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.bytes += sum(length for _, length in ranges)
+        return super().read_ranges(path.removeprefix("s3:/"), ranges)
+
+
+def test_only_row_groups_that_hold_a_row_are_read(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 2**60, 200_000)
+    file = write(tmp_path, column("a", 1, noise, pa.int64()), row_group_size=10_000)
+    remote = LiveFile(file.path.replace("file://", "s3:/"), file.size, file.record_count, 1, "PARQUET")
+    meter = Meter()
+    taken = take_rows(meter, remote, one(1, "a", LongType()), [1], np.array([199_999, 7, 7, 199_800]))
+    assert taken["a"].to_pylist() == noise[[199_999, 7, 7, 199_800]].tolist(), "in the order asked, repeated as asked"
+    assert meter.bytes < file.size / 5, "two of twenty groups, and the footer"
+
+
+def test_no_rows_are_a_table_of_no_rows(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, [1], pa.int64()))
+    taken = take_rows(STORE, file, one(1, "a", LongType()), [1], np.empty(0, np.int64))
+    assert (taken.num_rows, taken.schema.names) == (0, ["a"])
+
+
+@pytest.mark.parametrize("position", [-1, 3])
+def test_a_position_outside_the_file_is_refused(tmp_path: Path, position: int) -> None:
+    file = write(tmp_path, column("a", 1, [1, 2, 3], pa.int64()))
+    with pytest.raises(DataFileError, match=r"0\.parquet has 3 rows"):
+        take_rows(STORE, file, one(1, "a", LongType()), [1], np.array([position]))
+
+
+def test_other_formats_damage_and_absence_are_named(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, range(1000), pa.int64()))
+    schema, path = one(1, "a", LongType()), Path(file.path.removeprefix("file://"))
+    with pytest.raises(DataFileError, match="ORC; only Parquet"):
+        rows(LiveFile(file.path, file.size, 1, 1, "ORC"), schema, 1)
+    path.write_bytes(b"PAR1" + bytes(file.size - 8) + b"PAR1")
+    with pytest.raises(DataFileError, match=r"0\.parquet is no readable Parquet file"):
+        rows(file, schema, 1)
+    path.unlink()
+    with pytest.raises(DataFileError, match=r"0\.parquet is missing, although the snapshot's manifests name it"):
+        rows(file, schema, 1)
+
+
+@given(st.lists(st.integers(0, 99), max_size=100), st.integers(1, 40), st.integers(1, 40))
+def test_deleted_rows_are_left_out_wherever_batches_and_row_groups_end(
+    tmp_path_factory: pytest.TempPathFactory, gone: list[int], batch_rows: int, group: int
+) -> None:
+    folder = tmp_path_factory.mktemp("deletes")
+    file = write(folder, column("a", 1, range(100), pa.int64()), row_group_size=group)
+    deletes = pa.table({"file_path": pa.array([file.path] * len(gone), pa.string()), "pos": pa.array(gone, pa.int64())})
+    pq.write_table(deletes, folder / "d.parquet")
+    size = (folder / "d.parquet").stat().st_size
+    delete = DeleteFile(f"file://{folder}/d.parquet", DeleteKind.POSITION, len(gone), 2, size)
+    dirty = LiveFile(file.path, file.size, 100, 1, "PARQUET", deletes=(delete,))
+    batches = list(read_live(STORE, dirty, one(1, "a", LongType()), [1], batch_rows=batch_rows))
+    left = sorted(set(range(100)) - set(gone))
+    assert [position for batch in batches for position in batch.positions.tolist()] == left
+    assert [value for batch in batches for value in batch.columns["a"].to_pylist()] == left
+
+
+LISTS = [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float16(), 2), pa.list_(pa.float32(), 2)]
+
+
+@pytest.mark.parametrize("kind", LISTS, ids=str)
+def test_every_kind_of_list_is_a_matrix(kind: pa.DataType) -> None:
+    values = [[np.float16(0.5), np.float16(1)], [np.float16(-2), np.float16(4)]]
+    plain = pa.array(values, pa.list_(pa.float16())).cast(pa.list_(kind.value_type))
+    vectors = vectors_from_arrow(pa.chunked_array([plain.cast(kind), plain.cast(kind)[1:]]))
+    assert vectors.dtype == np.float32
+    assert vectors.tolist() == [[0.5, 1.0], [-2.0, 4.0], [-2.0, 4.0]]
+    assert vectors.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("values", "dims", "said"),
+    [
+        ([[1.0, 2.0], None], None, r"row 1 has no vector \(null\)"),
+        ([[1.0, 2.0], [1.0]], None, "row 1 has a vector of 1 dimensions, 2 were expected"),
+        ([[1.0, 2.0]], 3, "row 0 has a vector of 2 dimensions, 3 were expected"),
+        ([[1.0, 2.0], [None, 1.0]], None, "row 1 has a null element"),
+    ],
+)
+def test_the_first_bad_vector_is_named(values: list[Any], dims: int | None, said: str) -> None:
+    with pytest.raises(VectorColumnError, match=said):
+        vectors_from_arrow(pa.array(values, pa.list_(pa.float32())), dims)
+
+
+def test_a_sliced_column_with_nulls_before_the_slice_is_read() -> None:
+    array = pa.array([None, [1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2))
+    assert vectors_from_arrow(array[1:]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_no_rows_are_a_matrix_of_no_rows() -> None:
+    assert vectors_from_arrow(pa.array([], pa.list_(pa.float32())), 5).shape == (0, 5)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32()), pa.float32()])
+def test_a_column_of_another_type_is_no_vector_column(kind: pa.DataType) -> None:
+    with pytest.raises(VectorColumnError, match="a vector column is a list of float or double"):
+        vectors_from_arrow(pa.array([], kind))
