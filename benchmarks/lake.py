@@ -36,8 +36,12 @@ class Lake:
     def __init__(
         self, folder: Path, vectors: npt.NDArray[Any], rows: int, files: int, definition: IndexDefinition, threads: int
     ) -> None:
-        uri = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-        catalog = open_catalog("bench", uri)
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db",
+            "warehouse": f"file://{folder}/warehouse",
+        }
+        catalog = open_catalog("bench", self.properties)
         catalog.create_namespace("db")
         self.table: Table = catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
         self.definition = definition

@@ -4,7 +4,9 @@ A condition is an Iceberg row filter. Partitions and column statistics exclude f
 condition's own columns are read.
 """
 
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,9 @@ from ops.probe.errors import FilterError
 from ops.storage import normalize, open_storage
 
 _POSITION = "icepuffin_position"
+_HELD = 64
+_ROWS_HELD = 4_000_000
+"""8 bytes each"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +52,28 @@ class Matches:
             nodes = np.flatnonzero(files == number)
             mask[nodes] = np.isin(positions[nodes], self.positions.get(int(number), ()))
         return mask
+
+
+class MatchCache:
+    """The matches of the conditions asked last, of one snapshot: snapshots do not change. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: OrderedDict[str, Matches] = OrderedDict()
+
+    def get(self, where: str | BooleanExpression, find: Callable[[], Matches]) -> Matches:
+        """What `find` gives for the condition, perhaps from an earlier time."""
+        key = repr(where)
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+        found = find()
+        with self._lock:
+            self._held[key] = found
+            while sum(matches.count for matches in self._held.values()) > _ROWS_HELD or len(self._held) > _HELD:
+                self._held.popitem(last=False)
+        return found
 
 
 def find_matches(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, fetch_rows, merge, rerank
 from ops.probe.errors import QueryError, UnknownColumnError
 from ops.probe.filtered import search_matches
-from ops.probe.filters import Matches, find_matches
+from ops.probe.filters import MatchCache, Matches, find_matches
 from ops.probe.loaded import Indexed, LoadedVersion, search
 from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
 from ops.probe.rows import RowReader
@@ -63,6 +64,7 @@ class IndexReader:
         self._live = target.live
         self._schema = target.schema
         self._rows = RowReader(target.live, target.schema, target.storage)
+        self._conditions = MatchCache()
         self._source = source
         self._opened = source.opened
         self._loaded = source.loaded
@@ -108,7 +110,7 @@ class IndexReader:
         k = min(k, max(1, self._live.record_count))
         matches = None
         if where is not None:
-            matches = find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
+            matches = self._conditions.get(where, partial(self._find_matches, where))
             clock.lap("filter")
         indexed = self._search_index(ready, k, search_list, matches)
         clock.lap("index")
@@ -151,6 +153,9 @@ class IndexReader:
             best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric)
             found = replace(found, candidates=best)
         return found
+
+    def _find_matches(self, where: str | BooleanExpression) -> Matches:
+        return find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
 
     def _scan_tail(self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None) -> tuple[Candidates, int]:
         if self.coverage is Coverage.NEAREST_VERSION_ONLY or not self._tail:

@@ -10,9 +10,11 @@ from pyiceberg.table import Table
 from ann_kernels.metric import Metric
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.datafile import DataFileError
 from ops.index import IndexDefinition
 from ops.probe import Coverage, FilterError, exact_search, open_index
 from ops.probe.filters import find_matches
+from ops.storage.local import to_path
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 
@@ -73,6 +75,18 @@ def test_few_matches_are_compared_and_many_are_walked_to(table: Table) -> None:
     wide = reader.search(queries(1), 1, search_list=10, where="id >= 5")
     assert wide.profile.strategy == "filtered beam"
     assert wide.profile.distances < 1700
+
+
+def test_a_condition_asked_again_is_not_evaluated_again(table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    first = reader.search(queries(2), where="id < 20", columns=["id"])
+    for file in live_files(table, table.metadata.current_snapshot_id or 0).files:
+        path = to_path(file.path)
+        path.rename(path.with_suffix(".away"))
+    with pytest.raises(DataFileError):
+        reader.search(queries(2), where="id < 21", columns=["id"])
+    assert reader._conditions.get("id < 20", lambda: pytest.fail("evaluated again")).count == 20
+    assert first.profile.matching_rows == 20
 
 
 def test_no_match_is_an_empty_answer(table: Table) -> None:

@@ -1,0 +1,208 @@
+"""What a search of a table costs, end to end: warm, in batches, cold, filtered; beside exact search in DuckDB.
+
+    python -m benchmarks.search --vectors embeddings.npy --out search.json [--queries 1000] [--threads 2]
+
+The table holds all vectors but the queries (held out by a seeded permutation), and one shard of
+f32 vectors unless told otherwise. `warm_single`: one query after another on one thread, with the id
+of each row fetched; `index_only`: the stage in the graph alone. `batch`: all queries in one call, beside the same
+kernels without a table. `cold`: a new process opens table and index and asks once; bytes are what it read. `filters`:
+conditions from all rows down to one in 10,000. Recall@10 is against brute force. DuckDB scans the same Parquet files
+(its array_distance over fixed-size arrays); it is skipped where it is not installed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels.search import Searcher
+from ann_kernels.topk import exact_top_k
+from benchmarks.lake import STORAGE, Lake
+from ops.catalog.bind import versions
+from ops.catalog.live import live_files
+from ops.index import IndexDefinition
+from ops.index.versions import open_version
+from ops.probe import IndexReader, open_index
+from ops.probe.loaded import load
+
+K = 10
+FILTERS = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
+COLD = """
+import json, sys, time
+begun = time.perf_counter()
+import numpy as np
+from benchmarks.lake import STORAGE
+from ops.catalog.connect import open_catalog
+from ops.index import IndexDefinition
+from ops.probe import open_index
+imported = time.perf_counter()
+def read():
+    return int(open("/proc/self/io").read().split("rchar:")[1].split()[0])
+before = read()
+table = open_catalog("bench", json.loads(sys.argv[1])).load_table("db.t")
+definition = IndexDefinition(name="bench", column="embedding", metric="l2")
+reader = open_index(table, definition, storage=STORAGE, threads=2)
+reader.search(np.load(sys.argv[2]), 10, columns=["id"])
+done = {"import_seconds": imported - begun, "seconds": time.perf_counter() - imported, "bytes_read": read() - before}
+print(json.dumps(done))
+"""
+
+
+def main() -> None:
+    """Run all of it, one after the other."""
+    options = _options()
+    vectors = np.load(options.vectors, mmap_mode="r")
+    order = np.random.default_rng(1).permutation(len(vectors))
+    queries = np.asarray(vectors[order[: options.queries]], np.float32)
+    base = np.asarray(vectors[np.sort(order[options.queries :])], np.float32)
+    definition = IndexDefinition(
+        name="bench", column="embedding", metric="l2", shards=options.shards, target_recall=0.0
+    )
+    out: dict[str, Any] = {"rows": len(base), "dims": base.shape[1], "shards": options.shards, "search_list": []}
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        lake = Lake(Path(folder), base, len(base), options.files, definition, options.threads)
+        lake.index()
+        truth = exact_top_k(queries, base, K, definition.metric_value)[0]
+        reader = open_index(lake.table.refresh(), definition, storage=STORAGE, threads=1)
+        width = _width_for(reader, queries, truth, options.recall)
+        out["search_list"] = width
+        out["warm_single"] = _warm_single(reader, queries, truth, width)
+        out["batch"] = _batch(lake, queries, truth, width, options.threads)
+        out["filters"] = [_filtered(reader, queries[:100], base, share) for share in FILTERS]
+        out["cold"] = _cold(lake, Path(folder), queries)
+        out["exact_duckdb_p50_ms"] = _duckdb(lake, queries[:20])
+    print(json.dumps(out, indent=1))
+    options.out.write_text(json.dumps(out, indent=1))
+
+
+def _width_for(
+    reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], wanted: float
+) -> int:
+    """The smallest of some search lists that reaches the recall."""
+    widths = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320)
+    for width in widths:
+        if _recall(reader, queries, truth, width) >= wanted:
+            return width
+    return widths[-1]
+
+
+def _recall(reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], width: int) -> float:
+    found = reader.search(queries, K, search_list=width, columns=["id"]).rows
+    mine = np.asarray(found["id"]).reshape(len(queries), K)
+    return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)]))
+
+
+def _warm_single(
+    reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], width: int
+) -> dict[str, float]:
+    for query in queries[:50]:
+        reader.search(query, K, search_list=width)
+    whole, inner = [], []
+    for query in queries:
+        begun = time.perf_counter()
+        found = reader.search(query, K, search_list=width)
+        whole.append(1000 * (time.perf_counter() - begun))
+        inner.append(found.profile.milliseconds["index"])
+    return {
+        "p50_ms": float(np.median(whole)),
+        "p99_ms": float(np.quantile(whole, 0.99)),
+        "recall": _recall(reader, queries, truth, width),
+        "index_only_p50_ms": float(np.median(inner)),
+    }
+
+
+def _batch(
+    lake: Lake, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], width: int, threads: int
+) -> dict[str, float]:
+    reader = open_index(lake.table, lake.definition, storage=STORAGE, threads=threads)
+    many = np.tile(queries, (10_000 // len(queries) + 1, 1))[:10_000]
+    reader.search(many[:100], K, search_list=width, columns=["id"])
+    begun = time.perf_counter()
+    reader.search(many, K, search_list=width, columns=["id"])
+    seconds = time.perf_counter() - begun
+    searchers = _bare(lake)
+    begun = time.perf_counter()
+    for searcher in searchers:
+        searcher.search(many, K, search_list=width, threads=threads)
+    bare = time.perf_counter() - begun
+    recall = _recall(reader, queries, truth, width)
+    return {"qps": len(many) / seconds, "recall": recall, "ratio_to_kernels": seconds / bare}
+
+
+def _bare(lake: Lake) -> list[Searcher]:
+    opened = open_version(versions(lake.table, "ann", lake.definition.name)[-1], STORAGE)
+    live = live_files(lake.table, lake.head)
+    return [shard.searcher for shard in load(opened, live, STORAGE, complete=True, threads=2).shards]
+
+
+def _filtered(
+    reader: IndexReader, queries: npt.NDArray[np.float32], base: npt.NDArray[np.float32], share: float
+) -> dict[str, Any]:
+    kept = max(1, int(share * len(base)))
+    where = f"id < {kept}"
+    truth = exact_top_k(queries, base[:kept], K, reader.definition.metric_value)[0]
+    reader.search(queries[:1], K, where=where, columns=["id"])
+    times, hits = [], []
+    for query, true in zip(queries, truth, strict=True):
+        begun = time.perf_counter()
+        found = reader.search(query, K, where=where, columns=["id"])
+        times.append(1000 * (time.perf_counter() - begun))
+        wanted = true[true >= 0]
+        hits.append(len(np.intersect1d(np.asarray(found.rows["id"]), wanted)) / len(wanted))
+    return {
+        "selectivity": share,
+        "recall": float(np.mean(hits)),
+        "p50_ms": float(np.median(times)),
+        "strategy": found.profile.strategy,
+    }
+
+
+def _cold(lake: Lake, folder: Path, queries: npt.NDArray[np.float32]) -> dict[str, float]:
+    np.save(folder / "query.npy", queries[:1])
+    properties = json.dumps(lake.properties)
+    command = [sys.executable, "-c", COLD, properties, str(folder / "query.npy")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _duckdb(lake: Lake, queries: npt.NDArray[np.float32]) -> float | None:
+    try:
+        import duckdb  # noqa: PLC0415
+    except ImportError:
+        return None
+    paths = [task.file.file_path.removeprefix("file://") for task in lake.table.scan().plan_files()]
+    dims = queries.shape[1]
+    times = []
+    with duckdb.connect() as db:
+        distance = f"array_distance(embedding::FLOAT[{dims}], ?::FLOAT[{dims}])"
+        text = f"SELECT id FROM read_parquet(?) ORDER BY {distance} LIMIT {K}"  # noqa: S608  numbers of our own
+        for query in queries:
+            begun = time.perf_counter()
+            db.execute(text, [paths, query.tolist()]).fetchall()
+            times.append(1000 * (time.perf_counter() - begun))
+    return float(np.median(times))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--recall", type=float, default=0.99, help="the search list is the smallest that reaches it")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
