@@ -165,3 +165,9 @@ def test_the_example_of_the_document_loads(file: Path, monkeypatch: pytest.Monke
     settings = loaded(file, example.group(1))
     assert settings.tables["packages"].indexes["embedding"].target_recall == 0.95
     assert settings.spark.conf == {"spark.executor.memory": "8g"}
+
+
+def test_a_table_from_the_environment_is_json_and_is_merged(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEPUFFIN__SPARK__CONF", '{"spark.executor.memory": "2g"}')
+    settings = loaded(file, MINIMAL + '[spark.conf]\n"spark.driver.memory" = "1g"\n')
+    assert settings.spark.conf == {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}
