@@ -211,7 +211,7 @@ def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: 
 
 def drop(table: Table, tag: str) -> bool:
     """Remove a tag; its version expires like any snapshot. False where there was none."""
-    table.refresh()
+    refresh(table)
     ref = table.metadata.refs.get(tag)
     if ref is None:
         return False

@@ -58,7 +58,7 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
     """
     if table.metadata.format_version != 2 or not table.spec().is_unpartitioned():
         raise BindingError(f"{table_name(table)}: position deletes are written to unpartitioned v2 tables only")
-    table.refresh()
+    refresh(table)
     head = table.metadata.current_snapshot_id
     if head is None:
         raise BindingError(f"{table_name(table)} has no rows to delete")

@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ops.catalog.bind import DerivedVersion, tag_target, versions
+from ops.catalog.commit import refresh
 from ops.catalog.deletes import deleted_by_file, fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import UnknownSnapshotError, ref_snapshot_id, table_name
@@ -58,7 +59,7 @@ def plan_version(
     """Look at the table and decide. Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column,
     equality deletes.
     """
-    table.refresh()
+    refresh(table)
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
     schema = table.schemas()[live.schema_id]

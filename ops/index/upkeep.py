@@ -7,6 +7,7 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from ops.catalog import bind
+from ops.catalog.commit import refresh
 from ops.catalog.snapshots import ref_snapshot_id, table_name
 from ops.index.definition import (
     PREFIX,
@@ -49,7 +50,7 @@ def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
 
     Raises DefinitionError where the name is taken by a different definition, or the column cannot be indexed.
     """
-    table.refresh()
+    refresh(table)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
     for known in list_definitions(table):
@@ -69,7 +70,7 @@ def drop(table: Table, name: str) -> tuple[str, ...]:
 
     -> the tags that were dropped. Raises DefinitionError where there is neither definition nor tag.
     """
-    table.refresh()
+    refresh(table)
     keys = [key for key in table.properties if key.startswith(f"{PREFIX}{name}.")]
     own = f"ann_{name}"
     tags = sorted(ref for ref in table.metadata.refs if ref == own or _is_side_tag(ref, own))
@@ -97,7 +98,7 @@ def maintain(
     progress: Progress | None = None,
 ) -> IndexReport | None:
     """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
-    table.refresh()
+    refresh(table)
     head = ref_snapshot_id(table, watched_ref)
     if head is None:
         return None
@@ -116,7 +117,7 @@ def collect_garbage(
     Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files under metadata/. A file
     that any statistics entry of the table names is never touched.
     """
-    table.refresh()
+    refresh(table)
     root = f"{normalize(table.metadata.location)}/metadata"
     store = open_storage(root, storage)
     referenced = {normalize(entry.statistics_path) for entry in table.metadata.statistics}

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from ann_kernels.theta import DEFAULT_K, union
+from ops.catalog.commit import refresh
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from ops.catalog.statistics import find
@@ -127,7 +128,7 @@ def materialize_theta_sketches(
     kept = (
         keep(table, store, snapshot, live, sketched.per_file, budget_bytes, work.version_id) if sketched.read else None
     )
-    table.refresh()
+    refresh(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(
         Outcome.WRITTEN,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from ops.catalog.commit import refresh
 from ops.catalog.snapshots import find_snapshot, table_name
 from ops.catalog.statistics import find, register
 from ops.errors import IcepuffinError
@@ -29,7 +30,7 @@ def publish(
     file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
     """
     name, snapshot_id = table_name(table), snapshot.snapshot_id
-    table.refresh()
+    refresh(table)
     find_snapshot(table, snapshot_id)
     current = table.schema().field_ids
     new = [sketch for sketch in sketches if sketch.field_id in current]

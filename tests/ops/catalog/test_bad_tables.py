@@ -1,0 +1,158 @@
+"""Tables that cannot be indexed as they are: the error says why and what to do, and the last good version stays."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ann_kernels.metric import Metric
+from ops.catalog import bind
+from ops.catalog.commit import TableReplacedError
+from ops.catalog.connect import CatalogUnavailableError
+from ops.catalog.live import live_files
+from ops.catalog.snapshots import TableUnavailableError
+from ops.datafile import DataFileError
+from ops.errors import IcepuffinError
+from ops.index import IndexReport, materialize_index
+from ops.probe import Coverage, exact_search, open_index
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from ops.theta import materialize_theta_sketches
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.equality import delete_where_id_is
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 100))
+    return made
+
+
+def our_files(table: Table) -> set[str]:
+    """Everything that icepuffin has written, and every snapshot's list."""
+    store = open_storage(table.location(), STORAGE)
+    names = (item.path for item in store.list(f"{table.location()}/metadata"))
+    return {name for name in names if name.endswith((".puffin", ".stats")) or "/snap-" in name or "_icepuffin" in name}
+
+
+def assert_kept(table: Table, good: IndexReport) -> None:
+    """The version that was there is bound, and answers for its own snapshot."""
+    assert bind.tag_target(table.refresh(), "ann_e") == good.index_snapshot_id
+    found, recall = found_and_true(table, good.snapshot_id)
+    assert found.coverage is Coverage.EXACT_VERSION
+    assert recall >= 0.95
+
+
+def test_equality_deletes_are_refused_with_the_way_out(table: Table) -> None:
+    good = index_head(table)
+    snapshot = delete_where_id_is(table, 3, 5)
+    before = our_files(table)
+    (file,) = live_files(table, snapshot).files
+
+    def sketch() -> Any:
+        return materialize_theta_sketches(table, snapshot, runner=LocalRunner(1), storage=STORAGE)
+
+    def search() -> Any:
+        return open_index(table, DEFINITION, snapshot=snapshot, storage=STORAGE).search(queries(1), 3)
+
+    def scan() -> Any:
+        return exact_search(
+            table, "embedding", Metric.L2, queries(1), 3, snapshot=snapshot, storage=STORAGE, columns=["id"]
+        )
+
+    for work in (lambda: index_head(table), sketch, search, scan):
+        with pytest.raises(IcepuffinError, match="equality deletes") as caught:
+            work()
+        said = str(caught.value)
+        assert str(snapshot) in said
+        assert file.path in said
+        assert "rewrite_data_files" in said
+    assert our_files(table) == before
+    assert_kept(table, good)
+
+
+def test_a_missing_data_file_is_named_and_the_last_version_stays(table: Table) -> None:
+    good = index_head(table)
+    table.refresh()
+    table.append(make_rows(100, 150))
+    (lost,) = (
+        file.path
+        for file in live_files(table, table.metadata.current_snapshot_id or 0).files
+        if file.record_count == 50
+    )
+    Path(lost.removeprefix("file://")).unlink()
+    with pytest.raises(DataFileError, match=r"is missing, although the snapshot's manifests name it") as caught:
+        index_head(table)
+    assert lost in str(caught.value)
+    assert len(bind.versions(table, "ann", "e")) == 1
+    assert_kept(table, good)
+
+
+def test_a_table_that_was_dropped_is_said_so(table: Table, sql_catalog: Catalog) -> None:
+    wanted = binding(table)
+    sql_catalog.drop_table("db.t")
+    with pytest.raises(TableUnavailableError, match=r"db\.t was dropped from catalog test"):
+        bind.publish(table, wanted)
+
+
+def test_work_for_a_table_is_not_bound_to_another_of_its_name(
+    table: Table, table_factory: TableFactory, sql_catalog: Catalog
+) -> None:
+    wanted = binding(table)
+    sql_catalog.drop_table("db.t")
+    again = table_factory()
+    again.append(make_rows(0, 10))
+    base = wanted.base_snapshot_id
+
+    def index() -> Any:
+        return materialize_index(table, DEFINITION, base, runner=LocalRunner(1), storage=STORAGE)
+
+    for work in (lambda: bind.publish(table, wanted), lambda: bind.drop(table, "ann_e"), index):
+        with pytest.raises(TableReplacedError, match=r"db\.t was dropped and another table has its name"):
+            work()
+    again.refresh()
+    assert len(again.metadata.snapshots) == 1
+    assert set(again.metadata.refs) == {"main"}
+
+
+def test_a_table_replaced_in_the_middle_of_a_commit_gets_nothing(
+    table: Table, table_factory: TableFactory, sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = binding(table)
+    commit = sql_catalog.commit_table
+
+    def replaced_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(sql_catalog, "commit_table", commit)
+        sql_catalog.drop_table("db.t")
+        table_factory().append(make_rows(0, 10))
+        return commit(*arguments)
+
+    monkeypatch.setattr(sql_catalog, "commit_table", replaced_first)
+    with pytest.raises(TableReplacedError):
+        bind.publish(table, wanted)
+    assert set(sql_catalog.load_table("db.t").metadata.refs) == {"main"}
+
+
+def test_an_index_run_whose_catalog_is_gone_says_so(table: Table, tmp_path: Path) -> None:
+    good = index_head(table)
+    table.refresh()
+    table.append(make_rows(100, 150))
+    head, database = table.metadata.current_snapshot_id, tmp_path / "catalog.db"
+    table.catalog.close()
+    hidden = {path: path.rename(path.with_name(f"hidden-{path.name}")) for path in tmp_path.glob("catalog.db*")}
+    database.write_bytes(b"this is no database at all" * 100)
+    assert head is not None
+    with pytest.raises(CatalogUnavailableError, match="catalog 'test' does not answer"):
+        materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+    table.catalog.close()
+    for path, where in hidden.items():
+        where.rename(path)
+    assert_kept(table, good)
