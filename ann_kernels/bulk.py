@@ -4,7 +4,8 @@
 2. Random balls are carved into leaves that overlap (`carve`), several times over.
 3. In each leaf, a vector's k nearest become candidates, both ways (`leaves`); each keeps its R nearest (`reservoir`).
 4. A random sample gets a graph of its own by greedy insert: its long edges lead between regions that share no leaf.
-5. One robust prune of each node's candidates; equal rows hang on theirs as a tree; what cannot be reached is hung up.
+5. One robust prune of each node's candidates; where few edges lead to a node, its own are turned round as well.
+6. Equal rows hang on theirs as a tree; what cannot be reached is hung up.
 
 Every step gives the same for any number of threads.
 """
@@ -22,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from ann_kernels import duplicates
 from ann_kernels.carve import Carving, carve
 from ann_kernels.graph import Graph, Progress, Space, VamanaParams, reach_all, scratch_of
-from ann_kernels.greedy import insert_all
+from ann_kernels.greedy import insert_all, reverse
 from ann_kernels.leaves import key_weights, nearest
 from ann_kernels.prune import robust_prune
 from ann_kernels.reservoir import offer_pairs
@@ -48,6 +49,7 @@ class BulkParams:
 
 DEFAULTS = BulkParams()
 _ROWS_A_BATCH = 131_072
+_FEW_INCOMING = 8
 _PRUNED_A_PIECE = 2_048
 
 
@@ -71,6 +73,7 @@ def build(
         _collect(graph, space, alone, bulk, params.seed, threads, pool, lambda run: progress and progress(run, steps))
         sample, long_edges = _long_edges(space, alone, medoid, bulk, params, threads)
         _prune(graph, space, sample, long_edges, params, pool)
+        _reverse_few(graph, space, params, pool, threads)
     duplicates.hang(graph, groups)
     reach_all(graph, space, params)
     if progress:
@@ -111,7 +114,7 @@ def _collect(
         done(run + 1)
 
 
-def _batches(leaves: list[Ints]) -> Iterator[list[Ints]]:
+def _batches(leaves: Iterator[Ints]) -> Iterator[list[Ints]]:
     """Leaves in order, so many at a time as bounds the memory of their pairs."""
     batch: list[Ints] = []
     rows = 0
@@ -158,6 +161,24 @@ def _subspace(space: Space, nodes: Ints) -> Space:
         codes = space.codes.reshape(len(space.norms), -1)[nodes]
         return CodeSpace(codes.reshape(-1), space.norms[nodes], space.sums[nodes])
     return FloatSpace(frozen(space.vectors[nodes]))
+
+
+def _reverse_few(graph: Graph, space: Space, params: VamanaParams, pool: ThreadPoolExecutor, threads: int) -> None:
+    """Turn round the edges of nodes that few others keep: in data with hubs, whose lists are full of nearer ones."""
+    incoming = np.zeros(graph.count, np.int32)
+    _count_incoming(graph.neighbors, graph.degrees, incoming)
+    few = np.flatnonzero((incoming < min(_FEW_INCOMING, params.max_degree // 2)) & (graph.degrees > 0)).astype(np.int32)
+    edges, counts = graph.neighbors[few], graph.degrees[few]
+    for start in range(0, len(few), _ROWS_A_BATCH):
+        part = slice(start, start + _ROWS_A_BATCH)
+        reverse(graph, space, few[part], edges[part], counts[part], params.alpha, pool, threads)
+
+
+@njit(nogil=True, cache=True)
+def _count_incoming(neighbors, degrees, incoming):  # type: ignore[no-untyped-def]
+    for node in range(degrees.size):
+        for slot in range(degrees[node]):
+            incoming[neighbors[node, slot]] += 1
 
 
 # ---------------------------------------------------------------------------------------------------------- prune

@@ -4,17 +4,20 @@ Each vector goes to its nearest of some random leaders; leaves that come out too
 one leader. All choices hang on the seed and on where in the carving they are made, not on threads.
 """
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from ann_kernels.graph import Space
 from ann_kernels.leaves import nearest
 
 Ints = npt.NDArray[np.int32]
 _ROWS_A_PIECE = 4_096
+_PARTS_AT_ONCE = 64
 _STUCK = 0.9
 """A part that keeps this share of what was carved is of vectors that leaders do not part: it is cut by position"""
 
@@ -33,25 +36,30 @@ class Carving:
     """Leaders that one carving takes at most"""
 
 
-def carve(space: Space, ids: Ints, carving: Carving, seed: tuple[int, ...], pool: ThreadPoolExecutor) -> list[Ints]:
-    """Leaves over the nodes `ids`, each with its node ids int32[n] ascending."""
+def carve(space: Space, ids: Ints, carving: Carving, seed: tuple[int, ...], pool: ThreadPoolExecutor) -> Iterator[Ints]:
+    """Leaves over the nodes `ids`, each with its node ids int32[n] in the order of `ids`."""
     rng = np.random.default_rng(seed)
-    count = len(ids)
-    number = min(carving.leaders, count, max(1, round(count * carving.fanout / carving.leaf)))
+    number = min(carving.leaders, len(ids), max(1, round(len(ids) * carving.fanout / carving.leaf)))
     leaders = np.sort(rng.choice(ids, number, replace=False))
-    near = np.empty((count, min(carving.fanout, number)), np.int32)
+    parts = _parts(_nearest_leaders(space, ids, leaders, carving.fanout, pool), ids, number)
+
+    def split(place: int) -> list[Ints]:
+        return _split(space, parts[place], carving, (*seed, place))
+
+    for start in range(0, len(parts), _PARTS_AT_ONCE):
+        for leaves in pool.map(split, range(start, min(start + _PARTS_AT_ONCE, len(parts)))):
+            yield from leaves
+
+
+def _nearest_leaders(space: Space, ids: Ints, leaders: Ints, fanout: int, pool: ThreadPoolExecutor) -> Ints:
+    near = np.empty((len(ids), min(fanout, len(leaders))), np.int32)
 
     def assign(start: int) -> None:
         part = slice(start, start + _ROWS_A_PIECE)
         _assign(space, ids[part], leaders, near[part])
 
-    list(pool.map(assign, range(0, count, _ROWS_A_PIECE)))
-    parts = _parts(near, ids, number)
-
-    def split(place: int) -> list[Ints]:
-        return _split(space, parts[place], carving, (*seed, place))
-
-    return [leaf for leaves in pool.map(split, range(len(parts))) for leaf in leaves]
+    list(pool.map(assign, range(0, len(ids), _ROWS_A_PIECE)))
+    return near
 
 
 def _split(space: Space, ids: Ints, carving: Carving, seed: tuple[int, ...]) -> list[Ints]:
@@ -73,8 +81,16 @@ def _assign(space: Space, ids: Ints, leaders: Ints, near: Ints) -> None:
 
 def _parts(near: Ints, ids: Ints, number: int) -> list[Ints]:
     """Who is near each leader; leaders without anyone left out."""
-    flat = near.reshape(-1)
-    order = np.argsort(flat, kind="stable").astype(np.int32)
-    bounds = np.cumsum(np.bincount(flat, minlength=number))[:-1]
-    members = ids[order // near.shape[1]]
-    return [part for part in np.split(members, bounds) if len(part)]
+    ends = np.cumsum(np.bincount(near.reshape(-1), minlength=number))
+    members = np.empty(near.size, np.int32)
+    _group(near, ids, ends - np.diff(ends, prepend=0), members)
+    return [part for part in np.split(members, ends[:-1]) if len(part)]
+
+
+@njit(nogil=True, cache=True)
+def _group(near, ids, starts, members):  # type: ignore[no-untyped-def]
+    for row in range(near.shape[0]):
+        for place in range(near.shape[1]):
+            leader = near[row, place]
+            members[starts[leader]] = ids[row]
+            starts[leader] += 1

@@ -25,7 +25,7 @@ _KEPT = 0.9995
 """Share of the sample's values that the scale covers; the rest is clipped"""
 _ROWS_A_PIECE = 8_192
 _CHECKED_QUERIES = 32
-_CHECKED_ROWS = 32_768
+_CHECKED_ROWS = 8_192
 _CHECKED_NEAREST = 10
 _FAITHFUL = 0.98
 

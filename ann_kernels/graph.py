@@ -14,7 +14,8 @@ from ann_kernels.spaces import FAST, CodeSpace, FloatSpace, focus
 Progress = Callable[[int, int], None]
 """Told (work done, work in all) now and then."""
 Space = FloatSpace | CodeSpace
-_ROWS_A_BLOCK = 16_384
+_ROWS_A_BLOCK = 1_024
+"""Few enough to stay in the cache"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def medoid_of(vectors: npt.NDArray[np.float32]) -> int:
     """The row nearest to the mean."""
     total = np.zeros(vectors.shape[1])
     for start in range(0, len(vectors), _ROWS_A_BLOCK):
-        total += vectors[start : start + _ROWS_A_BLOCK].sum(axis=0, dtype=np.float64)
+        total += vectors[start : start + _ROWS_A_BLOCK].sum(axis=0)
     mean = (total / len(vectors)).astype(np.float32)
     gap = np.empty(len(vectors), np.float32)
     for start in range(0, len(vectors), _ROWS_A_BLOCK):

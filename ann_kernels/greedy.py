@@ -71,7 +71,23 @@ def _insert_batch(
     _each(pool, threads, len(batch), choose)
     neighbors[batch] = chosen
     degrees[batch] = counts
-    targets, sources, heads = _reverse_edges(batch, chosen, counts)
+    reverse(graph, space, batch, chosen, counts, params.alpha, pool, threads)
+
+
+def reverse(
+    graph: Graph,
+    space: Space,
+    nodes: npt.NDArray[np.int32],
+    chosen: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
+    alpha: float,
+    pool: ThreadPoolExecutor,
+    threads: int,
+) -> None:
+    """Add the edges chosen int32[n, R] of some nodes, turned round, and prune where they do not fit."""
+    alpha_squared = np.float32(alpha**2)
+    neighbors, degrees = graph.neighbors, graph.degrees
+    targets, sources, heads = _reverse_edges(nodes, chosen, counts)
 
     def add_reverse(low: int, high: int) -> None:
         _add_reverse(
@@ -135,9 +151,13 @@ def _add_reverse(space, neighbors, degrees, targets, sources, heads, alpha_squar
         degree = degrees[target]
         count = degree + fresh
         if count <= limit:
-            for i in range(fresh):
-                neighbors[target, degree + i] = sources[heads[head] + i]
-            degrees[target] = count
+            for i in range(heads[head], heads[head + 1]):
+                known = False
+                for slot in range(degree):
+                    known |= neighbors[target, slot] == sources[i]
+                if not known:
+                    neighbors[target, degrees[target]] = sources[i]
+                    degrees[target] += 1
             continue
         ids = np.empty(count, np.int32)
         ids[:degree] = neighbors[target, :degree]

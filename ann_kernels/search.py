@@ -56,7 +56,7 @@ class Searcher:
 
     With `vectors` f32[N, D] (prepared for `metric`) distances are exact; N x D bytes are taken for codes. Without, `pq`
     = (codebook f32[m, 256, D / m], codes u8[N, m]) gives approximate ones, and the caller ranks the candidates again.
-    `live` bool[N] marks what may be returned.
+    `live` bool[N] marks what may be returned. Fewer than `coded_from` vectors are searched as they are.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Searcher:
         live: npt.NDArray[np.bool_] | None = None,
         pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None = None,
         threads: int = 1,
+        coded_from: int = FEWEST_CODED,
     ) -> None:
         if vectors is None and pq is None:
             raise KernelError("a search needs vectors or PQ codes")
@@ -81,7 +82,7 @@ class Searcher:
         self._vectors = None if vectors is None else frozen(vectors)
         self._pq = pq
         self._codes = None
-        if vectors is not None and len(vectors) >= FEWEST_CODED:
+        if vectors is not None and len(vectors) >= coded_from:
             coded = codes.encode(vectors, threads=threads)
             self._codes = coded if coded and codes.faithful(coded, vectors, metric) else None
         self._marks: list[_Marks] = []

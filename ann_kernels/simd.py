@@ -252,8 +252,9 @@ def _plain_at_most(values: Any, start: int, bound: Any) -> int:
     return sum(1 << lane for lane in range(LANES) if values[start + lane] <= bound)
 
 
-def _plain_lowest_bit(mask: int) -> int:
-    return (mask & -mask).bit_length() - 1
+def _plain_lowest_bit(mask: Any) -> int:
+    bits = int(mask)
+    return (bits & -bits).bit_length() - 1
 
 
 # -------------------------------------------------------------------------------------------------- without VNNI
@@ -261,8 +262,10 @@ def _plain_lowest_bit(mask: int) -> int:
 
 @njit(nogil=True, cache=True, inline="always")
 def _plain_dot(codes, codes_at, query, query_at, blocks):  # type: ignore[no-untyped-def]
+    size = BLOCK * blocks
+    codes, query = codes[codes_at : codes_at + size], query[query_at : query_at + size]
     total = np.int32(0)
-    for i in range(BLOCK * blocks):  # numba widens to 64 bits where it is not told
+    for i in range(size):  # numba widens to 64 bits where it is not told
         total = np.int32(total + np.int32(codes[i]) * np.int32(query[i]))
     return total
 

@@ -15,6 +15,8 @@ class Icepuffin:
     can_insert = True
 
     def __init__(self, spec: dict[str, Any]) -> None:
+        import numpy as np  # noqa: PLC0415
+
         from ann_kernels import search, vamana  # noqa: PLC0415
         from ann_kernels.metric import Metric  # noqa: PLC0415
 
@@ -23,15 +25,16 @@ class Icepuffin:
         self.metric = Metric.parse(spec["metric"])
         self.params = vamana.VamanaParams(spec["R"], spec["L"], spec["alpha"])
         self.threads = spec["threads"]
+        # load the compiled kernels, which a process does once
+        rows = np.random.default_rng(0).standard_normal((vamana.FEWEST_IN_BULK, 64)).astype(np.float32)
+        self.build(rows)
+        self.searcher.search(rows[:1], 1, search_list=10)
 
     def build(self, base: Any) -> None:
-        """Timed as the build: rows in memory -> graph."""
+        """Timed as the build: rows in memory -> graph, and codes that it is searched by."""
         self.vectors = base
         self.graph = self.vamana.build(base, self.metric, self.params, threads=self.threads)
-
-    def after_build(self) -> None:
-        """What a reader does when it has decoded a shard."""
-        self.searcher = self.searcher_class(self.graph, self.vectors, self.metric)
+        self.searcher = self.searcher_class(self.graph, self.vectors, self.metric, threads=self.threads)
 
     def sweep(self, values: list[int]) -> list[int]:
         """The search lists to time."""
@@ -59,7 +62,7 @@ class Icepuffin:
 
         self.vectors = np.concatenate([self.vectors[:first_id], rows])
         self.graph = self.vamana.insert(self.graph, self.vectors, self.metric, self.params, threads=self.threads)
-        self.after_build()
+        self.searcher = self.searcher_class(self.graph, self.vectors, self.metric, threads=self.threads)
 
 
 ADAPTERS = {"icepuffin": Icepuffin}

@@ -1,0 +1,51 @@
+"""Vectors for the kernels' tests."""
+
+import numpy as np
+
+from ann_kernels.graph import Graph
+
+
+def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
+    """Ten clusters that overlap; queries of another seed come from where the vectors do."""
+    rng = np.random.default_rng(seed)
+    centers = np.random.default_rng(99).standard_normal((10, dims))
+    return (centers[rng.integers(0, 10, count)] + rng.standard_normal((count, dims))).astype(np.float32)
+
+
+def apart(count: int, dims: int, clusters: int, seed: int = 0) -> np.ndarray:
+    """Clusters far from one another, one after the other in order of insertion."""
+    rng = np.random.default_rng(seed)
+    centers = rng.standard_normal((clusters, dims)) * 50
+    return np.asarray(centers[np.arange(count) * clusters // count] + rng.standard_normal((count, dims)), np.float32)
+
+
+def widely_spread(count: int, dims: int, seed: int = 0) -> np.ndarray:
+    """Norms from 1e-3 to 1e3: one byte a dimension cannot tell the short ones apart."""
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.standard_normal((count, dims)) * 10.0 ** rng.uniform(-3, 3, (count, 1)), np.float32)
+
+
+def recall(found: np.ndarray, true: np.ndarray) -> float:
+    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, true, strict=True)]))
+
+
+def reached(graph: Graph) -> set[int]:
+    """What walks from the medoid can reach."""
+    seen, todo = {graph.medoid}, [graph.medoid]
+    while todo:
+        node = todo.pop()
+        fresh = set(graph.neighbors[node, : graph.degrees[node]].tolist()) - seen
+        seen |= fresh
+        todo += fresh
+    return seen
+
+
+def well_formed(graph: Graph) -> bool:
+    """Lists padded with -1 behind their degree, ids in range, no node its own neighbour, none twice."""
+    for node, (edges, degree) in enumerate(zip(graph.neighbors, graph.degrees, strict=True)):
+        used = edges[:degree].tolist()
+        if (edges[degree:] != -1).any() or node in used or len(set(used)) < degree:
+            return False
+        if not all(0 <= other < graph.count for other in used):
+            return False
+    return True

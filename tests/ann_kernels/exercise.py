@@ -1,0 +1,77 @@
+"""Every kernel once, on few rows: `python -m tests.ann_kernels.exercise` prints digests of what they gave.
+
+Distances of codes are integers, so their digests are the same on every CPU, under bounds checks and without the JIT.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from ann_kernels import bulk, codes, kmeans, quantize, vamana
+from ann_kernels.bulk import BulkParams
+from ann_kernels.carve import Carving
+from ann_kernels.distance import prepare
+from ann_kernels.graph import Graph, VamanaParams, medoid_of
+from ann_kernels.hashing import content_hash
+from ann_kernels.metric import Metric
+from ann_kernels.search import Searcher
+from ann_kernels.simd import HAS_VNNI, JIT
+from ann_kernels.spaces import CodeSpace, FloatSpace, frozen
+from ann_kernels.topk import exact_top_k, merge_top_k
+from tests.ann_kernels.data import clustered, reached, well_formed, widely_spread
+
+PARAMS = VamanaParams(max_degree=8, search_list=12)
+SMALL = BulkParams(runs=2, carving=Carving(fanout=3, leaf=24, largest=40, leaders=20), nearest=3, fewest_sampled=20)
+ROWS = 130
+
+
+def built(vectors: np.ndarray, metric: Metric) -> Graph:
+    """By the bulk builder, then inserted into."""
+    before = vectors[:-10]
+    space = vamana.build_space(before, metric, 1)
+    graph = bulk.build(space, before, medoid_of(before), PARAMS, bulk=SMALL, threads=2)
+    assert well_formed(graph)
+    assert len(reached(graph)) == graph.count
+    graph = vamana.insert(graph, vectors, metric, PARAMS, threads=2)
+    assert well_formed(graph)
+    assert len(reached(graph)) == graph.count
+    return graph
+
+
+def digest(*arrays: np.ndarray) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
+
+
+def main() -> dict[str, Any]:
+    """Digests of graphs and answers, and in which mode they were made."""
+    even, spread = clustered(ROWS, 9), widely_spread(ROWS, 9)
+    even[40:60] = even[40]
+    graph = built(even, Metric.L2)
+    coded = codes.encode(even)
+    assert coded is not None
+    searcher = Searcher(graph, even, Metric.L2, coded_from=1)
+    ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
+    out = {
+        "mode": {"vnni": HAS_VNNI, "jit": JIT},
+        "graph": digest(graph.neighbors, graph.degrees),
+        "found": digest(ids, stats.expanded, stats.distances),
+        "codes": digest(coded.space.codes, coded.space.norms, coded.space.sums),
+    }
+    for metric in Metric:
+        ready = prepare(spread, metric)
+        assert isinstance(
+            vamana.build_space(ready, metric, 1), FloatSpace if metric is Metric.L2 else CodeSpace | FloatSpace
+        )
+        floats = Searcher(built(ready, metric), frozen(ready), metric)
+        merge_top_k([floats.search(spread[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
+    codebook = quantize.train_pq(even, 3, seed=0, iterations=1)
+    Searcher(graph, None, Metric.L2, pq=(codebook, quantize.encode_pq(even, codebook))).search(even, 2, search_list=12)
+    kmeans.assign(even, even[:4])
+    content_hash(even)
+    return out
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))  # noqa: T201

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+from ann_kernels import bulk, duplicates, vamana
+from ann_kernels.bulk import BulkParams
+from ann_kernels.carve import Carving
+from ann_kernels.distance import prepare
+from ann_kernels.graph import Graph, VamanaParams, medoid_of
+from ann_kernels.metric import Metric
+from ann_kernels.search import Searcher
+from ann_kernels.topk import exact_top_k
+from tests.ann_kernels.data import apart, clustered, reached, recall, well_formed, widely_spread
+
+PARAMS = VamanaParams(max_degree=16, search_list=32)
+SMALL = BulkParams(carving=Carving(fanout=4, leaf=100, largest=150, leaders=100), fewest_sampled=100)
+METRICS = list(Metric)
+
+
+def built(vectors: np.ndarray, metric: Metric = Metric.L2, *, threads: int = 2, params: VamanaParams = PARAMS) -> Graph:
+    """A bulk build of vectors too few for one in the product."""
+    ready = prepare(vectors, metric)
+    space = vamana.build_space(ready, metric, threads)
+    return bulk.build(space, ready, medoid_of(ready), params, bulk=SMALL, threads=threads)
+
+
+def found_by(graph: Graph, vectors: np.ndarray, queries: np.ndarray, metric: Metric, width: int) -> float:
+    ready = prepare(vectors, metric)
+    found, _, _ = Searcher(graph, ready, metric, coded_from=1).search(queries, 10, search_list=width)
+    return recall(found, exact_top_k(prepare(queries, metric), ready, 10, metric)[0])
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_bulk_graph_finds_the_nearest(metric: Metric) -> None:
+    vectors, queries = clustered(3000, 24), clustered(60, 24, seed=1)
+    graph = built(vectors, metric)
+    assert well_formed(graph)
+    assert len(reached(graph)) == 3000
+    assert found_by(graph, vectors, queries, metric, 60) >= 0.95
+
+
+def test_builds_of_the_product_go_in_bulk_and_are_as_good_as_greedy_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, queries = clustered(5000, 24), clustered(100, 24, seed=1)
+    in_bulk = vamana.build(vectors, Metric.L2, PARAMS, threads=2)
+    monkeypatch.setattr(vamana, "FEWEST_IN_BULK", 10_000)
+    greedy = vamana.build(vectors, Metric.L2, PARAMS, threads=2)
+    assert (in_bulk.degrees != greedy.degrees).any()
+    good, known = (found_by(graph, vectors, queries, Metric.L2, 40) for graph in (in_bulk, greedy))
+    assert good >= known - 0.02
+
+
+@pytest.mark.parametrize("vectors", [clustered(1200, 12), widely_spread(1200, 12)], ids=["codes", "floats"])
+def test_a_bulk_graph_does_not_depend_on_the_number_of_threads(vectors: np.ndarray) -> None:
+    first, second = (built(vectors, threads=threads) for threads in (1, 3))
+    assert first.medoid == second.medoid
+    assert (first.neighbors == second.neighbors).all()
+
+
+def test_clusters_that_share_no_leaf_are_joined() -> None:
+    vectors = apart(2000, 16, 8)
+    queries = vectors[::50] + np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
+    graph = built(vectors)
+    assert len(reached(graph)) == 2000
+    assert found_by(graph, vectors, queries, Metric.L2, 64) >= 0.9
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        np.ones((700, 4), np.float32),
+        np.repeat(clustered(7, 4), 100, axis=0),
+        np.concatenate([clustered(300, 4), np.zeros((400, 4), np.float32)]),
+    ],
+    ids=["all equal", "seven values", "one heavy value"],
+)
+def test_equal_vectors_are_all_reached_and_found(vectors: np.ndarray) -> None:
+    graph = built(vectors)
+    assert well_formed(graph)
+    assert len(reached(graph)) == len(vectors)
+    for row in (0, len(vectors) - 1):
+        found, distances, _ = Searcher(graph, vectors, Metric.L2, coded_from=1).search(
+            vectors[row : row + 1], 10, search_list=32
+        )
+        assert (distances == exact_top_k(vectors[row : row + 1], vectors, 10, Metric.L2)[1]).all()
+        assert len(set(found[0])) == 10
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_widely_spread_norms_are_built_and_found(metric: Metric) -> None:
+    vectors, queries = widely_spread(1500, 16), widely_spread(40, 16, seed=1)
+    graph = built(vectors, metric)
+    assert len(reached(graph)) == 1500
+    assert found_by(graph, vectors, queries, metric, 80) >= 0.9
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33])
+@pytest.mark.parametrize("dims", [1, 5, 4096])
+def test_few_vectors_of_any_dimensions_are_built(count: int, dims: int) -> None:
+    graph = built(clustered(count, dims))
+    assert well_formed(graph)
+    assert len(reached(graph)) == count
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_lists_of_few_edges_still_reach_everything(degree: int) -> None:
+    vectors = np.concatenate([clustered(120, 3), np.ones((20, 3), np.float32)])
+    graph = built(vectors, params=VamanaParams(max_degree=degree, search_list=8))
+    assert len(reached(graph)) == 140
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_other_float_types_give_the_same_graph(dtype: type) -> None:
+    vectors = clustered(300, 8).astype(dtype)
+    assert (built(vectors).neighbors == built(vectors.astype(np.float32)).neighbors).all()
+
+
+def test_the_length_of_vectors_does_not_matter_under_cosine() -> None:
+    vectors = clustered(300, 8)
+    lengths = 2.0 ** np.random.default_rng(0).integers(-5, 6, (300, 1)).astype(np.float32)
+    first, second = built(vectors, Metric.COSINE), built(vectors * lengths, Metric.COSINE)
+    assert (first.neighbors == second.neighbors).all()
+
+
+def test_groups_of_equal_rows_are_led_by_their_first_or_by_the_medoid() -> None:
+    vectors = np.array([[1], [2], [1], [3], [2], [1]], np.float32)
+    groups = duplicates.find(vectors, first=4)
+    assert groups.representatives.tolist() == [0, 3, 4]
+    led = [groups.members[a:b].tolist() for a, b in zip(groups.starts[:-1], groups.starts[1:], strict=True)]
+    assert sorted(led) == [[0, 2, 5], [4, 1]]

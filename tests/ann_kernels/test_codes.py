@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from ann_kernels import codes, leaves, vamana
+from ann_kernels.metric import Metric
+from ann_kernels.reservoir import offer_pairs
+from ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, key_distance, lowest_bit, make_room, sort_key
+from ann_kernels.spaces import CodeSpace, FloatSpace
+from tests.ann_kernels.data import clustered, widely_spread
+from tests.naive import codes as naive
+from tests.naive import vectors as naive_vectors
+
+
+@njit
+def call_dot(a, b, blocks):  # type: ignore[no-untyped-def]
+    return dot(a, np.intp(BLOCK), b, np.intp(0), np.intp(blocks))
+
+
+@njit
+def call_select(values, k):  # type: ignore[no-untyped-def]
+    bound = bound_of_smallest(values, 0, values.size, k)
+    found = []
+    for start in range(0, values.size, 16):
+        bits = at_most(values, start, bound)
+        while bits:
+            found.append(start + lowest_bit(bits))
+            bits = bits & (bits - np.uint32(1))
+    return bound, found
+
+
+@njit
+def call_keys(distances, nodes):  # type: ignore[no-untyped-def]
+    keys = np.empty(nodes.size, np.int64)
+    back = np.empty(nodes.size, np.float32)
+    for i in range(nodes.size):
+        keys[i] = sort_key(distances[i], nodes[i])
+        back[i] = key_distance(keys[i])
+    return keys, back
+
+
+@njit
+def call_make_room(values, start, end):  # type: ignore[no-untyped-def]
+    make_room(values, start, end)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2, 7])
+def test_byte_products_are_exact_at_their_extremes(blocks: int) -> None:
+    rng = np.random.default_rng(blocks)
+    size = BLOCK * blocks
+    for a, b in (
+        (rng.integers(0, 256, size), rng.integers(-128, 128, size)),
+        (np.full(size, 255), np.full(size, -128)),
+        (np.full(size, 255), np.full(size, 127)),
+    ):
+        codes_, query = np.concatenate([np.zeros(BLOCK), a]).astype(np.uint8), b.astype(np.int8)
+        assert call_dot(codes_, query, blocks) == (a * b).sum()
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 2), min_size=16, max_size=16 * 4), st.integers(1, 16))
+@settings(deadline=None, max_examples=60)
+def test_the_bound_keeps_at_least_the_k_smallest(values: list[int], k: int) -> None:
+    array = np.array(values[: len(values) // 16 * 16], np.int32)
+    bound, found = call_select(array, k)
+    assert found == np.flatnonzero(array <= bound).tolist()
+    assert len(found) >= k
+
+
+@given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=30))
+@settings(deadline=None, max_examples=60)
+def test_sort_keys_rank_by_distance_then_node(values: list[float]) -> None:
+    distances = np.array(values, np.float32)
+    distances[distances == 0] = 0  # no -0, which would come before 0
+    nodes = np.random.default_rng(0).permutation(len(values)).astype(np.int32)
+    keys, back = call_keys(distances, nodes)
+    assert (back == distances).all()
+    assert (np.argsort(keys) == np.lexsort((nodes, distances))).all()
+
+
+def test_room_is_made_in_the_middle() -> None:
+    values = np.arange(6)
+    call_make_room(values, 2, 5)
+    assert values.tolist() == [0, 1, 2, 2, 3, 4]
+
+
+@pytest.mark.parametrize("dims", [1, 3, 64, 65, 200])
+def test_codes_are_rounded_values_and_their_sums(dims: int) -> None:
+    vectors = clustered(150, dims)
+    coded = codes.encode(vectors, threads=2)
+    assert coded is not None
+    signed = coded.space.codes.reshape(150, -1).astype(int) - 128
+    assert (signed[:, :dims] == naive.encode(vectors, coded.offset, coded.scale)).all()
+    assert (signed[:, dims:] == 0).all()
+    assert coded.space.norms.tolist() == (signed**2).sum(axis=1).tolist()
+    assert coded.space.sums.tolist() == signed.sum(axis=1).tolist()
+
+
+def test_codes_are_refused_where_their_sums_would_not_fit() -> None:
+    assert codes.encode(np.ones((2, codes.MAX_CODE_DIMS + 1), np.float32)) is None
+
+
+@pytest.mark.parametrize("dims", [2, 64, 1100])
+@pytest.mark.parametrize("count", [1, 5, 6, 64, 65, 131])
+def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
+    rng = np.random.default_rng(dims)
+    vectors = rng.integers(-3, 4, (140, dims)).astype(np.float32)
+    coded = codes.encode(vectors)
+    assert coded is not None
+    signed = coded.space.codes.reshape(140, -1).astype(int) - 128
+    rows = np.sort(rng.choice(140, count, replace=False)).astype(np.int32)
+    others = rng.permutation(140)[:70].astype(np.int32)
+    for columns, same in ((rows, True), (others, False)):
+        near, keys = np.empty((count, 4), np.int32), np.empty((count, 4), np.int32)
+        wanted = naive.nearest(signed, rows.tolist(), columns.tolist(), 4, same=same)
+        for way in (leaves.nearest, nearest_by_blas):
+            way(coded.space, rows, columns, near, keys, same=same)
+            for row in range(count):
+                some = near[row] >= 0
+                assert list(zip(keys[row][some], near[row][some], strict=True)) == wanted[row]
+
+
+def nearest_by_blas(
+    space: CodeSpace, rows: np.ndarray, columns: np.ndarray, near: np.ndarray, keys: np.ndarray, *, same: bool
+) -> None:
+    leaves._nearest_by_blas(space, rows, columns, same, near, keys)
+
+
+def test_floats_find_the_nearest_in_a_leaf() -> None:
+    vectors = clustered(90, 7)
+    rows = np.arange(90, dtype=np.int32)
+    near, keys = np.empty((90, 5), np.int32), np.empty((90, 5), np.int32)
+    leaves.nearest(FloatSpace(vectors), rows, rows, near, keys, same=True)
+    wanted = naive_vectors.nearest(vectors, vectors, 6, "l2")
+    assert [sorted(found) for found in near.tolist()] == [sorted(set(want) - {row}) for row, want in enumerate(wanted)]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 5))
+@settings(deadline=None, max_examples=40)
+def test_reservoirs_do_not_depend_on_the_order_of_offers(seed: int, limit: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = rng.integers(0, 12, 40).astype(np.int32)
+    near = rng.integers(-1, 12, (40, 3)).astype(np.int32)
+    near[near == nodes[:, None]] = -1
+    near = -np.sort(-near, axis=1)
+    weights = rng.integers(0, 6, (40, 3)).astype(np.uint16)
+    pairs = [
+        (int(node), int(other), int(weight))
+        for node, others, row in zip(nodes, near, weights, strict=True)
+        for other, weight in zip(others, row, strict=True)
+        if other >= 0
+    ]
+    wanted = naive.reservoirs(pairs, 12, limit)
+    for order in (np.arange(40), rng.permutation(40)):
+        slots, kept = np.full((12, limit), -1, np.int32), np.full((12, limit), 65535, np.uint16)
+        counts, worst = np.zeros(12, np.int32), np.zeros(12, np.int16)
+        for low, high in ((0, 5), (5, 12)):
+            offer_pairs(nodes[order], near[order], weights[order], low, high, slots, kept, counts, worst)
+        assert [set(row[:count].tolist()) for row, count in zip(slots, counts, strict=True)] == wanted
+
+
+@pytest.mark.parametrize(("vectors", "kind"), [(clustered(500, 16), CodeSpace), (widely_spread(500, 16), FloatSpace)])
+def test_codes_are_used_only_where_they_rank_as_the_vectors_do(vectors: np.ndarray, kind: type) -> None:
+    assert isinstance(vamana.build_space(vectors, Metric.L2, 1), kind)

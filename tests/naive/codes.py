@@ -1,0 +1,36 @@
+"""Slow and obvious: scalar codes, their distances, the nearest in a leaf, reservoirs."""
+
+import numpy as np
+
+
+def encode(vectors: np.ndarray, offset: np.ndarray, scale: float) -> np.ndarray:
+    """Signed codes int[N, D]: -127 to 127."""
+    scaled = (vectors.astype(np.float32) - offset) * np.float32(1 / scale)
+    return np.clip(np.floor(np.clip(scaled, -127, 127) + np.float32(0.5)), -127, 127).astype(int)
+
+
+def squared(a: np.ndarray, b: np.ndarray) -> int:
+    gap = a.astype(int) - b.astype(int)
+    return int((gap * gap).sum())
+
+
+def nearest(signed: np.ndarray, rows: list[int], columns: list[int], k: int, *, same: bool) -> list[list[tuple]]:
+    """(squared distance, place among the columns) of each row's k nearest columns."""
+    found = []
+    for at, row in enumerate(rows):
+        ranked = sorted(
+            (squared(signed[row], signed[column]), place)
+            for place, column in enumerate(columns)
+            if not (same and place == at)
+        )
+        found.append(ranked[:k])
+    return found
+
+
+def reservoirs(pairs: list[tuple[int, int, int]], count: int, limit: int) -> list[set[int]]:
+    """The `limit` others of smallest (weight, id) of each node, out of pairs (node, other, weight) taken both ways."""
+    best: list[dict[int, int]] = [{} for _ in range(count)]
+    for node, other, weight in pairs:
+        for a, b in ((node, other), (other, node)):
+            best[a][b] = min(weight, best[a].get(b, weight))
+    return [{other for _, other in sorted((w, o) for o, w in mine.items())[:limit]} for mine in best]
