@@ -105,7 +105,7 @@ def list_indexes(
 
 @command.command("show")
 @table_argument
-@click.argument("name")
+@click.argument("name", required=False)
 @catalog_option
 @json_option
 @located
@@ -113,19 +113,26 @@ def list_indexes(
 def show_index(
     session: Session,
     table: str,
-    name: str,
+    name: str | None,
     catalog: str | None,
     directory: Path | None,
     settings: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    """Show an index: its definition and its versions, newest last."""
+    """Show an index: its definition, its versions, and the shards of the newest. NAME may be left out if there is one.
+
+    \b
+    Example:
+      icepuffin index show demo.packages embedding
+    """
     from ops.catalog.bind import versions  # noqa: PLC0415
 
     session = session.at(directory, settings)
-    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
+    chosen = session.catalog_name(catalog, table)
+    loaded = session.catalogs.table(chosen, table)
     definition = _definition(session, catalog, table, name)
+    known = versions(loaded, "ann", definition.name)
     found: list[dict[str, Any]] = [
         {
             "base_snapshot_id": str(version.base_snapshot_id),
@@ -135,15 +142,35 @@ def show_index(
             "puffin_path": version.puffin_path,
             "timestamp_ms": version.timestamp_ms,
         }
-        for version in versions(loaded, "ann", name)
+        for version in known
     ]
+    shards = _shards(known[-1], session.catalogs.storage(chosen)) if known else []
     if as_json:
-        print_json({"definition": dataclasses.asdict(definition), "versions": found})
+        print_json({"definition": dataclasses.asdict(definition), "versions": found, "shards": shards})
         return
     for key, value in dataclasses.asdict(definition).items():
         session.console.print(f"{key:>16}  {value}", highlight=False)
-    rows = [{**item, "build_id": item["build_id"][:12], "tags": " ".join(item["tags"])} for item in found]
-    _print_table(session, "versions", ("base_snapshot_id", "index_snapshot_id", "build_id", "tags"), rows)
+    rows = [{**item, "tags": " ".join(item["tags"])} for item in found]
+    _print_table(session, "versions, newest last", ("base_snapshot_id", "index_snapshot_id", "tags"), rows)
+    if shards:
+        title = f"shards of the version of snapshot {known[-1].base_snapshot_id}"
+        _print_table(session, title, ("shard", "nodes", "live", "tombstones", "recall@10", "KiB"), shards)
+
+
+def _shards(version: Any, storage: Any) -> list[dict[str, Any]]:
+    from ops.index.versions import open_version  # noqa: PLC0415
+
+    return [
+        {
+            "shard": number,
+            "nodes": shard.count,
+            "live": shard.live,
+            "tombstones": f"{shard.tombstone_ratio:.1%}",
+            "recall@10": round(shard.recall, 4),
+            "KiB": round(shard.length / 1024),
+        }
+        for number, shard in enumerate(open_version(version, storage).routing.shards)
+    ]
 
 
 @command.command("drop")
@@ -175,19 +202,23 @@ def drop_index(
     session.console.print(f"index {name} of {table} is dropped")
 
 
-def _definition(session: Session, catalog: str | None, table: str, name: str) -> Any:
+def _definition(session: Session, catalog: str | None, table: str, name: str | None) -> Any:
     defined = session.spec(catalog, table).indexes
-    for item in defined:
-        if item.name == name:
-            return item
+    chosen = [item for item in defined if name in (None, item.name)]
+    if len(chosen) == 1:
+        return chosen[0]
     names = ", ".join(item.name for item in defined) or "none"
-    raise click.ClickException(f"{table} has no index '{name}'; it has: {names}")
+    if name is None and defined:
+        raise click.ClickException(f"{table} has several indexes, name one: {names}")
+    raise click.ClickException(f"{table} has no index '{name or ''}'; it has: {names}")
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Column, Table  # noqa: PLC0415
 
-    shown = Table(*(Column(name, overflow="fold") for name in columns), title=title)
+    heads = (Column(name, overflow="fold") for name in columns)
+    shown = Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         shown.add_row(*(str(row[column]) for column in columns))
     session.console.print(shown)
