@@ -62,11 +62,15 @@ class Lake:
         """Rows as Spark counts them; `at` is SQL such as VERSION AS OF."""
         return int(self.sql(f"SELECT count(name) FROM {self.sql_name(table)} {at}")[0][0])
 
+    def java(self, table: str) -> Any:
+        """The table as Iceberg Java's own object."""
+        jvm = self.spark._jvm
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.spark._jsparkSession, self.sql_name(table))
+
     def delete_orphans(self, table: str) -> list[str]:
         """`deleteOrphanFiles` of everything older than now; the SQL procedure refuses less than a day."""
         jvm, session = self.spark._jvm, self.spark._jsparkSession
-        loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql_name(table))
-        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session).deleteOrphanFiles(loaded)
+        action = jvm.org.apache.iceberg.spark.actions.SparkActions.get(session).deleteOrphanFiles(self.java(table))
         in_store = self.root.startswith("s3:")  # Spark has no Hadoop file system for S3; the table's own FileIO lists
         done = action.usePrefixListing(in_store).olderThan(int(time.time() * 1000) + 60_000).execute()
         lists = jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists

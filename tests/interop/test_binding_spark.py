@@ -1,5 +1,6 @@
 """A bound version among what Spark does to its table."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,10 +8,13 @@ import pytest
 
 from ops.catalog import bind
 from ops.catalog.bind import DerivedVersion
+from ops.catalog.live import EqualityDeletesError
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
+from tests.ops.catalog.equality import write_delete_file
+from tests.ops.index.history import index_head
 
 pytestmark = [
     pytest.mark.jvm,
@@ -66,3 +70,22 @@ def test_sql_cannot_write_to_a_version(lake: Lake) -> None:
     with pytest.raises(Exception, match="Cannot modify table"):
         lake.sql(f"DELETE FROM {lake.sql_name('tagged')}.tag_ann_e WHERE id = 3")
     assert_intact(lake, "tagged", version, 20)
+
+
+def test_equality_deletes_go_away_as_the_error_says(lake: Lake) -> None:
+    table = lake.create("upserted")
+    table.append(make_rows(0, 50))
+    path, size = write_delete_file(table, 3, 5)
+    java, gateway = lake.java("upserted"), lake.spark._sc._gateway
+    fields = gateway.new_array(gateway.jvm.int, 1)
+    fields[0] = 1
+    builder = gateway.jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(java.spec()).ofEqualityDeletes(fields)
+    builder = builder.withPath(path).withFormat("PARQUET").withFileSizeInBytes(size).withRecordCount(2)
+    java.newRowDelta().addDeletes(builder.build()).commit()
+    assert lake.count("upserted") == 48
+    with pytest.raises(EqualityDeletesError) as caught:
+        index_head(table)
+    advice = re.search(r"CALL (system\.rewrite_data_files\(.*\))", str(caught.value))
+    assert advice is not None
+    lake.sql(f"CALL {lake.name}.{advice[1]}")
+    assert index_head(table).rows == 48

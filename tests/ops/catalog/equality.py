@@ -17,23 +17,32 @@ from ops.catalog.manifest_lists import new_snapshot_id
 from ops.catalog.snapshots import find_snapshot
 
 
-def delete_where_id_is(table: Table, *ids: int) -> int:
-    """Commit a snapshot on main that deletes rows by their `id` (field 1); -> its id."""
-    table.refresh()
-    head = find_snapshot(table, table.metadata.current_snapshot_id or 0)
+def write_delete_file(table: Table, *ids: int) -> tuple[str, int]:
+    """A file that deletes rows by their `id` (field 1), not yet committed; -> (location, bytes)."""
     buffer = io.BytesIO()
     field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     pq.write_table(pa.table([ids], schema=pa.schema([field])), buffer)
     path = table.location_provider().new_data_location(f"{uuid.uuid4()}-equality.parquet")
     with table.io.new_output(path).create() as sink:
         sink.write(buffer.getvalue())
+    return path, buffer.tell()
+
+
+def delete_where_id_is(table: Table, *ids: int) -> int:
+    """Commit a snapshot on main that deletes rows by their `id`; -> its id.
+
+    For PyIceberg's eyes only: it writes the field ids of equality deletes as longs, which Java cannot read.
+    """
+    table.refresh()
+    head = find_snapshot(table, table.metadata.current_snapshot_id or 0)
+    path, size = write_delete_file(table, *ids)
     file = DataFile.from_args(
         content=DataFileContent.EQUALITY_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
         partition=Record(),
         record_count=len(ids),
-        file_size_in_bytes=buffer.tell(),
+        file_size_in_bytes=size,
         equality_ids=[1],
     )
     file.spec_id = table.spec().spec_id
