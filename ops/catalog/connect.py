@@ -1,9 +1,12 @@
 """Opening a catalog the way this project needs it: no call waits for ever, and no secret shows."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
@@ -14,6 +17,7 @@ from ops.errors import IcepuffinError
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 60
 _BUSY_TIMEOUT_MS = 30_000
+_STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
 
 
 class CatalogUnavailableError(IcepuffinError):
@@ -33,10 +37,27 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
         raise CatalogUnavailableError(
             f"catalog {name!r} cannot be opened ({type(error).__name__}); check its settings, and that it is up"
         ) from without_values(error, properties)
+    _distrust_tables(catalog)
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "sqlite":
         _let_sqlite_wait(engine)
     return catalog
+
+
+def _distrust_tables(catalog: Catalog) -> None:
+    """Keep a table's own properties from saying which code reads its files, and whose server gets the credentials.
+
+    PyIceberg lets them override the catalog's settings. What a REST catalog vends comes the same way as properties do:
+    there only the choice of code is kept back.
+    """
+    through = catalog._load_file_io  # noqa: SLF001  PyIceberg has no other place for it
+    refused = "py-io-impl" if isinstance(catalog, RestCatalog) else ("py-io-impl", *_STORE_SETTINGS)
+
+    def load_file_io(properties: Mapping[str, str] = MappingProxyType({}), location: str | None = None) -> FileIO:
+        kept = {key: value for key, value in properties.items() if not key.startswith(refused)}
+        return through(kept, location)
+
+    catalog._load_file_io = load_file_io  # type: ignore[method-assign]  # noqa: SLF001
 
 
 def _load(name: str, properties: dict[str, str]) -> Catalog:

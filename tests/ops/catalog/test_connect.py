@@ -81,3 +81,22 @@ def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
         (tmp_path / f"catalog.db{extra}").unlink(missing_ok=True)
     with pytest.raises(CatalogUnavailableError, match=r"db\.t: catalog 'lake' does not answer"):
         refresh(table)
+
+
+@pytest.mark.parametrize("kind", ["sql", pytest.param("rest", marks=pytest.mark.services)])
+def test_a_table_does_not_choose_the_code_that_reads_it(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db" if kind == "sql" else request.getfixturevalue("rest_uri")
+    catalog = open_catalog("lake", {"type": kind, "uri": uri, "warehouse": f"file://{tmp_path}/w"})
+    catalog.create_namespace_if_not_exists("hostile")
+    hostile = {"py-io-impl": "antigravity.Trap", "s3.endpoint": "http://thief.example"}
+    catalog.create_table("hostile.t", make_rows(0, 1).schema, f"file://{tmp_path}/t", properties=hostile)
+    table = catalog.load_table("hostile.t")
+    table.append(make_rows(0, 3))
+    assert table.scan().to_arrow().num_rows == 3
+    assert "py-io-impl" not in table.io.properties
+    if kind == "sql":
+        assert "s3.endpoint" not in table.io.properties
+    catalog.drop_table("hostile.t")
+    catalog.close()
