@@ -1,0 +1,20 @@
+"""`python -m benchmarks`: says what can be measured, then times our kernels beside the peers that are installed.
+
+Options are those of `benchmarks.kernels`.
+"""
+
+import sys
+
+from benchmarks import kernels
+
+LIST = """Benchmarks, each with its own --help:
+  python -m benchmarks.kernels        our graph beside diskannpy, svs and hnswlib, where they are installed
+  python -m benchmarks.build          materialising an index of a table, in the driver and on Spark
+  python -m benchmarks.refresh_cost   a refresh beside a rebuild
+  python -m benchmarks.drift          recall over many refreshes
+Plugins for other people's loops: benchmarks/peers_plugin.py (indexes), benchmarks/theta_plugin.py (sketches).
+"""
+
+if __name__ == "__main__":
+    print(LIST)
+    kernels.main(sys.argv[1:])
