@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba import njit
-from threadpoolctl import threadpool_limits
 
 from ann_kernels import duplicates
+from ann_kernels.blas import one_blas_thread
 from ann_kernels.carve import Carving, carve
 from ann_kernels.graph import Graph, Progress, Space, VamanaParams, reach_all, scratch_of
 from ann_kernels.greedy import insert_all, reverse
@@ -68,7 +68,7 @@ def build(
     groups = duplicates.find(vectors, first=medoid)
     alone = groups.representatives
     graph = Graph(np.full((len(vectors), params.max_degree), -1, np.int32), np.zeros(len(vectors), np.int32), medoid)
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+    with one_blas_thread, ThreadPoolExecutor(threads) as pool:
         steps = bulk.runs + 1
         _collect(graph, space, alone, bulk, params.seed, threads, pool, lambda run: progress and progress(run, steps))
         sample, long_edges = _long_edges(space, alone, medoid, bulk, params, threads)

@@ -4,10 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
+from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import KernelError
+from ann_kernels.spaces import frozen
 
-_BLOCK = 8_192
+_SEEDED_FROM = 16
+"""Vectors a centroid that seeding chooses from"""
+_BLOCK_BYTES = 1024**2
+"""Scores of a block of vectors stay in the cache until they are read"""
 
 
 def train(
@@ -38,23 +44,35 @@ def assign(
     labels = np.empty(len(vectors), np.int32)
     squared = np.empty(len(vectors), np.float32)
     norms = np.einsum("ij,ij->i", centroids, centroids)
+    doubled = np.ascontiguousarray(-2 * centroids.T)
+    rows = max(64, _BLOCK_BYTES // (4 * len(centroids)))
 
-    def block(start: int) -> None:
-        part = vectors[start : start + _BLOCK]
-        scores = norms[None, :] - 2 * (part @ centroids.T)
-        best = scores.argmin(axis=1)
-        labels[start : start + len(part)] = best
-        gap = part - centroids[best]
-        squared[start : start + len(part)] = np.einsum("ij,ij->i", gap, gap)
+    def stretch(low: int, high: int) -> None:
+        scores = np.empty((rows, len(centroids)), np.float32)
+        for start in range(low, high, rows):
+            part = vectors[start : min(start + rows, high)]
+            near = np.dot(part, doubled, out=scores[: len(part)])
+            near += norms
+            best = near.argmin(axis=1)
+            labels[start : start + len(part)] = best
+            gap = part - centroids[best]
+            squared[start : start + len(part)] = np.einsum("ij,ij->i", gap, gap)
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(block, range(0, len(vectors), _BLOCK)))
+    bounds = _bounds(len(vectors), rows, max(1, threads))
+    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
+        list(pool.map(stretch, bounds[:-1], bounds[1:]))
     return labels, squared
+
+
+def _bounds(count: int, rows: int, pieces: int) -> list[int]:
+    """Ends of pieces, whole blocks each: which rows BLAS multiplies together must not hang on the threads."""
+    blocks = -(-count // rows)
+    return [min(count, rows * (blocks * piece // pieces)) for piece in range(pieces)] + [count]
 
 
 def _spread(sample: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
     """k-means++ seeding: each next centroid is drawn in proportion to its squared distance to the ones before."""
-    chosen = sample[rng.choice(len(sample), min(len(sample), 64 * k), replace=False)]
+    chosen = sample[rng.choice(len(sample), min(len(sample), _SEEDED_FROM * k), replace=False)]
     out = np.empty((k, sample.shape[1]), np.float32)
     out[0] = chosen[rng.integers(len(chosen))]
     nearest = np.full(len(chosen), np.inf)
@@ -75,14 +93,21 @@ def _means(
 ) -> npt.NDArray[np.float32]:
     k = len(before)
     counts = np.bincount(labels, minlength=k)
-    order = np.argsort(labels, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     full = np.flatnonzero(counts)
     out = before.copy()
-    sums = np.add.reduceat(sample[order].astype(np.float64), starts[full], axis=0)
-    out[full] = (sums / counts[full, None]).astype(np.float32)
+    sums = np.zeros(before.shape)
+    _add_up(frozen(sample), labels, sums)
+    out[full] = (sums[full] / counts[full, None]).astype(np.float32)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         farthest = np.argsort(-squared, kind="stable")[: len(empty)]
         out[empty[: len(farthest)]] = sample[farthest]
     return out
+
+
+@njit(nogil=True, cache=True)
+def _add_up(sample, labels, sums):  # type: ignore[no-untyped-def]
+    for row in range(sample.shape[0]):
+        total = sums[labels[row]]
+        for d in range(sample.shape[1]):
+            total[d] += sample[row, d]

@@ -1,13 +1,17 @@
 """Product quantization: a vector as m bytes. Source: Jégou et al., Product Quantization for Nearest Neighbor Search."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import numpy.typing as npt
 
 from ann_kernels import kmeans
+from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import DimensionError, KernelError
 
 CODEWORDS = 256
 _TRAINING_ROWS = 65_536
+_ROWS_A_PIECE = 512
 
 
 def choose_m(dims: int, wanted: int = 48) -> int:
@@ -29,9 +33,13 @@ def train_pq(
     if len(sample) > _TRAINING_ROWS:
         sample = sample[np.sort(rng.choice(len(sample), _TRAINING_ROWS, replace=False))]
     codebook = np.empty((m, CODEWORDS, width), np.float32)
-    for part in range(m):
+
+    def train(part: int) -> None:
         piece = np.ascontiguousarray(sample[:, part * width : (part + 1) * width])
-        codebook[part] = kmeans.train(piece, CODEWORDS, seed=seed + part, iterations=iterations, threads=threads)
+        codebook[part] = kmeans.train(piece, CODEWORDS, seed=seed + part, iterations=iterations)
+
+    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
+        list(pool.map(train, range(m)))
     return codebook
 
 
@@ -43,9 +51,19 @@ def encode_pq(
     if vectors.shape[1] != m * width:
         raise DimensionError(f"vectors have {vectors.shape[1]} dimensions, the codebook {m * width}")
     codes = np.empty((len(vectors), m), np.uint8)
-    for part in range(m):
-        piece = np.ascontiguousarray(vectors[:, part * width : (part + 1) * width])
-        codes[:, part] = kmeans.assign(piece, codebook[part], threads=threads)[0]
+    doubled = np.ascontiguousarray(-2 * codebook.transpose(0, 2, 1))
+    norms = np.einsum("mcw,mcw->mc", codebook, codebook)
+
+    def encode(start: int) -> None:
+        rows = slice(start, start + _ROWS_A_PIECE)
+        scores = np.empty((len(codes[rows]), CODEWORDS), np.float32)
+        for part in range(m):
+            np.dot(vectors[rows, part * width : (part + 1) * width], doubled[part], out=scores)
+            np.add(scores, norms[part], out=scores)
+            codes[rows, part] = scores.argmin(axis=1)
+
+    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
+        list(pool.map(encode, range(0, len(vectors), _ROWS_A_PIECE)))
     return codes
 
 

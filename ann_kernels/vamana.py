@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels import bulk, codes
+from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import DimensionError
 from ann_kernels.graph import Graph, Progress, Space, VamanaParams, medoid_of, reach_all
 from ann_kernels.greedy import insert_all
@@ -85,8 +86,9 @@ def build_space(vectors: npt.NDArray[np.float32], metric: Metric, threads: int) 
         norms = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
         extra = np.sqrt(np.maximum(norms.max() - norms, 0)).astype(np.float32)
     coded = codes.encode(vectors, extra=extra, threads=threads)
-    if coded is not None and codes.faithful(coded, vectors, Metric.L2, extra=extra):
-        return coded.space
+    with one_blas_thread:
+        if coded is not None and codes.faithful(coded, vectors, Metric.L2, extra=extra):
+            return coded.space
     if extra is None:
         return FloatSpace(frozen(vectors))
     return FloatSpace(frozen(np.concatenate([vectors, extra[:, None]], axis=1)))

@@ -28,7 +28,7 @@ def main() -> None:
     codebook = quantize.train_pq(even, 4, seed=0, iterations=1)
     coded = quantize.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, coded)).search(even[:2], 3, search_list=16)
-    kmeans.assign(even, even[:4])
+    kmeans.train(even, 4, seed=0, iterations=1)
     content_hash(even)
     print(f"kernels compiled in {time.perf_counter() - begun:.1f} s")  # noqa: T201
 

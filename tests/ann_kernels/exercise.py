@@ -68,7 +68,7 @@ def main() -> dict[str, Any]:
         merge_top_k([floats.search(spread[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
     codebook = quantize.train_pq(even, 3, seed=0, iterations=1)
     Searcher(graph, None, Metric.L2, pq=(codebook, quantize.encode_pq(even, codebook))).search(even, 2, search_list=12)
-    kmeans.assign(even, even[:4])
+    kmeans.train(even, 4, seed=0, iterations=1)
     content_hash(even)
     return out
 

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from ann_kernels import kmeans
+from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import KernelError
 
 
@@ -29,6 +31,15 @@ def test_training_depends_on_the_seed_alone() -> None:
     vectors = np.random.default_rng(2).standard_normal((400, 5)).astype(np.float32)
     first, second = (kmeans.train(vectors, 7, seed=3, threads=threads) for threads in (1, 2))
     assert (first == second).all()
+
+
+def test_blas_is_given_its_threads_back_by_whoever_leaves_last() -> None:
+    before = [pool["num_threads"] for pool in threadpool_info()]
+    with one_blas_thread:
+        with one_blas_thread:
+            pass
+        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "blas")
+    assert [pool["num_threads"] for pool in threadpool_info()] == before
 
 
 def test_more_centroids_than_distinct_points_are_allowed() -> None:

@@ -1,0 +1,33 @@
+"""Holding BLAS to one thread: our own threads are busy already, and its results must not hang on their number."""
+
+import threading
+from types import TracebackType
+
+from threadpoolctl import threadpool_limits
+
+
+class _OneThread:
+    """The limit is the process's, so whoever comes first sets it and whoever leaves last lifts it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limits: threadpool_limits | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._limits = threadpool_limits(1, "blas")
+            self._users += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users and self._limits is not None:
+                self._limits.restore_original_limits()
+
+
+one_blas_thread = _OneThread()
+"""`with one_blas_thread:`, from any number of threads at once."""
