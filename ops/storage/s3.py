@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +18,7 @@ from ops.storage.locations import normalize
 from ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
 from puffin.sources import RangeSource
 
+_ATTEMPT = "icepuffin-attempt"
 _TIMEOUTS = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3, "mode": "standard"}}
 
 
@@ -63,9 +65,8 @@ class S3Storage:
         return ObjectSource(self, path)
 
     def create(self, path: str, data: bytes) -> None:
-        bucket, key = _key(path).split("/", 1)
-        with _publishing(path):
-            self._fs.call_s3("put_object", Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+        with self.open_output(path) as sink:
+            sink.write(data)
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator["_MultipartSink"]:
@@ -128,6 +129,8 @@ class _MultipartSink(io.RawIOBase):
         self._pending = bytearray()
         self._upload_id: str | None = None
         self._etags: list[str] = []
+        self._attempt = uuid.uuid4().hex
+        """Kept with the object: tells whether one that is there is this one"""
 
     def writable(self) -> bool:
         return True
@@ -168,7 +171,9 @@ class _MultipartSink(io.RawIOBase):
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
         if self._upload_id is None:
             with _publishing(self._path):
-                begun = self._fs.call_s3("create_multipart_upload", Bucket=self._bucket, Key=self._key)
+                begun = self._fs.call_s3(
+                    "create_multipart_upload", Bucket=self._bucket, Key=self._key, Metadata={_ATTEMPT: self._attempt}
+                )
             self._upload_id = begun["UploadId"]
         with _publishing(self._path):
             out: dict[str, Any] = self._fs.call_s3(
@@ -185,17 +190,36 @@ class _MultipartSink(io.RawIOBase):
         return number
 
     def publish(self) -> None:
+        """Make the object appear. Raises ObjectExistsError where another one has the name."""
+        try:
+            self._publish()
+        except (ObjectExistsError, ObjectMissingError):
+            # clients repeat a request whose answer was lost: what is in the way may be what the first one made
+            if not self._is_there():
+                raise
+        self._upload_id = None
+
+    def _publish(self) -> None:
         if self._upload_id is None:
+            body = bytes(self._pending)
+            tag = {_ATTEMPT: self._attempt}
             with _publishing(self._path):
                 self._fs.call_s3(
-                    "put_object", Bucket=self._bucket, Key=self._key, Body=bytes(self._pending), IfNoneMatch="*"
+                    "put_object", Bucket=self._bucket, Key=self._key, Body=body, Metadata=tag, IfNoneMatch="*"
                 )
             return
         if self._pending:
             self._send()
         parts = [{"ETag": etag, "PartNumber": number} for number, etag in enumerate(self._etags, start=1)]
         self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, IfNoneMatch="*")
-        self._upload_id = None
+
+    def _is_there(self) -> bool:
+        try:
+            with _reading(self._path):
+                head = self._fs.call_s3("head_object", Bucket=self._bucket, Key=self._key)
+        except ObjectMissingError:
+            return False
+        return bool(head.get("Metadata", {}).get(_ATTEMPT) == self._attempt)
 
     def abort(self) -> None:
         if self._upload_id is not None:

@@ -131,7 +131,7 @@ def append_at_last(lake: Lake, start: int) -> None:
 def over_a_bad_line(rest_uri: str, folder: Path) -> Iterator[tuple[Lake, FaultyLine]]:
     with faulty_line(rest_uri) as line, open_lake(f"bad_{folder.name}", line.uri, folder) as lake:
         lake.create("t").append(make_rows(0, 10))
-        line.table = "t"
+        line.name = "t"
         yield lake, line
 
 

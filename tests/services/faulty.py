@@ -15,16 +15,17 @@ Fault = Literal["lose answer", "lose request", "gateway timeout", "gateway timeo
 
 @dataclass
 class FaultyLine:
-    """What happens to the next POSTs that end in `/<table>`: one fault each, then none."""
+    """What happens to the next requests of a method whose path ends in `/<name>`: one fault each, then none."""
 
     uri: str
-    table: str = ""
+    name: str = ""
+    method: str = "POST"
     faults: deque[Fault] = field(default_factory=deque)
     released: threading.Event = field(default_factory=threading.Event)
     """Set when those that hang may go"""
 
     def next_fault(self, method: str, path: str) -> Fault | None:
-        wanted = method == "POST" and self.table and path.endswith(f"/{self.table}")
+        wanted = method == self.method and self.name and path.split("?", maxsplit=1)[0].endswith(f"/{self.name}")
         return self.faults.popleft() if wanted and self.faults else None
 
 
@@ -48,8 +49,8 @@ def faulty_line(upstream: str) -> Iterator[FaultyLine]:
                 self.send_error(504)
                 return
             connection = http.client.HTTPConnection(address.netloc, timeout=60)
-            kept = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "connection")}
-            connection.request(self.command, self.path, body, kept)
+            kept = {key: value for key, value in self.headers.items() if key.lower() not in ("connection", "expect")}
+            connection.request(self.command, self.path, body, kept)  # Host as it was: S3's signatures cover it
             answer = connection.getresponse()
             data = answer.read()
             connection.close()
@@ -68,7 +69,7 @@ def faulty_line(upstream: str) -> Iterator[FaultyLine]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = do_HEAD = handle_any  # noqa: N815  the names that http.server calls
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815  the names that http.server calls
 
         def log_message(self, *_: object) -> None:
             pass

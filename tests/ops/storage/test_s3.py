@@ -12,6 +12,7 @@ from ops.model import ObjectRange, StorageConfig
 from ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, _s3_options, open_storage
 from ops.storage.parts import PartLimits
 from ops.storage.s3 import S3Storage
+from tests.services.faulty import faulty_line
 
 pytestmark = pytest.mark.services
 BLOCK = bytes(range(256)) * 40_960
@@ -155,3 +156,17 @@ def test_a_join_of_what_is_gone_publishes_nothing(store: Storage) -> None:
     with pytest.raises(ObjectMissingError):
         store.concat("s3://lake/gone/joined", [ObjectRange("s3://lake/gone/none", 0, 6 * 2**20)])
     assert not store.exists("s3://lake/gone/joined")
+
+
+@pytest.mark.parametrize(("method", "data"), [("PUT", b"small"), ("POST", BLOCK + BLOCK)])
+def test_an_object_whose_answer_was_lost_is_known_again(s3: StorageConfig, method: str, data: bytes) -> None:
+    with faulty_line(s3.properties["s3.endpoint"]) as line:
+        line.method, line.name = method, f"answer-{method}"
+        store = S3Storage(_s3_options(StorageConfig({**s3.properties, "s3.endpoint": line.uri})))
+        with store.open_output(f"s3://lake/lost/answer-{method}") as sink:
+            sink.write(data)
+            line.faults.append("lose answer")
+        assert not line.faults
+        assert store.read_range(f"s3://lake/lost/answer-{method}", 0, 2**26) == data
+        with pytest.raises(ObjectExistsError):
+            store.create(f"s3://lake/lost/answer-{method}", data)
