@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 
 from ops.catalog.commit import Outcome, attempt_commit, refresh
 from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.manifest_lists import new_snapshot_id, write_own_manifest_list
+from ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
 from ops.errors import IcepuffinError
 
@@ -108,7 +108,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile),
     UnsupportedCatalogError, BindingError, and the errors of `ops.catalog.commit.refresh`.
     """
-    _refuse_catalogs_that_drop_refs(table)
+    require_bindable(table)
     unanswered: list[Snapshot] = []
     for attempt in range(_ATTEMPTS):
         unanswered = _refresh(table, binding, unanswered)
@@ -252,7 +252,9 @@ def _change_ref(
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
 
 
-def _refuse_catalogs_that_drop_refs(table: Table) -> None:
+def require_bindable(table: Table) -> None:
+    """Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work."""
+    require_committable(table)
     if str(table.catalog.properties.get("nessie.is-nessie-catalog", "")).lower() == "true":
         raise UnsupportedCatalogError(
             f"{table_name(table)}: a Nessie catalog drops Iceberg tags and makes an index snapshot the current one. "

@@ -36,7 +36,7 @@ def write_own_manifest_list(
     name = f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro"
     path = table.location_provider().new_metadata_location(name)
     if table.metadata.format_version >= 3:
-        _refuse_sql_catalog(table)
+        require_committable(table)
         with table.io.new_input(base.manifest_list).open() as source, table.io.new_output(path).create() as sink:
             sink.write(source.read())
         return path
@@ -52,10 +52,11 @@ def write_own_manifest_list(
     return path
 
 
-def _refuse_sql_catalog(table: Table) -> None:
+def require_committable(table: Table) -> None:
+    """Raises UnsupportedFormatError where PyIceberg cannot commit to the table, before any work is done for it."""
     from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415  needs SQLAlchemy, which REST users may lack
 
-    if isinstance(table.catalog, SqlCatalog):
+    if table.metadata.format_version >= 3 and isinstance(table.catalog, SqlCatalog):
         raise UnsupportedFormatError(
             f"{table_name(table)} has format version {table.metadata.format_version}: PyIceberg cannot commit to such "
             "tables in a SQL catalog. Use a REST catalog, or format version 2"

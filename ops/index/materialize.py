@@ -68,6 +68,7 @@ def carry_out(
             with suppress(LostRaceError), clock.stage("bind"):
                 bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
         return _report(plan, clock, None, None, plan.existing)
+    bind.require_bindable(table)
     with clock.stage("work"):
         made = make_shards(plan, runner=runner, storage=storage, progress=progress)
     if made is None:

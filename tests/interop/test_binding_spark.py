@@ -9,6 +9,7 @@ import pytest
 from ops.catalog import bind
 from ops.catalog.bind import DerivedVersion
 from ops.catalog.live import EqualityDeletesError
+from ops.catalog.manifest_lists import UnsupportedFormatError
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -89,3 +90,13 @@ def test_equality_deletes_go_away_as_the_error_says(lake: Lake) -> None:
     assert advice is not None
     lake.sql(f"CALL {lake.name}.{advice[1]}")
     assert index_head(table).rows == 48
+
+
+def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> None:
+    table = lake.create("early")
+    table.append(make_rows(0, 50))
+    lake.sql(f"ALTER TABLE {lake.sql_name('early')} SET TBLPROPERTIES ('format-version'='3')")
+    with pytest.raises(UnsupportedFormatError, match=r"early has format version 3.* Use a REST catalog"):
+        index_head(table)
+    store = open_storage(table.location(), STORAGE)
+    assert not [item.path for item in store.list(table.location()) if "ann-" in item.path or "_icepuffin" in item.path]
