@@ -88,9 +88,12 @@ class _BoundedRestCatalog(RestCatalog):
 
 
 def _bounded_postgres(uri: str) -> str:
+    """With time limits, and with the driver that is installed where none is named: SQLAlchemy's default is another."""
     url = make_url(uri)
+    if "+" not in url.drivername:
+        url = url.set(drivername="postgresql+psycopg2")
     if url.get_driver_name() not in ("psycopg2", "psycopg") or "connect_timeout" in url.query:
-        return uri
+        return url.render_as_string(hide_password=False)
     limits = {"connect_timeout": str(CONNECT_SECONDS), "tcp_user_timeout": str(ANSWER_SECONDS * 1000)}
     return url.update_query_dict({**limits, **url.query}).render_as_string(hide_password=False)
 

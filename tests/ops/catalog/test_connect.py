@@ -10,7 +10,7 @@ import pytest
 
 from ops.catalog import connect
 from ops.catalog.commit import refresh
-from ops.catalog.connect import CatalogUnavailableError, open_catalog
+from ops.catalog.connect import CatalogUnavailableError, _bounded_postgres, open_catalog
 from tests.conftest import make_rows
 from tests.services.processes import free_port
 
@@ -100,3 +100,10 @@ def test_a_table_does_not_choose_the_code_that_reads_it(
         assert "s3.endpoint" not in table.io.properties
     catalog.drop_table("hostile.t")
     catalog.close()
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_an_address_without_a_driver_gets_the_installed_one(scheme: str) -> None:
+    uri = connect._bounded_postgres(f"{scheme}://user:secret@host:5432/lake")
+    assert uri.startswith("postgresql+psycopg2://user:secret@host:5432/lake?")
+    assert "connect_timeout=10" in uri
