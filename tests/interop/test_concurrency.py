@@ -29,10 +29,11 @@ pytestmark = pytest.mark.services
 OpenLake = Callable[[], Lake]
 
 
-@pytest.fixture(params=["sqlite", "rest"])
+@pytest.fixture(params=["sqlite", "postgres", "rest"])
 def lakes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenLake]:
     """Opens the same lake again and again, each time with a catalog of its own."""
-    uri = f"sqlite:///{tmp_path}/catalog.db" if request.param == "sqlite" else request.getfixturevalue("rest_uri")
+    kind = request.param
+    uri = f"sqlite:///{tmp_path}/catalog.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_uri")
     name = f"many_{tmp_path.name}"
     opened = []
 
