@@ -10,7 +10,7 @@ import pytest
 
 from ops.catalog import connect
 from ops.catalog.commit import refresh
-from ops.catalog.connect import CatalogUnavailableError, _bounded_postgres, open_catalog
+from ops.catalog.connect import CatalogUnavailableError, open_catalog
 from tests.conftest import make_rows
 from tests.services.processes import free_port
 
