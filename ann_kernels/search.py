@@ -7,6 +7,7 @@ by exact distances; where codes would not rank as the vectors do, and for few ve
 import copy
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +153,7 @@ class Searcher:
 
         def piece(start: int) -> None:
             rows = todo[start : start + _QUERIES_A_PIECE]
-            marks = self._marks.pop() if self._marks else _Marks(self._graph.count)
+            marks = self._take_marks()
             target = self._target(ready[rows])
             head = k if self._codes is None else min(width, max(2 * k, k + 10))
             found = np.full((len(rows), head), -1, np.int32)
@@ -171,6 +172,11 @@ class Searcher:
             self._marks.append(marks)
 
         _each(piece, range(0, len(todo), _QUERIES_A_PIECE), threads)
+
+    def _take_marks(self) -> "_Marks":
+        with suppress(IndexError):  # another thread may take the last ones first
+            return self._marks.pop()
+        return _Marks(self._graph.count)
 
     def _target(self, queries: npt.NDArray[np.float32]) -> Target:
         if self._codes is not None:

@@ -18,8 +18,8 @@ from ann_kernels.simd import BLOCK, JIT, dot, prefetch
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Fast-math flags of all kernels here: never nnan or ninf, user data is checked but not trusted."""
 _LINE = 64
-overload: Any = untyped_overload
 """Bytes of a cache line"""
+overload: Any = untyped_overload
 
 
 class FloatSpace(NamedTuple):
