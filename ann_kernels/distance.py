@@ -9,7 +9,7 @@ from ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorE
 from ann_kernels.metric import Metric
 
 MAX_DIMS = 65_536
-_BLOCK = 16_384
+_BLOCK = 2_048
 
 
 def prepare(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32]:

@@ -11,7 +11,8 @@ from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
 
 Neighbors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
-_BLOCK_BYTES = 64 * 1024**2
+_LIVE_ROWS = 8_192
+_BLOCK_BYTES = 4 * 1024**2
 
 
 class ExactTopK:
@@ -84,8 +85,13 @@ def exact_top_k(
     -> (ids int64[Q, k], -1 where there are fewer; distances f32[Q, k], inf there).
     """
     top = ExactTopK(queries, k, metric)
-    ids = np.arange(len(vectors), dtype=np.int64) if live is None else np.flatnonzero(live).astype(np.int64)
-    top.update(vectors if live is None else vectors[ids], ids)
+    if live is None or live.all():
+        top.update(vectors, np.arange(len(vectors), dtype=np.int64))
+        return top.result()
+    ids = np.flatnonzero(live).astype(np.int64)
+    for start in range(0, len(ids), _LIVE_ROWS):  # some at a time: a copy of all would double a build's memory
+        some = ids[start : start + _LIVE_ROWS]
+        top.update(vectors[some], some)
     return top.result()
 
 

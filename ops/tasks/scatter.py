@@ -93,6 +93,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
                 writers.write(slot, positions, vectors, content_hash(raw), task.partition_to_shard[labels])
                 rows += len(positions)
             live_rows.append((slot, rows))
+            pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(slot, *ball) for ball in _cover(reach, task.codebook)]
     return ScatterResult(
         blocks=writers.blocks(),
