@@ -3,8 +3,8 @@
 import dagster as dg
 
 from assets.spec import TableSpec
-from ops.catalog.bind import versions
 from ops.catalog.snapshots import data_snapshots
+from ops.catalog.versions import versions
 from ops.graphs.integrity import check_integrity, tagged_version
 from ops.index.definition import IndexDefinition
 from ops.resources import Catalogs

@@ -18,6 +18,7 @@ from ops.catalog.connect import open_catalog
 from ops.catalog.deletes import deleted_by_file
 from ops.catalog.live import live_files
 from ops.catalog.snapshots import data_snapshots
+from ops.catalog.versions import versions
 from ops.index import IndexDefinition, IndexReport, materialize_index
 from ops.index.versions import open_version
 from ops.model import StorageConfig
@@ -97,7 +98,7 @@ class Lake:
 
     def rows_of_shard(self, number: int, share: float) -> dict[str, npt.NDArray[np.int64]]:
         """By data file: positions of some live rows that one shard of the newest version holds."""
-        version = bind.versions(self.table.refresh(), "ann", self.definition.name)[-1]
+        version = versions(self.table.refresh(), "ann", self.definition.name)[-1]
         opened = open_version(version, STORAGE)
         part = opened.shards[number]
         slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()

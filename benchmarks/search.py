@@ -25,8 +25,8 @@ import numpy.typing as npt
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
 from benchmarks.lake import STORAGE, Lake
-from ops.catalog.bind import versions
 from ops.catalog.live import live_files
+from ops.catalog.versions import versions
 from ops.index import IndexDefinition
 from ops.index.versions import open_version
 from ops.probe import IndexReader, open_index

@@ -28,6 +28,7 @@ from ops.catalog.commit import Outcome, attempt_commit, refresh
 from ops.catalog.connect import CatalogUnavailableError
 from ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
+from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.errors import IcepuffinError
 
 _ATTEMPTS = 12
@@ -81,23 +82,6 @@ class Binding:
     expected_ref: int | None
     """Where the tag was when the work began; None where there was no tag."""
     max_ref_age_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DerivedVersion:
-    """A bound version, as the table's metadata tells it."""
-
-    kind: str
-    name: str
-    derived_snapshot_id: int
-    """S' itself."""
-    base_snapshot_id: int
-    build_id: str
-    puffin_path: str
-    sequence_number: int
-    timestamp_ms: int
-    tags: tuple[str, ...]
-    """Tags that point at it; none where it only waits to expire."""
 
 
 def publish(table: Table, binding: Binding) -> DerivedVersion:
@@ -173,36 +157,6 @@ def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
     )
 
 
-def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
-    """All versions in the table's metadata, oldest first, tagged or not."""
-    tags: dict[int, list[str]] = {}
-    for ref, target in table.metadata.refs.items():
-        tags.setdefault(target.snapshot_id, []).append(ref)
-    paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
-    found = []
-    for snapshot in table.metadata.snapshots:
-        properties = snapshot.summary.additional_properties if snapshot.summary else {}
-        base = properties.get(f"{kind}.base-snapshot-id")
-        # the statistics entry is the truth for the path: moving a table rewrites it, and not the summary
-        path = paths.get(snapshot.snapshot_id)
-        if base is None or path is None or properties.get(f"{kind}.index", kind) != name:
-            continue
-        found.append(
-            DerivedVersion(
-                kind=kind,
-                name=name,
-                derived_snapshot_id=snapshot.snapshot_id,
-                base_snapshot_id=int(base),
-                build_id=properties.get(f"{kind}.build-id", ""),
-                puffin_path=path,
-                sequence_number=snapshot.sequence_number or 0,
-                timestamp_ms=snapshot.timestamp_ms,
-                tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
-            )
-        )
-    return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))
-
-
 def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: int | None) -> None:
     """Point `tag` at a version that exists already. Raises LostRaceError where the tag was moved meanwhile."""
     update = _tag_update(tag, derived_snapshot_id, None)
@@ -217,12 +171,6 @@ def drop(table: Table, tag: str) -> bool:
         return False
     _change_ref(table, tag, (RemoveSnapshotRefUpdate(ref_name=tag),), ref.snapshot_id, lambda now: now is None)
     return True
-
-
-def tag_target(table: Table, tag: str) -> int | None:
-    """The snapshot that a tag points at; None where there is no such tag."""
-    ref = table.metadata.refs.get(tag)
-    return ref.snapshot_id if ref else None
 
 
 def _tag_update(tag: str, snapshot_id: int, max_ref_age_ms: int | None) -> SetSnapshotRefUpdate:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from ops.catalog.bind import DerivedVersion, tag_target, versions
+from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.model import StorageConfig
 from ops.storage import StorageError, open_storage
 from puffin import PuffinReader

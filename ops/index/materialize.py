@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from pyiceberg.table import Table
 
 from ops.catalog import bind
-from ops.catalog.bind import Binding, DerivedVersion, LostRaceError
+from ops.catalog.bind import Binding, LostRaceError
+from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import AssembledFile, assemble, mean_recall
 from ops.index.definition import IndexDefinition
 from ops.index.errors import GateFailedError
@@ -112,7 +113,7 @@ def publish(table: Table, plan: VersionPlan, file: AssembledFile, *, storage: St
     except LostRaceError:
         theirs = [
             item
-            for item in bind.versions(table, "ann", plan.definition.name)
+            for item in versions(table, "ann", plan.definition.name)
             if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
         ]
         store.delete(file.path)

@@ -10,11 +10,11 @@ import numpy as np
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ops.catalog.bind import DerivedVersion, tag_target, versions
 from ops.catalog.commit import refresh
 from ops.catalog.deletes import deleted_by_file, fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import UnknownSnapshotError, ref_snapshot_id, table_name
+from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.index.definition import IndexDefinition, resolve_field
 from ops.index.recognize import known_share
 from ops.index.report import Action

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ops.catalog.bind import DerivedVersion
+from ops.catalog.versions import DerivedVersion
 from ops.index.definition import IndexDefinition
 from ops.index.errors import NotAnIndexError
 from ops.model import LiveFiles, ObjectRange, StorageConfig

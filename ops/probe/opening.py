@@ -9,9 +9,9 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
-from ops.catalog.bind import versions
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import resolve_snapshot, table_name
+from ops.catalog.versions import versions
 from ops.index.definition import DefinitionError, IndexDefinition, resolve_field
 from ops.index.upkeep import list_definitions
 from ops.index.versions import OpenVersion, open_versions, shared_rows

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.bind import versions
 from ops.catalog.snapshots import resolve_snapshot
+from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
 from ops.index.definition import IndexDefinition
 from ops.model import StorageConfig

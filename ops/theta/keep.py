@@ -9,8 +9,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from ops.catalog import bind
-from ops.catalog.bind import Binding, DerivedVersion, LostRaceError
+from ops.catalog.bind import Binding, LostRaceError
 from ops.catalog.snapshots import table_name
+from ops.catalog.versions import DerivedVersion, versions
 from ops.errors import IcepuffinError
 from ops.model import LiveFiles
 from ops.storage import Storage
@@ -75,10 +76,10 @@ def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
     """What is kept, as seen from one snapshot. A version whose file is lost or broken is passed over, with a note."""
     readers, fields, notes = [], set[int](), []
     here = snapshot.sequence_number or 0
-    versions = sorted(
-        bind.versions(table, KIND, KIND), key=lambda v: (abs(_base_sequence(table, v) - here), -v.sequence_number)
+    nearest_first = sorted(
+        versions(table, KIND, KIND), key=lambda v: (abs(_base_sequence(table, v) - here), -v.sequence_number)
     )
-    for version in versions[:_MOST_VERSIONS]:
+    for version in nearest_first[:_MOST_VERSIONS]:
         try:
             reader = FileSketchesReader(PuffinReader(store.source(version.puffin_path)))
         except (IcepuffinError, PuffinError) as error:
@@ -158,7 +159,7 @@ def keep(
 
 def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
     """(tag, snapshot it must still point at): the main tag unless that holds a newer snapshot's sketches."""
-    tags = {tag: v for v in bind.versions(table, KIND, KIND) for tag in v.tags}
+    tags = {tag: v for v in versions(table, KIND, KIND) for tag in v.tags}
     main = tags.get(TAG)
     if main is None or _base_sequence(table, main) <= (snapshot.sequence_number or 0):
         return TAG, main.derived_snapshot_id if main else None

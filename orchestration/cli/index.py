@@ -87,7 +87,7 @@ def list_indexes(
     session: Session, table: str, catalog: str | None, directory: Path | None, settings: Path | None, *, as_json: bool
 ) -> None:
     """List the indexes of a table and how many versions each has."""
-    from ops.catalog.bind import versions  # noqa: PLC0415
+    from ops.catalog.versions import versions  # noqa: PLC0415
 
     session = session.at(directory, settings)
     loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
@@ -126,7 +126,7 @@ def show_index(
     Example:
       icepuffin index show demo.packages embedding
     """
-    from ops.catalog.bind import versions  # noqa: PLC0415
+    from ops.catalog.versions import versions  # noqa: PLC0415
 
     session = session.at(directory, settings)
     chosen = session.catalog_name(catalog, table)

@@ -32,8 +32,8 @@ def command(
     Example:
       icepuffin stats demo.packages --json
     """
-    from ops.catalog.bind import versions  # noqa: PLC0415
     from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
+    from ops.catalog.versions import versions  # noqa: PLC0415
     from ops.graphs.rows import snapshot_rows  # noqa: PLC0415
     from ops.theta import read_ndv  # noqa: PLC0415
 

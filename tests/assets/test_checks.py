@@ -8,7 +8,7 @@ import pytest
 
 from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
-from ops.catalog.bind import versions
+from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.resources import Catalogs, Engine
 from orchestration.definitions import catalogs_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ops.catalog.bind import versions
+from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.index import drop
 from ops.resources import Engine

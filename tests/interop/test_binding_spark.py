@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ops.catalog import bind
-from ops.catalog.bind import DerivedVersion
 from ops.catalog.live import EqualityDeletesError
 from ops.catalog.manifest_lists import UnsupportedFormatError
+from ops.catalog.versions import DerivedVersion, tag_target
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -34,7 +34,7 @@ def assert_intact(lake: Lake, name: str, version: DerivedVersion, rows: int) -> 
     """The Puffin file is there and bound, and main's rows are all there, by both sides."""
     assert open_storage(version.puffin_path, STORAGE).exists(version.puffin_path)
     table = lake.load(name)
-    assert bind.tag_target(table, "ann_e") == version.derived_snapshot_id
+    assert tag_target(table, "ann_e") == version.derived_snapshot_id
     assert table.scan().to_arrow().num_rows == rows
     assert lake.count(name) == rows
 

@@ -15,6 +15,7 @@ from ops.catalog import bind, commit, connect
 from ops.catalog.bind import UnknownOutcomeError
 from ops.catalog.connect import CatalogUnavailableError
 from ops.catalog.snapshots import data_snapshots
+from ops.catalog.versions import versions
 from ops.index import IndexReport, materialize_index
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
@@ -73,7 +74,7 @@ def test_of_two_runs_for_one_snapshot_both_end_with_the_one_version(lakes: OpenL
         first, second = pool.map(run, [lakes(), lakes()])
     assert first.index_snapshot_id == second.index_snapshot_id
     assert first.build_id == second.build_id
-    (version,) = bind.versions(lake.load("t"), "ann", "e")
+    (version,) = versions(lake.load("t"), "ann", "e")
     assert version.tags == ("ann_e",)
     assert index_files(lake) == [version.puffin_path]
     assert found_and_true(lake.load("t"))[1] >= 0.95
@@ -108,11 +109,11 @@ def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: 
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(200))
     for name in names:
         assert index_head(lake, name).rows == 200
-        known = bind.versions(lake.load("t"), "ann", name)
+        known = versions(lake.load("t"), "ann", name)
         assert sum(f"ann_{name}" in version.tags for version in known) == 1
         assert all(open_storage(item.puffin_path, STORAGE).exists(item.puffin_path) for item in known)
         assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
-    assert {version.puffin_path for name in names for version in bind.versions(lake.load("t"), "ann", name)} == {
+    assert {version.puffin_path for name in names for version in versions(lake.load("t"), "ann", name)} == {
         path for path in index_files(lake) if "/ann-" in path
     }
 
@@ -142,7 +143,7 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
         line.faults.extend([fault, fault])  # type: ignore[list-item]
         version = bind.publish(lake.load("t"), binding(lake.load("t")))
         table = lake.load("t")
-        assert bind.versions(table, "ann", "e") == (version,)
+        assert versions(table, "ann", "e") == (version,)
         assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
 
 
@@ -173,4 +174,4 @@ def test_a_catalog_that_goes_away_is_named_within_bounds(
         bind.publish(table, wanted)
     assert time.monotonic() - begun < 10
     with open_lake(f"bad_{tmp_path.name}", rest_uri, tmp_path) as again:
-        assert bind.versions(again.load("t"), "ann", "e") == ()
+        assert versions(again.load("t"), "ann", "e") == ()

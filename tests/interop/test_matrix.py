@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
-from ops.catalog import bind
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import tag_target
 from ops.index import Action, materialize_index
 from ops.model import StorageConfig
 from ops.probe import Coverage, exact_search, open_index
@@ -96,7 +96,7 @@ def test_an_index_lives_through_writes_reads_and_maintenance(lake: Lake) -> None
     lake.expire("t")
     lake.delete_orphans("t")
     table = lake.load("t")
-    assert bind.tag_target(table, "ann_e") == report.index_snapshot_id
+    assert tag_target(table, "ann_e") == report.index_snapshot_id
     assert table.metadata.snapshot_by_id(report.snapshot_id) is None
     assert lake.count("t") == 340
     assert lake.count("t", "VERSION AS OF 'ann_e'") == 330

@@ -11,8 +11,8 @@ import pytest
 from dagster import RunsFilter
 
 from ann_kernels.metric import Metric
-from ops.catalog.bind import DerivedVersion, versions
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import DerivedVersion, versions
 from ops.index.versions import open_version
 from ops.model import StorageConfig
 from ops.probe import exact_search, open_index

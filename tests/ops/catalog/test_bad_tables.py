@@ -14,6 +14,7 @@ from ops.catalog.commit import TableReplacedError
 from ops.catalog.connect import CatalogUnavailableError
 from ops.catalog.live import live_files
 from ops.catalog.snapshots import TableUnavailableError
+from ops.catalog.versions import tag_target, versions
 from ops.datafile import DataFileError
 from ops.errors import IcepuffinError
 from ops.index import IndexReport, materialize_index
@@ -45,7 +46,7 @@ def our_files(table: Table) -> set[str]:
 
 def assert_kept(table: Table, good: IndexReport) -> None:
     """The version that was there is bound, and answers for its own snapshot."""
-    assert bind.tag_target(table.refresh(), "ann_e") == good.index_snapshot_id
+    assert tag_target(table.refresh(), "ann_e") == good.index_snapshot_id
     found, recall = found_and_true(table, good.snapshot_id)
     assert found.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95
@@ -92,7 +93,7 @@ def test_a_missing_data_file_is_named_and_the_last_version_stays(table: Table) -
     with pytest.raises(DataFileError, match=r"is missing, although the snapshot's manifests name it") as caught:
         index_head(table)
     assert lost in str(caught.value)
-    assert len(bind.versions(table, "ann", "e")) == 1
+    assert len(versions(table, "ann", "e")) == 1
     assert_kept(table, good)
 
 

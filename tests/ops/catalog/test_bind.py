@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 from ops.catalog import bind
 from ops.catalog.bind import LostRaceError, UnsupportedCatalogError
 from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
+from ops.catalog.versions import versions
 from tests.conftest import make_rows
 from tests.ops.catalog.bindings import binding
 
@@ -56,7 +57,7 @@ def test_of_two_refreshers_one_loses(table: Table) -> None:
 def test_the_tag_moves_to_the_next_version_and_both_are_listed(table: Table) -> None:
     first = bind.publish(table, binding(table, 1))
     second = bind.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
-    known = bind.versions(table, "ann", "e")
+    known = versions(table, "ann", "e")
     assert [version.derived_snapshot_id for version in known] == [first.derived_snapshot_id, second.derived_snapshot_id]
     assert [version.tags for version in known] == [(), ("ann_e",)]
 
@@ -106,4 +107,4 @@ def test_a_dropped_tag_is_gone_and_dropping_again_is_harmless(table: Table) -> N
     bind.publish(table, binding(table))
     assert bind.drop(table, "ann_e")
     assert not bind.drop(table, "ann_e")
-    assert bind.versions(table, "ann", "e")[0].tags == ()
+    assert versions(table, "ann", "e")[0].tags == ()

@@ -9,8 +9,9 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 
 from ops.catalog import bind
-from ops.catalog.bind import DerivedVersion, LostRaceError, UnknownOutcomeError
+from ops.catalog.bind import LostRaceError, UnknownOutcomeError
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import DerivedVersion, versions
 from ops.index import materialize_index
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
@@ -83,7 +84,7 @@ def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) ->
     line.steps = iter([line.answer_is_lost])
     version = bind.publish(table, binding(table))
     assert version.tags == ("ann_e",)
-    assert len(bind.versions(table, "ann", "e")) == 1
+    assert len(versions(table, "ann", "e")) == 1
     assert_readable(table, version)
 
 
@@ -97,7 +98,7 @@ def test_a_lost_request_is_sent_again(table: Table, line: BadLine) -> None:
 def test_a_request_that_arrives_late_is_whole_when_it_lands(table: Table, line: BadLine) -> None:
     line.steps = iter([line.request_is_late, line.late_ones_arrive_first])
     version = bind.publish(table, binding(table))
-    assert len(bind.versions(table, "ann", "e")) == 1
+    assert len(versions(table, "ann", "e")) == 1
     assert_readable(table, version)
 
 
@@ -128,7 +129,7 @@ def test_while_the_outcome_is_unknown_nothing_is_deleted(table: Table, line: Bad
     with pytest.raises(UnknownOutcomeError, match=r"db\.t.*ann_e.*is kept"):
         bind.publish(table, wanted)
     line.late[0]()
-    (version,) = bind.versions(table.refresh(), "ann", "e")
+    (version,) = versions(table.refresh(), "ann", "e")
     assert version.puffin_path == wanted.puffin_path
     assert_readable(table, version)
 
@@ -161,7 +162,7 @@ def test_a_tag_that_moved_without_a_snapshot_leaves_the_outcome_unknown(table: T
         bind.publish(table, binding(table, 3, expected=second.derived_snapshot_id))
     bind.move_tag(table, "ann_e", second.derived_snapshot_id, expected_ref=first.derived_snapshot_id)
     line.late[0]()
-    assert_readable(table, bind.versions(table.refresh(), "ann", "e")[-1])
+    assert_readable(table, versions(table.refresh(), "ann", "e")[-1])
 
 
 def test_a_lost_race_leaves_no_manifest_list(table: Table, line: BadLine) -> None:

@@ -6,9 +6,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.bind import versions
 from ops.catalog.live import live_files
 from ops.catalog.snapshots import UnknownSnapshotError
+from ops.catalog.versions import versions
 from ops.errors import IcepuffinError
 from ops.index import Action, materialize_index
 from ops.spark.runner import LocalRunner

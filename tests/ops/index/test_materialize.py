@@ -6,9 +6,9 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from ops.catalog.bind import tag_target, versions
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import tag_target, versions
 from ops.datafile import VectorColumnError
 from ops.index import (
     Action,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.bind import versions
+from ops.catalog.versions import versions
 from ops.index import IndexDefinition, IndexReport, materialize_index
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.storage import Storage, open_storage

@@ -8,8 +8,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from ops.catalog import bind
 from ops.catalog.statistics import find
+from ops.catalog.versions import versions
 from ops.model import StorageConfig
 from ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
 from ops.theta.keep import KIND, TAG
@@ -144,8 +144,8 @@ def test_main_and_its_history_are_untouched(table: Table, runner: ThreadlessRunn
     snapshot = append(table, 0, 100)
     materialize(table, snapshot, runner)
     assert current(table) == snapshot
-    versions = bind.versions(table, KIND, KIND)
-    assert [(v.base_snapshot_id, v.tags) for v in versions] == [(snapshot, (TAG,))]
+    found = versions(table, KIND, KIND)
+    assert [(v.base_snapshot_id, v.tags) for v in found] == [(snapshot, (TAG,))]
     assert len(table.scan().to_arrow()) == 100
 
 

@@ -1,0 +1,58 @@
+"""What is bound to a table already: index versions and kept sketches, as its metadata tells them. Reads no file."""
+
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedVersion:
+    """A bound version, as the table's metadata tells it."""
+
+    kind: str
+    name: str
+    derived_snapshot_id: int
+    """S' itself."""
+    base_snapshot_id: int
+    build_id: str
+    puffin_path: str
+    sequence_number: int
+    timestamp_ms: int
+    tags: tuple[str, ...]
+    """Tags that point at it; none where it only waits to expire."""
+
+
+def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
+    """All versions in the table's metadata, oldest first, tagged or not."""
+    tags: dict[int, list[str]] = {}
+    for ref, target in table.metadata.refs.items():
+        tags.setdefault(target.snapshot_id, []).append(ref)
+    paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
+    found = []
+    for snapshot in table.metadata.snapshots:
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        base = properties.get(f"{kind}.base-snapshot-id")
+        # the statistics entry is the truth for the path: moving a table rewrites it, and not the summary
+        path = paths.get(snapshot.snapshot_id)
+        if base is None or path is None or properties.get(f"{kind}.index", kind) != name:
+            continue
+        found.append(
+            DerivedVersion(
+                kind=kind,
+                name=name,
+                derived_snapshot_id=snapshot.snapshot_id,
+                base_snapshot_id=int(base),
+                build_id=properties.get(f"{kind}.build-id", ""),
+                puffin_path=path,
+                sequence_number=snapshot.sequence_number or 0,
+                timestamp_ms=snapshot.timestamp_ms,
+                tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
+            )
+        )
+    return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))
+
+
+def tag_target(table: Table, tag: str) -> int | None:
+    """The snapshot that a tag points at; None where there is no such tag."""
+    ref = table.metadata.refs.get(tag)
+    return ref.snapshot_id if ref else None
