@@ -82,6 +82,8 @@ class Binding:
     expected_ref: int | None
     """Where the tag was when the work began; None where there was no tag."""
     max_ref_age_ms: int | None = None
+    took: str = ""
+    """What making it took, for the snapshot's summary."""
 
 
 def publish(table: Table, binding: Binding) -> DerivedVersion:
@@ -240,10 +242,12 @@ def _derive_snapshot(table: Table, binding: Binding) -> tuple[Snapshot, Any]:
     properties = base.summary.additional_properties if base.summary else {}
     totals = {key: properties[key] for key in _TOTALS if key in properties}
     named = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
+    noted = {f"{binding.kind}.took": binding.took} if binding.took else {}
     summary = Summary(
         Operation.REPLACE,
         **totals,
         **named,
+        **noted,
         **{
             STATISTICS_FILE_KEY: binding.puffin_path,
             f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),

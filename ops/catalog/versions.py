@@ -20,6 +20,8 @@ class DerivedVersion:
     timestamp_ms: int
     tags: tuple[str, ...]
     """Tags that point at it; none where it only waits to expire."""
+    took: str = ""
+    """What making it took, as its maker noted it; empty where that was not noted."""
 
 
 def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
@@ -47,6 +49,7 @@ def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
                 tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
+                took=properties.get(f"{kind}.took", ""),
             )
         )
     return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from pyiceberg.table import Table
 
@@ -12,7 +13,9 @@ from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import AssembledFile, assemble, mean_recall
 from ops.index.definition import IndexDefinition
 from ops.index.errors import GateFailedError
+from ops.index.estimate import estimate
 from ops.index.plan import VersionPlan, plan_version
+from ops.index.rates import took
 from ops.index.report import Action, IndexReport, ShardReport
 from ops.index.work import Progress, ShardsMade, make_shards, staging_prefix
 from ops.model import StorageConfig
@@ -70,6 +73,8 @@ def carry_out(
                 bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
         return _report(plan, clock, None, None, plan.existing)
     bind.require_bindable(table)
+    with clock.stage("estimate"):
+        expected = estimate(table, plan, storage=storage, runner=runner)
     with clock.stage("work"):
         made = make_shards(plan, runner=runner, storage=storage, progress=progress)
     if made is None:
@@ -78,8 +83,8 @@ def carry_out(
     with clock.stage("assemble"):
         file = assemble(plan, made, storage=storage)
     with clock.stage("bind"):
-        version = publish(table, plan, file, storage=storage)
-    return _report(plan, clock, made, file, version)
+        version = publish(table, plan, file, storage=storage, took=took(plan, made, clock.stages, runner))
+    return replace(_report(plan, clock, made, file, version), estimate=expected)
 
 
 def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
@@ -93,7 +98,9 @@ def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
         )
 
 
-def publish(table: Table, plan: VersionPlan, file: AssembledFile, *, storage: StorageConfig) -> DerivedVersion:
+def publish(
+    table: Table, plan: VersionPlan, file: AssembledFile, *, storage: StorageConfig, took: str = ""
+) -> DerivedVersion:
     """Bind the file; where somebody else was first with an equal version, theirs is returned and ours removed."""
     store = open_storage(plan.live.location, storage)
     binding = Binding(
@@ -107,6 +114,7 @@ def publish(table: Table, plan: VersionPlan, file: AssembledFile, *, storage: St
         footer_size=file.footer_size,
         expected_ref=plan.expected_ref,
         max_ref_age_ms=None if plan.is_head else SIDE_TAG_AGE_MS,
+        took=took,
     )
     try:
         version = bind.publish(table, binding)

@@ -51,6 +51,8 @@ class VersionPlan:
     """Files whose rows are to be read and inserted"""
     live_positions_change: bool = True
     """Whether any node of the base may have become live or dead"""
+    known: float | None = None
+    """Share of the rows of files new to the base that it has already, by a sample; None where none was taken"""
 
 
 def plan_version(
@@ -117,9 +119,10 @@ def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
 
 def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
     share = shared_rows(base, plan.live) / plan.live.record_count
-    how = "files"
+    how, known = "files", None
     if share < _SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        share += (1 - share) * known_share(base, plan.live, plan.schema, plan.field_id, storage)
+        known = known_share(base, plan.live, plan.schema, plan.field_id, storage)
+        share += (1 - share) * known
         how = "vectors, by a sample,"
     if share < _SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
@@ -140,6 +143,7 @@ def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storag
         base=base,
         added=tuple(sorted([*added, *revived], key=lambda file: file.path)),
         live_positions_change=bool(changed or removed),
+        known=known,
     )
 
 

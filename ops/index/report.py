@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ops.index.estimate import Estimate
 
 
 class Action(StrEnum):
@@ -66,6 +70,8 @@ class IndexReport:
     seconds: float
     stage_seconds: Mapping[str, float]
     shard_reports: tuple[ShardReport, ...] = ()
+    estimate: "Estimate | None" = None
+    """What was expected before the work began; None where there was none to do."""
 
     @property
     def tombstone_ratio(self) -> float:

@@ -1,0 +1,101 @@
+"""How long work takes: default rates, and how far the earlier versions of an index were off them.
+
+Each version's snapshot keeps in its summary what it handled and how long that took (`ann.took`), so that the next
+estimate can say how fast this table is on this machine, whoever asks and whether or not Dagster is there.
+"""
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from pyiceberg.table import Table
+
+from ops.catalog.versions import DerivedVersion, versions
+from ops.index.plan import VersionPlan
+from ops.index.work import ShardsMade
+from ops.spark.runner import TaskRunner
+
+_EARLIER_VERSIONS = 5
+_STAGES = ("plan", "work", "assemble")
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What seconds follow. Counted before the work from the plan, and after it from what was made."""
+
+    read: int = 0
+    """Rows of data files that are read and dealt out to shards."""
+    built: int = 0
+    """Rows of graphs that are made from nothing."""
+    inserted: int = 0
+    """Rows inserted into graphs that exist."""
+    rewritten: int = 0
+    """Nodes of shards that are decoded and encoded again."""
+    looked_up: int = 0
+    """Nodes whose rows are looked for among the live ones."""
+    copied: int = 0
+    """Bytes of shards that are kept."""
+    dims: int = 0
+
+
+def default_seconds(amounts: Amounts, threads: int) -> float:
+    """By rates measured on one machine (two cores of an AMD EPYC, local disk; see docs/performance_tables.md).
+
+    Core microseconds a row at R = 64, L = 100; reading and rewriting go with the dimensions.
+    """
+    width = amounts.dims / 384
+    core = (
+        70 * amounts.built
+        + 280 * amounts.inserted
+        + 40 * width * amounts.read
+        + 30 * width * amounts.rewritten
+        + 4 * amounts.looked_up
+    )
+    return 0.2 + core * 1e-6 / threads + amounts.copied / 1e9
+
+
+def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runner: TaskRunner) -> str:
+    """What a version took, as JSON for its snapshot's summary: later estimates learn from it."""
+    new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
+    amounts = Amounts(
+        read=sum(rows for result in made.scattered for _, rows in result.live_rows),
+        built=sum(shard.count for shard in new if shard.how in ("built", "rebuilt")),
+        inserted=sum(shard.inserted for shard in new if shard.how == "inserted"),
+        rewritten=sum(shard.count for shard in new if shard.how != "built"),
+        looked_up=sum(shard.count for shard in made.shards) if plan.base and plan.live_positions_change else 0,
+        copied=sum(shard.length for shard in made.shards if shard.how in ("copied", "masked")),
+        dims=made.layout.dims,
+    )
+    seconds = sum(stages.get(stage, 0.0) for stage in _STAGES)
+    where = {"action": str(plan.action), "runner": type(runner).__name__, "threads": runner.task_threads}
+    return json.dumps({**where, "seconds": round(seconds, 3), **asdict(amounts)}, separators=(",", ":"))
+
+
+def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner: TaskRunner) -> tuple[float, str]:
+    """(seconds, what they are from): the default rates' seconds, times the median miss of earlier versions that were
+    made by the same action, or else by any, with the same kind of runner.
+    """
+    expected = default_seconds(amounts, runner.task_threads)
+    known = list(_misses(versions(table, "ann", plan.definition.name), type(runner).__name__))
+    alike = [miss for action, miss in known if action == str(plan.action)]
+    chosen = (alike or [miss for _, miss in known])[-_EARLIER_VERSIONS:]
+    if not chosen or amounts == Amounts():
+        return expected, f"default rates, {runner.task_threads} threads"
+    made = f"{plan.action} like this one" if alike else "made another way"
+    return expected * statistics.median(chosen), f"measured: median of {len(chosen)} earlier versions, {made}"
+
+
+def _misses(known: Sequence[DerivedVersion], runner: str) -> Iterator[tuple[str, float]]:
+    """(action, seconds as a multiple of the default rates'), oldest first. What cannot be read is passed over."""
+    names = {field.name for field in fields(Amounts)}
+    for version in known:
+        try:
+            told: dict[str, Any] = json.loads(version.took or "{}")
+            if told.get("runner") != runner:
+                continue
+            amounts = Amounts(**{name: int(told[name]) for name in names})
+            yield str(told["action"]), float(told["seconds"]) / default_seconds(amounts, max(1, int(told["threads"])))
+        except (AttributeError, KeyError, TypeError, ValueError):  # written by another release, or by hand
+            continue

@@ -1,0 +1,115 @@
+"""What is expected before the work, beside what it then was."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.index import IndexReport, plan_version
+from ops.index.estimate import Estimate, estimate
+from ops.index.rates import Amounts, default_seconds
+from ops.index.report import Action
+from ops.spark.runner import LocalRunner
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    for start in range(0, 1200, 400):
+        made.append(make_rows(start, start + 400))
+    return made
+
+
+def first_file(table: Table) -> str:
+    return str(min(table.refresh().inspect.files()["file_path"].to_pylist()))
+
+
+def expected_and_found(table: Table) -> tuple[Estimate, IndexReport]:
+    """The estimate that was made before anything was done, and the report, which holds an equal one."""
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    before = table.metadata_location
+    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
+    expected = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    assert table.refresh().metadata_location == before
+    report = index_head(table)
+    assert report.estimate == expected
+    return expected, report
+
+
+def test_a_build_is_foreseen(table: Table) -> None:
+    expected, report = expected_and_found(table)
+    assert (expected.action, expected.inserted) == (Action.BUILT, report.inserted)
+    assert [shard.how for shard in expected.shards] == ["built"] * 3
+    assert expected.bytes_written == pytest.approx(report.bytes_written, rel=0.4)
+    assert expected.bytes_read > 1200 * 16 * 4 * 0.8
+    assert expected.rates == "default rates, 1 threads"
+
+
+def test_appended_rows_are_foreseen_and_seconds_are_measured_from_then_on(table: Table) -> None:
+    index_head(table)
+    table.append(make_rows(1200, 1240))
+    expected, report = expected_and_found(table)
+    assert (expected.inserted, expected.remapped, expected.tombstoned) == (40, 0, 0) == (report.inserted, 0, 0)
+    assert expected.bytes_written == pytest.approx(report.bytes_written, rel=0.2)
+    assert expected.rates == "measured: median of 1 earlier versions, made another way"
+    table.append(make_rows(1240, 1280))
+    assert expected_and_found(table)[0].rates == "measured: median of 1 earlier versions, refreshed like this one"
+
+
+def test_deleted_rows_are_counted_where_they_were(table: Table) -> None:
+    index_head(table)
+    append_position_deletes(table, {first_file(table): np.arange(30)})
+    expected, report = expected_and_found(table)
+    assert expected.tombstoned == report.newly_tombstoned == 30
+    assert expected.bytes_written == 0
+    assert expected.shards_copied == report.shards_copied == 3
+
+
+def test_rows_that_moved_are_foreseen_as_remapped(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow())
+    expected, report = expected_and_found(table)
+    assert (expected.inserted, expected.remapped) == (0, 1200) == (report.inserted, report.remapped)
+    assert {shard.how for shard in expected.shards} == {"remapped"}
+
+
+def test_worn_shards_are_foreseen_as_rebuilt_with_the_reason(table: Table) -> None:
+    index_head(table)
+    append_position_deletes(table, {first_file(table): np.arange(380)})
+    expected, report = expected_and_found(table)
+    assert expected.shards_rebuilt == report.shards_rebuilt > 0
+    assert any("of its nodes are dead, over 20%" in shard.reason for shard in expected.shards)
+    assert {shard.how for shard in expected.shards} == {shard.how for shard in report.shard_reports}
+
+
+def test_what_is_there_already_costs_nothing(table: Table) -> None:
+    index_head(table)
+    head = table.metadata.current_snapshot_id
+    assert head is not None
+    plan = plan_version(table, DEFINITION, head, storage=STORAGE)
+    found = estimate(table, plan, storage=STORAGE, runner=LocalRunner(1))
+    assert (found.action, found.bytes_read, found.bytes_written, found.shards) == (Action.REUSED, 0, 0, ())
+    assert index_head(table).estimate is None
+
+
+def test_each_version_notes_what_it_took(table: Table) -> None:
+    report = index_head(table)
+    (version,) = versions(table.refresh(), "ann", "e")
+    told = json.loads(version.took)
+    assert (told["action"], told["runner"], told["threads"]) == ("built", "LocalRunner", 1)
+    assert (told["read"], told["built"], told["dims"]) == (1200, 1200, 16)
+    assert 0 < told["seconds"] <= report.seconds
+
+
+def test_more_work_takes_longer_and_more_threads_shorten_it() -> None:
+    little, much = Amounts(read=100, inserted=100, dims=64), Amounts(read=10_000, inserted=10_000, dims=64)
+    assert default_seconds(little, 1) < default_seconds(much, 2) < default_seconds(much, 1)
