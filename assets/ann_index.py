@@ -5,13 +5,26 @@ import dagster as dg
 from assets.metadata import from_report
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
+from ops.graphs.prices import Prices
 from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
-from ops.index.report import Action
+from ops.index.report import Action, IndexReport
 from ops.resources import Catalogs, Engine
 
 _LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
          "seconds", "bytes_written", "bytes_total")  # fmt: skip
+
+
+def _costs(report: IndexReport, prices: Prices | None) -> dict[str, float]:
+    """What was expected to be paid beside what was; nothing where no prices are set."""
+    if prices is None:
+        return {}
+    expected = report.estimate
+    costs = {f"cost/{prices.currency}": prices.cost(seconds=report.seconds, bytes_written=report.bytes_written)}
+    if expected is not None:
+        cost = prices.cost(seconds=expected.seconds, bytes_written=expected.bytes_written)
+        costs[f"cost/{prices.currency} estimated"] = cost
+    return costs
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
@@ -63,7 +76,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             log=context.log.info,
         )
         return dg.MaterializeResult(
-            metadata=from_report(report, lead=_LEAD),
+            metadata={**from_report(report, lead=_LEAD), **_costs(report, engine.prices)},
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(

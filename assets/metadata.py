@@ -22,18 +22,16 @@ def from_report(report: Any, *, lead: Sequence[str] = ()) -> dict[str, dg.Metada
     """
     entries: dict[str, dg.MetadataValue[Any]] = {}
     for name in dict.fromkeys([*lead, *(field.name for field in dataclasses.fields(report))]):
-        value = getattr(report, name)
-        if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            entries[name.replace("_reports", "s table")] = as_table(value)
-        else:
-            _add(entries, name, value)
+        _add(entries, name, getattr(report, name))
     return dict(list(entries.items())[:MAX_KEYS])
 
 
 def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> None:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return
-    if isinstance(value, Mapping):
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        entries[name.replace("_reports", "s table")] = as_table(value)
+    elif isinstance(value, Mapping):
         for key, item in value.items():
             _add(entries, f"{name}/{key}", item)
     elif dataclasses.is_dataclass(value):

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 
 from ops.catalog.connect import CatalogUnavailableError, open_catalog, without_values
 from ops.errors import IcepuffinError
+from ops.graphs.prices import Prices
 from ops.model import StorageConfig
 
 if TYPE_CHECKING:
@@ -85,12 +86,16 @@ class Engine:
 
     `spark_conf` holds `spark.master` or `spark.remote` and everything else of the session; empty = never Spark.
     A table of fewer than `driver_only_rows` rows is built in this process: a Spark job would only add its start-up.
+    `prices`: what its work costs, where somebody wants to know.
     """
 
-    def __init__(self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int) -> None:
+    def __init__(
+        self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int, prices: Prices | None = None
+    ) -> None:
         self._spark_conf = dict(spark_conf)
         self.threads = threads
         self.driver_only_rows = driver_only_rows
+        self.prices = prices
 
     def __repr__(self) -> str:
         where = self._spark_conf.get("spark.remote") or self._spark_conf.get("spark.master") or "this process only"

@@ -7,6 +7,7 @@ from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
 from assets.tables import table_asset
 from assets.theta_sketches import theta_sketches_asset
+from ops.graphs.prices import Prices
 from ops.resources import Catalogs, Engine
 from orchestration.discovery import table_spec
 from orchestration.jobs import maintenance_job, refresh_job, verify_job
@@ -24,6 +25,7 @@ def engine_of(settings: Settings) -> Engine:
         spark_conf=spark_conf(settings.spark),
         threads=settings.thread_count,
         driver_only_rows=settings.spark.driver_only_rows,
+        prices=Prices(**settings.prices.model_dump()) if settings.prices else None,
     )
 
 

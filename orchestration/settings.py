@@ -138,6 +138,14 @@ class RetentionSettings(_Model):
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
 
 
+class PriceSettings(_Model):
+    """What work costs; plans and materialisations then tell money beside seconds."""
+
+    currency: str = Field(default="EUR", pattern=r"^[A-Za-z]{3}$")
+    compute_hour: float = Field(default=0.0, ge=0.0)
+    written_gib: float = Field(default=0.0, ge=0.0)
+
+
 class Settings(BaseSettings):
     """Everything that can be set. See `docs/settings.md`."""
 
@@ -154,6 +162,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     threads: int = Field(default=0, ge=0)
     retention: RetentionSettings = RetentionSettings()
+    prices: PriceSettings | None = None
     dagster_home: Path | None = None
 
     @classmethod

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from ops.graphs.rows import snapshot_rows
-from ops.index import create, list_definitions, materialize_index
+from ops.index import create, list_definitions, materialize_index, plan_version
 from ops.index.definition import IndexDefinition
+from ops.index.estimate import Estimate, estimate
 from ops.index.report import IndexReport
 from ops.index.work import Progress
 from ops.resources import Catalogs, Engine
@@ -39,6 +40,25 @@ def index_snapshot(
         watched_ref=watched_ref,
         progress=progress,
     )
+
+
+def estimate_snapshot(
+    catalogs: Catalogs,
+    engine: Engine,
+    catalog: str,
+    identifier: str,
+    definition: IndexDefinition,
+    snapshot_id: int,
+    *,
+    watched_ref: str = "main",
+) -> Estimate:
+    """What `index_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
+    table = catalogs.table(catalog, identifier)
+    known = {item.name: item for item in list_definitions(table)}.get(definition.name)
+    definition = replace(definition, field_id=known.field_id) if known else definition
+    storage = catalogs.storage(catalog)
+    plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
+    return estimate(table, plan, storage=storage, runner=engine.runner(snapshot_rows(table, snapshot_id)))
 
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:

@@ -23,6 +23,12 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Expected:
+    seconds: float = 1.5
+    shards: tuple[Part, ...] = (Part(0, "inserted", 0.9),)
+
+
+@dataclass(frozen=True)
 class Report:
     snapshot_id: int = 6170229538723520381
     recall: float = 0.97
@@ -34,6 +40,7 @@ class Report:
     unmeasured: float = float("nan")
     ndv: Mapping[str, int] = field(default_factory=lambda: {"id": 7, "name": 3})
     shard_reports: tuple[Part, ...] = (Part(0, "built", 0.98), Part(1, "copied", 0.991234))
+    estimate: Expected = field(default_factory=Expected)
 
 
 def test_numbers_are_numbers_and_ids_are_text() -> None:
@@ -64,6 +71,12 @@ def test_parts_become_a_table() -> None:
         {"number": 0, "how": "built", "recall": 0.98},
         {"number": 1, "how": "copied", "recall": 0.9912},
     ]
+
+
+def test_the_estimate_stands_beside_what_it_took() -> None:
+    found = from_report(Report())
+    assert found["estimate/seconds"] == dg.MetadataValue.float(1.5)
+    assert [record.data["how"] for record in found["estimate/shards"].value.records] == ["inserted"]
 
 
 def test_a_wide_table_stays_under_the_limit_of_the_ui() -> None:

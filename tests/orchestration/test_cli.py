@@ -65,7 +65,7 @@ def test_help_is_fast_and_shows_examples() -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = ("demo", "index", "refresh", "search", "stats", "sensor-tick", "gc", "ui")
+    commands = ("demo", "index", "plan", "refresh", "search", "stats", "sensor-tick", "gc", "ui")
     for command in commands:
         main([command, "--help"])
         assert "Example" in capsys.readouterr().out, command
@@ -156,6 +156,23 @@ def test_a_refresh_of_what_exists_writes_nothing(run: Run) -> None:
     assert report["theta_sketches"]["outcome"] == "current"
 
 
+def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
+    run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.append(30)
+    before = lake.table.refresh().metadata_location
+    monkeypatch.setenv("ICEPUFFIN__PRICES", '{"currency": "CHF", "compute_hour": 36.0}')
+    (told,) = json.loads(run("plan", "demo.packages", "--json"))["indexes"].values()
+    assert (told["action"], told["inserted"], told["currency"]) == ("refreshed", 30, "CHF")
+    assert told["cost"] == pytest.approx(told["seconds"] / 100, abs=1e-6)
+    assert [shard["how"] for shard in told["shards"]] == ["inserted"]
+    assert "rows of added files belong to it" in run("plan", "demo.packages", "embedding")
+    assert lake.table.refresh().metadata_location == before
+    report = json.loads(run("refresh", "demo.packages", "--json"))["embedding"]
+    assert report["estimate"]["inserted"] == report["inserted"] == 30
+    assert json.loads(run("plan", "demo.packages", "--json"))["indexes"]["embedding"]["action"] == "reused"
+
+
 def test_garbage_collection_leaves_published_versions(run: Run) -> None:
     told = json.loads(run("gc", "demo.packages", "--grace-hours", "0", "--json"))
     assert told["dry_run"] is False
@@ -179,6 +196,7 @@ def test_garbage_collection_leaves_published_versions(run: Run) -> None:
         (("index", "create", "demo.packages", "--name", "a/b", "--column", "embedding"), "cannot name an index"),
         (("index", "create", "demo.packages", "--name", "c", "--column", "absent"), "absent"),
         (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
+        (("plan", "demo.packages", "absent"), "has no index 'absent'"),
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
         (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it"),
         (("absent",), "No such command"),

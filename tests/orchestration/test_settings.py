@@ -124,6 +124,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[tables.<key>.indexes.<name>]": IndexSettings,
     "[spark]": module.SparkSettings,
     "[retention]": module.RetentionSettings,
+    "[prices]": module.PriceSettings,
 }
 
 
@@ -134,9 +135,8 @@ def test_every_setting_is_documented_with_its_default(section: str) -> None:
     assert start is not None, section
     body = text[start.end() :].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \| .{20,} \|$", body, re.MULTILINE))
-    fields = {
-        name: field for name, field in SECTIONS[section].model_fields.items() if name not in {"spark", "retention"}
-    }
+    own = {"spark", "retention", "prices"}
+    fields = {name: field for name, field in SECTIONS[section].model_fields.items() if name not in own}
     assert set(rows) == set(fields)
     for name, field in fields.items():
         assert _matches(rows[name], field), f"{section} {name}: the document says {rows[name]}"
