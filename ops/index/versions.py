@@ -10,7 +10,9 @@ from ops.index.errors import NotAnIndexError
 from ops.model import LiveFiles, ObjectRange, StorageConfig
 from ops.storage import StorageError, open_storage, relative_to
 from puffin import BlobMetadata, PuffinReader
+from puffin.blobs import centroid as centroid_blob
 from puffin.blobs import routing as routing_blob
+from puffin.blobs.centroid import CentroidIndex
 from puffin.blobs.routing import Routing
 from puffin.errors import PuffinError
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
@@ -48,6 +50,13 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         raise NotAnIndexError(f"{path} has {len(shards)} shards, its routing blob names {len(routing.shards)}")
     definition = IndexDefinition.from_json(routing.definition)
     return OpenVersion(version, routing, definition, shards, centroid, store.size(path))
+
+
+def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:
+    """The balls around the version's files. Raises StorageError, PuffinError."""
+    path = version.version.puffin_path
+    reader = PuffinReader(open_storage(path, storage).source(path))
+    return centroid_blob.decode(reader.read_blob(version.centroid))
 
 
 def covered_paths(version: OpenVersion) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Search: open an index of a table at a snapshot, ask for the nearest rows."""
 
 from ops.probe.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-from ops.probe.opening import exact_search, open_index
+from ops.probe.opening import exact_search, exact_within, open_index
 from ops.probe.reader import IndexReader
-from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
+from ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
 
 __all__ = [
     "Coverage",
@@ -11,10 +11,12 @@ __all__ = [
     "IndexReader",
     "IndexUnavailableError",
     "Profile",
+    "Pruning",
     "QueryError",
     "SearchResult",
     "StalePolicy",
     "UnknownColumnError",
     "exact_search",
+    "exact_within",
     "open_index",
 ]

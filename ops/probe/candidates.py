@@ -35,6 +35,43 @@ class Candidates:
         return cls(empty, empty, np.full((queries, k), np.inf, np.float32))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Hits:
+    """Rows of an answer, one after the other: any number a query."""
+
+    queries: Integers
+    """int64[n], ascending"""
+    ranks: Integers
+    """int64[n], from 1"""
+    files: Integers
+    positions: Integers
+    distances: Floats
+
+    @classmethod
+    def none(cls) -> "Hits":
+        empty = np.empty(0, np.int64)
+        return cls(empty, empty, empty, empty, np.empty(0, np.float32))
+
+    @classmethod
+    def of(cls, found: Candidates) -> "Hits":
+        query, place = np.nonzero(found.files >= 0)
+        at = query, place
+        return cls(query, place + 1, found.files[at], found.positions[at], found.distances[at])
+
+    @classmethod
+    def ranked(cls, parts: Sequence["Hits"], limit: int | None) -> "Hits":
+        """All of them, by query and distance, ties by file and position; the first `limit` a query."""
+        names = ("queries", "files", "positions", "distances")
+        queries, files, positions, distances = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in names
+        )
+        order = np.lexsort((positions, files, distances, queries))
+        queries = queries[order]
+        ranks = np.arange(len(order)) - np.searchsorted(queries, queries) + 1
+        kept = slice(None) if limit is None else ranks <= limit
+        return cls(queries[kept], ranks[kept], *(array[order][kept] for array in (files, positions, distances)))
+
+
 def merge(parts: Sequence[Candidates], k: int) -> Candidates:
     """The k nearest of several candidate lists; ties by file, then position, so that the order is always the same."""
     files = np.concatenate([part.files for part in parts], axis=1)
@@ -49,7 +86,10 @@ def rerank(found: Candidates, queries: Floats, reader: RowReader, field_id: int,
 
     `queries` f32[Q, D] prepared.
     """
-    rows, places = _distinct(found)
+    valid = found.files >= 0
+    rows, inverse = _distinct(found.files[valid], found.positions[valid])
+    places = np.full(found.files.shape, -1, np.int64)
+    places[valid] = inverse
     vectors = np.empty((len(rows), queries.shape[1]), np.float32)
     for number in np.unique(rows[:, 0]):
         mine = np.flatnonzero(rows[:, 0] == number)
@@ -63,27 +103,27 @@ def rerank(found: Candidates, queries: Floats, reader: RowReader, field_id: int,
     return merge([Candidates(found.files, found.positions, exact)], found.files.shape[1])
 
 
-def _distinct(found: Candidates) -> tuple[Integers, Integers]:
-    """(distinct (file, position) int64[n, 2], place of each candidate among them int64[Q, k] or -1)."""
-    valid = found.files >= 0
-    pairs = np.stack([found.files[valid], found.positions[valid]], axis=1)
-    rows, inverse = np.unique(pairs, axis=0, return_inverse=True)
-    places = np.full(found.files.shape, -1, np.int64)
-    places[valid] = inverse.reshape(-1)
-    return rows, places
+def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]:
+    """(distinct (file, position) int64[n, 2], place of each row among them)."""
+    rows, inverse = np.unique(np.stack([files, positions], axis=1), axis=0, return_inverse=True)
+    return rows, inverse.reshape(-1)
 
 
 def fetch_rows(found: Candidates, reader: RowReader, schema: Schema, field_ids: Sequence[int]) -> pa.Table:
     """query, rank, distance and the fields; only the row groups that hold a candidate are read."""
-    query, place = np.nonzero(found.files >= 0)
+    return fetch_hits(Hits.of(found), reader, schema, field_ids)
+
+
+def fetch_hits(hits: Hits, reader: RowReader, schema: Schema, field_ids: Sequence[int]) -> pa.Table:
+    """query, rank, distance and the fields, in the order of the hits; each row is read once."""
     lead = {
-        "query": pa.array(query.astype(np.int32)),
-        "rank": pa.array((place + 1).astype(np.int32)),
-        "distance": pa.array(found.distances[query, place]),
+        "query": pa.array(hits.queries.astype(np.int32)),
+        "rank": pa.array(hits.ranks.astype(np.int32)),
+        "distance": pa.array(hits.distances),
     }
     if not field_ids:
         return pa.table(lead)
-    rows, places = _distinct(found)
+    rows, places = _distinct(hits.files, hits.positions)
     projected = schema.select(*(str(schema.find_column_name(field_id)) for field_id in field_ids))
     parts = [arrow_schema(projected).empty_table()]
     order = [np.empty(0, np.int64)]
@@ -93,6 +133,6 @@ def fetch_rows(found: Candidates, reader: RowReader, schema: Schema, field_ids: 
         order.append(mine)
     where = np.empty(len(rows), np.int64)
     where[np.concatenate(order)] = np.arange(len(rows))
-    columns = pa.concat_tables(parts).take(pa.array(where[places[query, place]]))
+    columns = pa.concat_tables(parts).take(pa.array(where[places]))
     names = [str(schema.find_column_name(field_id)) for field_id in field_ids]
     return pa.table({**lead, **{name: columns[name] for name in names}})

@@ -17,6 +17,7 @@ from ops.probe.candidates import Candidates, merge
 from ops.storage import open_storage, relative_to
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
+from puffin.errors import BadBlobError
 
 OVERSAMPLE = 3
 
@@ -35,6 +36,8 @@ class LoadedShard:
     file_numbers: npt.NDArray[np.int64]
     """int64[N]: each node's file as a number into the snapshot's live files; -1 for files that are not live"""
     positions: npt.NDArray[np.int64]
+    rounded: bool
+    """Whether its vectors are the table's, rounded (f16) or coded, and not the table's own"""
 
     @property
     def lean(self) -> bool:
@@ -56,6 +59,13 @@ class LoadedVersion:
     metric: Metric
     search_list: int
     dims: int
+    balled: frozenset[int] = frozenset()
+    """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
+
+    @property
+    def exact(self) -> bool:
+        """Whether its distances are the table's own to the last bit."""
+        return not any(shard.rounded for shard in self.shards)
 
     @property
     def lean(self) -> bool:
@@ -97,6 +107,10 @@ def load(
         where = opened.shards[number]
         blob = store.read_range(where.path, where.offset, where.length)
         shard = shard_blob.decode(blob)
+        if shard.count != opened.routing.shards[number].count:
+            raise BadBlobError(
+                f"shard {number} has {shard.count} nodes, the routing blob says {opened.routing.shards[number].count}"
+            )
         files = slot_to_number[shard.file_slots] if len(slot_to_number) else np.empty(0, np.int64)
         return shard, files, _live_mask(shard, files, live, deleted)
 
@@ -106,7 +120,12 @@ def load(
     if complete:
         parts = [(shard, files, mask & np.isin(files, list(covered))) for shard, files, mask in parts]
     shards = tuple(_loaded(shard, files, mask, metric) for shard, files, mask in parts)
-    return LoadedVersion(shards, covered, metric, opened.definition.search_list, opened.routing.dims)
+    revived = [
+        files[entry.tombstones][mask[entry.tombstones]]
+        for entry, (_, files, mask) in zip(opened.routing.shards, parts, strict=True)
+    ]
+    balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
+    return LoadedVersion(shards, covered, metric, opened.definition.search_list, opened.routing.dims, balled)
 
 
 def _live_mask(
@@ -141,7 +160,8 @@ def _loaded(shard: Shard, files: npt.NDArray[np.int64], mask: npt.NDArray[np.boo
     if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
         pq = (shard.pq_codebook, shard.pq_codes)
     searcher = Searcher(graph, vectors, metric, live=mask, pq=pq)
-    return LoadedShard(graph, vectors, pq, mask, searcher, files, shard.row_positions)
+    rounded = shard.vectors is None or shard.vectors.dtype != np.float32
+    return LoadedShard(graph, vectors, pq, mask, searcher, files, shard.row_positions, rounded)
 
 
 def search(

@@ -60,12 +60,36 @@ def exact_search(
     where: str | BooleanExpression | None = None,
 ) -> SearchResult:
     """The true k nearest rows, by comparing every live row (that satisfies `where`). Needs no index."""
+    return _without_index(table, column, metric, snapshot, storage).search(queries, k, columns=columns, where=where)
+
+
+def exact_within(
+    table: Table,
+    column: str,
+    metric: Metric,
+    queries: npt.ArrayLike,
+    distance: float,
+    *,
+    inclusive: bool = False,
+    limit: int | None = None,
+    snapshot: SnapshotName = None,
+    storage: StorageConfig,
+    columns: Sequence[str] | None = None,
+    where: str | BooleanExpression | None = None,
+) -> SearchResult:
+    """Every row nearer than `distance`, by comparing every live row (that satisfies `where`). Needs no index."""
+    return _without_index(table, column, metric, snapshot, storage).within(
+        queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where
+    )
+
+
+def _without_index(
+    table: Table, column: str, metric: Metric, snapshot: SnapshotName, storage: StorageConfig
+) -> IndexReader:
     definition = IndexDefinition(name="none", column=column, metric=metric.label)
     target = _target(table, definition, snapshot, storage)
     source = Source(None, None, "an exact search was asked for", ())
-    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1).search(
-        queries, k, columns=columns, where=where
-    )
+    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
 
 
 def _target(table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig) -> Target:

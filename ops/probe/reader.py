@@ -1,32 +1,34 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ann_kernels.distance import prepare
-from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
 from ops.catalog.snapshots import table_name
 from ops.index.definition import IndexDefinition
-from ops.index.versions import OpenVersion
+from ops.index.versions import OpenVersion, read_centroids
 from ops.model import LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates, fetch_rows, merge, rerank
-from ops.probe.errors import QueryError, UnknownColumnError
+from ops.probe.balls import Balls, balls_of
+from ops.probe.candidates import Candidates, fetch_hits, fetch_rows, merge, rerank
 from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
 from ops.probe.loaded import Indexed, LoadedVersion, search
-from ops.probe.result import Coverage, Profile, SearchResult, StalePolicy
+from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
+from ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
 from ops.probe.rows import RowReader
-from ops.probe.scan import scan
+from ops.probe.scan import VectorSource, scan
+from ops.probe.within import Threshold, hits_within, rows_of
+from ops.storage import StorageError
+from puffin.errors import PuffinError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,11 @@ class IndexReader:
         self._live = target.live
         self._schema = target.schema
         self._rows = RowReader(target.live, target.schema, target.storage)
+        self._vectors = VectorSource(
+            target.live, target.schema, target.field_id, target.definition.metric_value, target.storage
+        )
         self._conditions = MatchCache()
+        self._balls: tuple[Balls, tuple[str, ...]] | None = None
         self._source = source
         self._opened = source.opened
         self._loaded = source.loaded
@@ -104,21 +110,80 @@ class IndexReader:
         "section = 'database'"; only rows for which it is true are found.
         Raises QueryError, UnknownColumnError, FilterError, and DataFileError where a data file is gone.
         """
-        clock = _Clock()
-        ready = _prepared(queries, self.definition.metric_value, self._loaded.dims if self._loaded else None, k)
-        field_ids = _fields(self._schema, columns, self.table)
+        clock = Clock()
+        at_least_one(k=k, search_list=search_list)
+        ready = prepared(queries, self._vectors.metric, self._loaded.dims if self._loaded else None)
+        returned = field_ids(self._schema, columns, self.table)
         k = min(k, max(1, self._live.record_count))
-        matches = None
-        if where is not None:
-            matches = self._conditions.get(where, partial(self._find_matches, where))
-            clock.lap("filter")
+        matches = self._matches(where, clock)
         indexed = self._search_index(ready, k, search_list, matches)
         clock.lap("index")
         found, scanned = self._scan_tail(ready, k, matches)
         clock.lap("scan")
         found = merge([indexed.candidates, found], k)
-        rows = fetch_rows(found, self._rows, self._schema, field_ids)
+        rows = fetch_rows(found, self._rows, self._schema, returned)
         clock.lap("rows")
+        profile = Profile(
+            why=self._source.why,
+            strategy=indexed.strategy,
+            shards=len(self._loaded.shards) if self._loaded else 0,
+            nodes_expanded=indexed.expanded,
+            distances=indexed.computed,
+            tail_rows=scanned,
+            milliseconds=clock.laps,
+            matching_rows=matches.count if matches else None,
+        )
+        return self._result(rows, profile, self._warnings())
+
+    def within(
+        self,
+        queries: npt.ArrayLike,
+        distance: float,
+        *,
+        inclusive: bool = False,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> SearchResult:
+        """Every row nearer than `distance`, nearest first: exact, whatever the graph's recall.
+
+        `distance` as the metric reports it; `inclusive` takes rows at that very distance too. `limit`: only so many,
+        the nearest ones, of each query. Files out of reach by the centroid index are not looked at, which inner
+        product does not allow; `profile.pruning` tells. Vectors are those of the index where it holds them unrounded,
+        else the data files are read. Raises what `search` raises.
+        """
+        clock = Clock()
+        at_least_one(limit=limit)
+        threshold = Threshold(checked_distance(distance), inclusive, self._vectors.metric)
+        ready = prepared(queries, threshold.metric, self._loaded.dims if self._loaded else None)
+        returned = field_ids(self._schema, columns, self.table)
+        matches = self._matches(where, clock)
+        near, pruning, unread = self._reached(ready, threshold)
+        clock.lap("prune")
+        held = self._loaded is not None and self._loaded.exact
+        covered = self._loaded.covered if self._loaded else frozenset[int]()
+        tail = frozenset[int]() if self.coverage is Coverage.NEAREST_VERSION_ONLY else frozenset(self._tail)
+        read = sorted(number for number in (tail if held else tail | covered) if near[number])
+        inner = rows_of(self._loaded, near, matches) if held and self._loaded else ()
+        outer = self._vectors.rows(read, ready.shape[1], matches)
+        hits, compared = hits_within(ready, threshold, chain(inner, outer), limit)
+        clock.lap("compare")
+        rows = fetch_hits(hits, self._rows, self._schema, returned)
+        clock.lap("rows")
+        profile = Profile(
+            why=self._source.why,
+            strategy="threshold",
+            shards=len(self._loaded.shards) if held and self._loaded else 0,
+            nodes_expanded=0,
+            distances=compared * len(ready),
+            tail_rows=sum(self._live.files[number].record_count for number in read),
+            milliseconds=clock.laps,
+            matching_rows=matches.count if matches else None,
+            pruning=pruning,
+        )
+        return self._result(rows, profile, (*self._warnings(), *unread))
+
+    def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
         version = self._opened.version if self._opened else None
         return SearchResult(
             rows=rows,
@@ -126,18 +191,46 @@ class IndexReader:
             snapshot_id=self.snapshot_id,
             index_snapshot_id=version.derived_snapshot_id if version else None,
             base_snapshot_id=version.base_snapshot_id if version else None,
-            profile=Profile(
-                why=self._source.why,
-                strategy=indexed.strategy,
-                shards=len(self._loaded.shards) if self._loaded else 0,
-                nodes_expanded=indexed.expanded,
-                distances=indexed.computed,
-                tail_rows=scanned,
-                milliseconds=clock.laps,
-                matching_rows=matches.count if matches else None,
-            ),
-            warnings=self._warnings(),
+            profile=profile,
+            warnings=warnings,
         )
+
+    def _reached(
+        self, ready: npt.NDArray[np.float32], threshold: Threshold
+    ) -> tuple[npt.NDArray[np.bool_], Pruning, tuple[str, ...]]:
+        """bool[files] that may hold a row under the threshold, what that saves, and what could not be read for it."""
+        counts = np.array([file.record_count for file in self._live.files], np.int64)
+        near = np.ones(len(counts), np.bool_)
+        unread: tuple[str, ...] = ()
+        if self._opened is None or self._loaded is None:
+            why = "no index, no centroids: every file is looked at"
+        elif threshold.metric is Metric.INNER_PRODUCT:
+            why = "inner product obeys no triangle inequality: every file is looked at"
+        else:
+            balls, unread = self._read_balls()
+            near = balls.reached(ready, threshold.distance, threshold.metric)
+            why = f"{len(balls.radii)} balls of the centroid index, of {len(np.unique(balls.numbers))} files"
+        gone = ~near
+        return near, Pruning(len(counts), int(gone.sum()), int(counts.sum()), int(counts[gone].sum()), why), unread
+
+    def _read_balls(self) -> tuple[Balls, tuple[str, ...]]:
+        """Read once; without them nothing is pruned, and the answer is as right."""
+        if self._balls is None and self._opened is not None and self._loaded is not None:
+            try:
+                self._balls = balls_of(read_centroids(self._opened, self._target.storage), self._live, self._loaded), ()
+            except (PuffinError, StorageError) as error:
+                said = f"{self._opened.version.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
+                self._balls = Balls.none(len(self._live.files), self._loaded.dims), (said,)
+        if self._balls is None:
+            raise ValueError("there is no version to read centroids of")
+        return self._balls
+
+    def _matches(self, where: str | BooleanExpression | None, clock: Clock) -> Matches | None:
+        if where is None:
+            return None
+        found = self._conditions.get(where, partial(self._find_matches, where))
+        clock.lap("filter")
+        return found
 
     def _search_index(
         self, ready: npt.NDArray[np.float32], k: int, search_list: int | None, matches: Matches | None
@@ -160,10 +253,7 @@ class IndexReader:
     def _scan_tail(self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None) -> tuple[Candidates, int]:
         if self.coverage is Coverage.NEAREST_VERSION_ONLY or not self._tail:
             return Candidates.none(len(ready), k), 0
-        return scan(
-            ready, k, self._live, self._tail, self._schema, self._target.field_id, self.definition.metric_value,
-            self._target.storage, matches=matches,
-        )  # fmt: skip
+        return scan(ready, k, self._vectors, self._tail, matches=matches)
 
     def _warnings(self) -> tuple[str, ...]:
         if self.coverage is not Coverage.NEAREST_VERSION_ONLY or not self._tail:
@@ -171,40 +261,3 @@ class IndexReader:
         rows = sum(self._live.files[number].record_count for number in self._tail)
         missing = f"up to {rows:,} rows of snapshot {self.snapshot_id} are not in the index that answered"
         return (missing, *self._source.warnings)
-
-
-def _prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None, k: int) -> npt.NDArray[np.float32]:
-    if k < 1:
-        raise QueryError(f"k is {k}; ask for at least 1 row")
-    array: npt.NDArray[Any] = np.atleast_2d(np.asarray(queries))
-    if array.dtype.kind not in "fiu":
-        raise QueryError(f"queries are {array.dtype}, not numbers")
-    try:
-        ready = prepare(array, metric)
-    except KernelError as error:
-        raise QueryError(f"the query cannot be asked: {error}") from error
-    if dims is not None and ready.shape[1] != dims:
-        raise QueryError(f"the query has {ready.shape[1]} dimensions, the index has {dims}")
-    return ready
-
-
-def _fields(schema: Schema, columns: Sequence[str] | None, table: str) -> list[int]:
-    if columns is None:
-        return [field.field_id for field in schema.fields if field.field_type.is_primitive]
-    by_name = {field.name: field.field_id for field in schema.fields}
-    if unknown := [name for name in columns if name not in by_name]:
-        raise UnknownColumnError(f"{table} has no column {unknown[0]!r} in this snapshot; it has {', '.join(by_name)}")
-    return [by_name[name] for name in columns]
-
-
-class _Clock:
-    """Milliseconds of each stage."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = round((now - self._last) * 1000, 3)
-        self._last = now

@@ -33,13 +33,32 @@ class StalePolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Pruning:
+    """What a threshold query did not have to look at."""
+
+    files: int
+    """Live files of the snapshot"""
+    files_pruned: int
+    rows: int
+    """Rows in them, deleted ones included"""
+    rows_pruned: int
+    why: str
+    """How files were pruned, or why they were not"""
+
+    @property
+    def share(self) -> float:
+        """Of the rows; 0 where there are none."""
+        return self.rows_pruned / self.rows if self.rows else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What one search cost."""
 
     why: str
     """Why this path was taken."""
     strategy: str
-    """`beam`, `scan` (no index), or for a condition `filtered beam`, `exact over matches`"""
+    """`beam`, `scan` (no index), for a condition `filtered beam`, `exact over matches`, for a distance `threshold`"""
     shards: int
     nodes_expanded: int
     distances: int
@@ -49,6 +68,8 @@ class Profile:
     """By stage."""
     matching_rows: int | None = None
     """Live rows that satisfy the condition; None without one."""
+    pruning: Pruning | None = None
+    """Of a threshold query"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """`icepuffin search`."""
 
 import json
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     "--query-file", type=click.Path(exists=True, path_type=Path), help="A .npy of f32[queries, dims], or a JSON list."
 )
 @click.option("-k", "k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows a query.")
+@click.option("--within", type=float, help="Every row nearer than this, exactly; -k is not looked at.")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
 @click.option("--where", help="Only rows that match, such as \"section = 'database'\".")
 @click.option("--exact", is_flag=True, help="Compare with every row; no index.")
@@ -56,7 +59,7 @@ def command(
     as_json: bool,
     **query: Any,
 ) -> None:
-    """Find the nearest rows to a row or a vector, in the table as it is or as it was.
+    """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.
 
     The answer says how it was found: by the snapshot's own index version, by the nearest version and a scan of the rows
     that it lacks, or by an exact scan.
@@ -66,6 +69,7 @@ def command(
       icepuffin search demo.packages --index embedding --like-id 42 -k 10
       icepuffin search demo.packages --like-id 42 --snapshot 6170229538723520381 --json
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
+      icepuffin search demo.packages --like-id 42 --within 0.2
     """
     from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
 
@@ -76,7 +80,8 @@ def command(
     vectors = _vectors(loaded, definition.column, snapshot_id, query)
     columns = tuple(query["columns"].split(",")) if query["columns"] else None
     answer = _search(session, loaded, definition, vectors, k, snapshot_id, columns, query)
-    told = {"table": table, "index": definition.name, "column": definition.column, "k": k, **answer}
+    asked = {"k": k} if query["within"] is None else {"within": query["within"]}
+    told = {"table": table, "index": definition.name, "column": definition.column, **asked, **answer}
     if as_json:
         print_json(told)
         return
@@ -131,22 +136,14 @@ def _search(
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric  # noqa: PLC0415
     from ops.graphs.queries import held_texts  # noqa: PLC0415
-    from ops.probe import StalePolicy, exact_search, open_index  # noqa: PLC0415
+    from ops.probe import StalePolicy, exact_search, exact_within, open_index  # noqa: PLC0415
 
     storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
     metric = Metric.parse(str(definition.metric))
+    shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
     if query["exact"]:
-        found = exact_search(
-            table,
-            definition.column,
-            metric,
-            vectors,
-            k,
-            snapshot=snapshot_id,
-            storage=storage,
-            columns=columns,
-            where=query["where"],
-        )
+        ask: Any = partial(exact_search if query["within"] is None else exact_within, table, definition.column, metric)
+        shared |= {"snapshot": snapshot_id, "storage": storage}
     else:
         reader = open_index(
             table,
@@ -156,7 +153,8 @@ def _search(
             stale=StalePolicy(query["stale"]),
             threads=session.settings.thread_count,
         )
-        found = reader.search(vectors, k, search_list=query["search_list"], columns=columns, where=query["where"])
+        ask = partial(reader.search, search_list=query["search_list"]) if query["within"] is None else reader.within
+    found = ask(vectors, k if query["within"] is None else query["within"], **shared)
     return {
         "snapshot_id": str(found.snapshot_id),
         "coverage": str(found.coverage),
@@ -166,6 +164,7 @@ def _search(
         "strategy": found.profile.strategy,
         "where": query["where"],
         "matching_rows": found.profile.matching_rows,
+        **({"pruning": asdict(found.profile.pruning)} if found.profile.pruning else {}),
         "warnings": list(found.warnings),
         "results": held_texts(found.rows),
     }
