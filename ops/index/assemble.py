@@ -9,6 +9,7 @@ import numpy as np
 from ops.catalog.deletes import deleted_by_file
 from ops.index.errors import CoverageError
 from ops.index.plan import VersionPlan
+from ops.index.versions import RECALL_CURVE, ROUTING_CURVE
 from ops.index.work import ShardsMade
 from ops.model import ObjectRange, StorageConfig
 from ops.storage import ObjectExistsError, Storage, open_storage, relative_to
@@ -88,7 +89,9 @@ def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> 
         (CENTROID_V1, compress(centroid_blob.encode(_centroids(plan, made, storage)), "zstd")),
     ]
     ranges = [ObjectRange(shard.path, shard.offset, shard.length) for shard in made.shards]
-    blobs = [_planned(plan, kind, len(data), codec="zstd") for kind, data in heads]
+    curve = made.layout.routing_curve
+    advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
+    blobs = [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
     blobs += [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
     layout = plan_puffin(blobs, {"created-by": "icepuffin"})
     bodies: list[bytes | ObjectRange] = [*(data for _, data in heads), *ranges]
@@ -147,6 +150,8 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
         "ann.tombstone_ratio": f"{ratio:.6f}",
         "ann.recall": f"{shard.recall:.6f}",
     }
+    if shard.curve:
+        properties[RECALL_CURVE] = shard.curve
     return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
 
 

@@ -8,7 +8,10 @@ import numpy.typing as npt
 from ann_kernels import kmeans
 from ann_kernels.distance import prepare
 from ann_kernels.errors import KernelError
+from ann_kernels.metric import Metric
 from ann_kernels.quantize import choose_m, train_pq
+from ann_kernels.topk import exact_top_k
+from ops.curves import MEASURED_K, Reach, encode, shard_distances
 from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
 from ops.index.plan import VersionPlan
 from ops.model import StorageConfig
@@ -18,6 +21,8 @@ SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
 LARGEST_SAMPLE = 200_000
 PARTITIONS_A_SHARD = 16
+ROUTING_QUERIES = 256
+ROUTING_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB a blob."""
 
@@ -31,6 +36,8 @@ class Layout:
     partition_to_shard: npt.NDArray[np.uint32]
     shards: int
     pq_codebook: npt.NDArray[np.float32] | None
+    routing_curve: str = ""
+    """What probing fewer shards loses, see `ops.curves`"""
 
     @property
     def dims(self) -> int:
@@ -54,7 +61,39 @@ def lay_out(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layou
         m = choose_m(sample.shape[1], definition.pq_m)
         pq_codebook = train_pq(sample, m, seed=definition.seed, threads=threads)
     to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)
-    return Layout(codebook, to_shard, shards, pq_codebook)
+    curve = measure_routing(sample, labels, codebook, to_shard, definition.metric_value, seed=definition.seed)
+    return Layout(codebook, to_shard, shards, pq_codebook, curve)
+
+
+def measure_routing(
+    sample: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int32],
+    codebook: npt.NDArray[np.float32],
+    to_shard: npt.NDArray[np.uint32],
+    metric: Metric,
+    *,
+    seed: int,
+) -> str:
+    """Which share of the 10 nearest lies in the shards near a query, as `ops.curves` keeps it; "" where all are probed.
+
+    Neighbours are those in the sample, farther away than the table's own: the loss is rather over- than understated.
+    Inner product has no near centroids.
+    """
+    count = min(ROUTING_QUERIES, len(sample) // MEASURED_K - 1)
+    if to_shard.max(initial=0) == 0 or metric is Metric.INNER_PRODUCT or count < 1:
+        return ""
+    asked = np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
+    others = np.ones(len(sample), np.bool_)
+    others[asked] = False
+    nearest, _ = exact_top_k(sample[asked], sample, MEASURED_K, metric, live=others)
+    far = shard_distances(sample[asked], codebook, to_shard)
+    far = far / np.maximum(far.min(axis=1, keepdims=True), np.float32(1e-12))
+    of_neighbor = np.take_along_axis(far, to_shard[labels[nearest]].astype(np.int64), axis=1)
+    points = [
+        Reach(slack, float((far <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
+        for slack in ROUTING_SLACKS
+    ]
+    return encode([point for point in points if point.shards < far.shape[1]])
 
 
 def choose_shards(rows: int, dims: int, max_degree: int) -> int:

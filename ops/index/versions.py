@@ -17,6 +17,9 @@ from puffin.blobs.routing import Routing
 from puffin.errors import PuffinError
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
 
+RECALL_CURVE = "ann.recall_curve"
+ROUTING_CURVE = "ann.routing_curve"
+"""Properties of shard blobs and of the routing blob: advice for choosing knobs, see `ops.curves`"""
 _log = logging.getLogger(__name__)
 
 
@@ -30,6 +33,9 @@ class OpenVersion:
     shards: tuple[ObjectRange, ...]
     centroid: BlobMetadata
     file_size: int
+    curves: tuple[str, ...]
+    """Of each shard, recall over the width of the search; see `ops.curves`"""
+    routing_curve: str
 
 
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
@@ -42,14 +48,17 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
         routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]))
-        shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in by_type.get(SHARD_V1, []))
+        blobs = by_type.get(SHARD_V1, [])
+        shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs)
+        curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
+        routing_curve = by_type[ROUTING_V1][0].properties.get(ROUTING_CURVE, "")
         centroid = by_type[CENTROID_V1][0]
     except (StorageError, PuffinError, KeyError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if len(shards) != len(routing.shards):
         raise NotAnIndexError(f"{path} has {len(shards)} shards, its routing blob names {len(routing.shards)}")
     definition = IndexDefinition.from_json(routing.definition)
-    return OpenVersion(version, routing, definition, shards, centroid, store.size(path))
+    return OpenVersion(version, routing, definition, shards, centroid, store.size(path), curves, routing_curve)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

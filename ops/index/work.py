@@ -66,7 +66,7 @@ def make_shards(
 def _layout(plan: VersionPlan, storage: StorageConfig, runner: TaskRunner) -> Layout | None:
     if plan.action is Action.REFRESHED and plan.base is not None:
         routing = plan.base.routing
-        return Layout(routing.codebook, routing.partition_to_shard, len(routing.shards), None)
+        return Layout(routing.codebook, routing.partition_to_shard, len(routing.shards), None, plan.base.routing_curve)
     return lay_out(plan, storage, threads=max(2, runner.task_threads))
 
 
@@ -149,6 +149,7 @@ def _shard_task(
         blocks=blocks,
         base=base.shards[number] if base else None,
         base_recall=base.routing.shards[number].recall if base else 1.0,
+        base_curve=base.curves[number] if base else "",
         slots=tuple(slots),
         schema=plan.schema,
         field_id=plan.field_id,
@@ -181,6 +182,7 @@ def _copied(plan: VersionPlan, task: ShardTask) -> ShardResult:
         tombstones=entry.tombstones,
         inserted=0,
         remapped=0,
+        curve=task.base_curve,
     )
 
 

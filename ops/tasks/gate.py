@@ -1,7 +1,9 @@
 """The recall gate of a shard: what share of the true nearest rows a search of the new graph finds, before it is
-published.
+published; and the curve of recall over the width of the search, for those who want a certain recall.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,16 @@ from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
 from ann_kernels.vamana import Graph
+from ops.curves import Width, encode
 from puffin.blobs.shard import Shard
 
 GATE_QUERIES = 64
 GATE_K = 10
 OVERSAMPLE = 3
-"""Candidates a result row that a lean shard hands over for exact ranking."""
+"""Candidates a result row that a lean shard hands over for exact ranking, unless a search says otherwise."""
+CURVE_QUERIES = 128
+CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
+CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
 
 
 def measure_recall(
@@ -35,13 +41,89 @@ def measure_recall(
     metric = Metric(shard.metric)
     k = min(GATE_K + 1, len(nodes))
     exact_ids, exact = exact_top_k(vectors[asked], vectors, k, metric, live=live)
-    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
-    lean = shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
-    pq: Any = (shard.pq_codebook, shard.pq_codes) if lean else None
-    searcher = Searcher(graph, None if lean else vectors, metric, live=live, pq=pq)
-    wide = k * OVERSAMPLE if lean else k
+    searcher = _searcher(shard, vectors, live)
+    wide = k * OVERSAMPLE if _lean(shard) else k
     found, _, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
     return _mean_recall(asked, vectors, found, exact_ids, exact, metric)
+
+
+def measure_curve(
+    shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
+) -> str:
+    """recall@10 and distances a query for several widths, as `ops.curves` keeps them; "" for a handful of rows.
+
+    Asked are some of the shard's own rows, held out: no edge leads to them and none of them is an answer. With their
+    edges they would be met at once, and the curve would promise what no new vector gets. Deterministic.
+    """
+    nodes = np.setdiff1d(np.flatnonzero(live), [shard.medoid])
+    count = min(CURVE_QUERIES, len(nodes) // GATE_K)
+    if not count:
+        return ""
+    asked = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
+    others = live.copy()
+    others[asked] = False
+    metric = Metric(shard.metric)
+    _, exact = exact_top_k(vectors[asked], vectors, GATE_K, metric, live=others)
+    limits = exact[:, -1:] * (1 + 1e-6) + 1e-7
+    searcher = _searcher(shard, vectors, others)
+    lean = _lean(shard)
+    knobs = [(max(shard.search_list, 2 * GATE_K * many), many) for many in CURVE_OVERSAMPLES] if lean else []
+    points = []
+    with _held_out(shard, asked):
+        for width, many in knobs or [(width, 1) for width in CURVE_WIDTHS]:
+            found, distances, stats = searcher.search(vectors[asked], GATE_K * many, search_list=width, threads=threads)
+            if lean:
+                distances = _exact_of(vectors, asked, found, metric)
+            hits = np.minimum((distances <= limits).sum(axis=1), GATE_K)
+            points.append(Width(width, many, float(hits.mean()) / GATE_K, float(stats.distances.mean())))
+    return encode(points)
+
+
+def _lean(shard: Shard) -> bool:
+    return shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
+
+
+def _searcher(shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> Searcher:
+    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
+    pq: Any = (shard.pq_codebook, shard.pq_codes) if _lean(shard) else None
+    return Searcher(graph, None if _lean(shard) else vectors, Metric(shard.metric), live=live, pq=pq)
+
+
+@contextmanager
+def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
+    """Take the edges to `nodes` out of the graph for a while: in place, as a copy would be a build's largest array."""
+    gone = np.zeros(shard.count, np.bool_)
+    gone[nodes] = True
+    block = 16_384
+    leading = [
+        start + np.flatnonzero((gone[part] & (part >= 0)).any(axis=1))
+        for start in range(0, shard.count, block)
+        for part in (shard.neighbors[start : start + block],)
+    ]
+    rows = np.concatenate(leading)
+    before, degrees = shard.neighbors[rows], shard.degrees[rows]
+    try:
+        for row in rows:
+            kept = shard.neighbors[row][: shard.degrees[row]]
+            kept = kept[~gone[kept]]
+            shard.neighbors[row] = -1
+            shard.neighbors[row, : len(kept)] = kept
+            shard.degrees[row] = len(kept)
+        yield
+    finally:
+        shard.neighbors[rows], shard.degrees[rows] = before, degrees
+
+
+def _exact_of(
+    vectors: npt.NDArray[np.float32], asked: npt.NDArray[np.intp], found: npt.NDArray[np.int64], metric: Metric
+) -> npt.NDArray[np.float32]:
+    """f32[Q, k], the exact distances of what was found by codes, in no order; inf where there is none."""
+    out = np.full(found.shape, np.inf, np.float32)
+    for row, node in enumerate(asked):
+        mine = found[row][found[row] >= 0]
+        _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
+        out[row, : len(mine)] = distances[0, : len(mine)]
+    return out
 
 
 def _mean_recall(

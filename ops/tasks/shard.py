@@ -18,7 +18,7 @@ from ops.datafile import take_rows, vectors_from_arrow
 from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import PartSource, Storage, open_storage
 from ops.tasks import markers
-from ops.tasks.gate import measure_recall
+from ops.tasks.gate import measure_curve, measure_recall
 from ops.tasks.rows import Rows, match, read_staged, same_vectors
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard, ShardReader
@@ -40,6 +40,8 @@ class ShardTask:
     base: ObjectRange | None
     """The shard's blob in the version that this one starts from"""
     base_recall: float
+    base_curve: str
+    """As the gate measured it when the graph was built"""
     slots: tuple[tuple[int, LiveFile], ...]
     """Every slot whose file is live in the snapshot"""
     schema: Schema
@@ -67,6 +69,8 @@ class ShardResult:
     tombstones: npt.NDArray[np.int64]
     inserted: int
     remapped: int
+    curve: str = ""
+    """Recall over the width of the search, see `ops.curves`"""
 
 
 def make_shard(task: ShardTask) -> ShardResult:
@@ -105,6 +109,8 @@ def _build(task: ShardTask, storage: Storage, rows: Rows, how: str, inserted: in
     live = np.ones(rows.count, np.bool_)
     shard = _assemble(task, graph, rows)
     recall = _recall(task, shard, rows.vectors, live)
+    curve = measure_curve(shard, rows.vectors, live, seed=task.params.seed, threads=task.threads)
+    task = replace(task, base_curve=curve)
     return _write(task, storage, shard, live, how=how, recall=recall, inserted=inserted, remapped=remapped)
 
 
@@ -168,6 +174,7 @@ def _mask(task: ShardTask, source: PartSource, dead: npt.NDArray[np.intp]) -> Sh
         tombstones=dead.astype(np.int64),
         inserted=0,
         remapped=0,
+        curve=task.base_curve,
     )
 
 
@@ -274,4 +281,5 @@ def _write(
         tombstones=np.flatnonzero(~live).astype(np.int64),
         inserted=inserted,
         remapped=remapped,
+        curve=task.base_curve,
     )

@@ -1,0 +1,157 @@
+"""What recall costs, as measured when an index was built, and the cheapest knobs for a recall that is wanted.
+
+Kept as JSON text in blob properties: of a shard, recall@10 by the width of the beam; of the routing blob, the share of
+neighbours in the shards that are probed. Work is counted in distances, not seconds: the same on every machine.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels.distance import internal_pairwise
+from ann_kernels.metric import Metric
+
+MEASURED_K = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """One point of a shard's curve."""
+
+    search_list: int
+    """L of the beam"""
+    oversample: int
+    """Candidates a result row that are ranked again by exact distance; 1 where distances are exact at once"""
+    recall: float
+    """recall@10"""
+    distances: float
+    """Computed a query"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """One point of the routing curve: shards with a centroid at most (1 + slack) times as far as the nearest one."""
+
+    slack: float
+    shards: float
+    """Probed a query, on average"""
+    recall: float
+    """Share of the 10 nearest rows that lie in them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Knobs for a target."""
+
+    search_list: int
+    oversample: int
+    slack: float
+    """inf: every shard"""
+    recall: float
+    """Expected"""
+
+
+def shard_distances(
+    queries: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32], to_shard: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.float32]:
+    """f32[Q, shards]: Euclidean distance of each query to the nearest centroid of each shard; inf of one without."""
+    rough = internal_pairwise(queries, codebook, Metric.L2)
+    far = np.sqrt(np.maximum(rough, np.float32(0)))
+    out = np.full((len(queries), int(to_shard.max(initial=0)) + 1), np.inf, np.float32)
+    for shard in np.unique(to_shard):
+        out[:, shard] = far[:, to_shard == shard].min(axis=1)
+    return out
+
+
+def encode(points: Sequence[Width] | Sequence[Reach]) -> str:
+    """Numbers with the digits that count."""
+    return json.dumps([[round(value, 4) for value in astuple(point)] for point in points], separators=(",", ":"))
+
+
+def widths(text: str) -> tuple[Width, ...]:
+    """A shard's curve, by width; nothing where there is none or it is not readable: it is advice, not data."""
+    rows = _rows(text, 4)
+    points = [Width(int(row[0]), int(row[1]), row[2], row[3]) for row in rows if row[0] >= 1 and row[1] >= 1]
+    return tuple(sorted(points, key=lambda point: point.distances))
+
+
+def reaches(text: str) -> tuple[Reach, ...]:
+    """The routing curve, by slack; nothing where there is none or it is not readable."""
+    points = [Reach(*row) for row in _rows(text, 3) if row[0] >= 0 and row[1] >= 1]
+    return tuple(sorted(points, key=lambda point: point.slack))
+
+
+def _rows(text: str, length: int) -> list[list[float]]:
+    try:
+        rows = json.loads(text or "[]")
+        found = [[float(value) for value in row] for row in rows if len(row) == length]
+    except (TypeError, ValueError, OverflowError):
+        return []
+    return [row for row in found if all(math.isfinite(value) for value in row) and 0 <= row[2] <= 1]
+
+
+def combined(curves: Sequence[tuple[Sequence[Width], int]]) -> tuple[Width, ...]:
+    """One curve of all shards, each with its live rows as its weight: recall is the mean, distances add up.
+
+    Every shard is asked with the same width, so that only widths that all of them measured count.
+    """
+    held = [(points, weight) for points, weight in curves if weight and points]
+    if not held:
+        return ()
+    common = set.intersection(*({(point.search_list, point.oversample) for point in points} for points, _ in held))
+    total = sum(weight for _, weight in held)
+    out = []
+    for knobs in sorted(common):
+        mine = [(next(p for p in points if (p.search_list, p.oversample) == knobs), weight) for points, weight in held]
+        recall = sum(point.recall * weight for point, weight in mine) / total
+        out.append(Width(*knobs, recall, sum(point.distances for point, _ in mine)))
+    return tuple(out)
+
+
+def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reach], shards: int) -> Choice | None:
+    """The knobs that compute the fewest distances among those whose recall is at least `target`.
+
+    The widest of all where none reaches it; None without a curve. Between two widths recall is taken as linear in the
+    logarithm of L. A list for k rows is longer than one for 10 by as many rows (measured: 1 to 100 on text embeddings).
+    """
+    if not curve:
+        return None
+    ways = [*routing, Reach(math.inf, float(max(1, shards)), 1.0)]
+    found: list[tuple[float, Choice]] = []
+    for way in ways:
+        point = _narrowest(curve, target / way.recall if way.recall else math.inf)
+        if point is not None:
+            cost = point.distances * way.shards
+            found.append((cost, _choice(point, way.slack, point.recall * way.recall, k)))
+    if not found:
+        widest = max(curve, key=lambda point: (point.recall, point.search_list))
+        return _choice(widest, math.inf, widest.recall, k)
+    return min(found, key=lambda item: item[0])[1]
+
+
+def _choice(point: Width, slack: float, recall: float, k: int) -> Choice:
+    longer = (k - MEASURED_K) * (2 * point.oversample if point.oversample > 1 else 1)
+    return Choice(max(k * point.oversample, point.search_list + longer), point.oversample, slack, recall)
+
+
+def _narrowest(curve: Sequence[Width], target: float) -> Width | None:
+    """The narrowest width that reaches the target, between measured ones too where only L differs."""
+    before: Width | None = None
+    for point in curve:
+        if point.recall >= target:
+            if before is None or before.oversample != point.oversample or point.recall == before.recall:
+                return point
+            share = (target - before.recall) / (point.recall - before.recall)
+            low, high = math.log(before.search_list), math.log(point.search_list)
+            return Width(
+                math.ceil(math.exp(low + share * (high - low))),
+                point.oversample,
+                target,
+                before.distances + share * (point.distances - before.distances),
+            )
+        before = point if before is None or point.recall > before.recall else before
+    return None
