@@ -1,10 +1,13 @@
 """What the assets of one table are made from: names and policies, no connection."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import dagster as dg
+
+from ops.index.retention import Retention
 
 if TYPE_CHECKING:
     from ops.index.definition import IndexDefinition
@@ -26,6 +29,9 @@ class TableSpec:
     retry_delay_seconds: float = 30.0
     max_freshness_lag: int = 1
     """Data snapshots that the newest version may be behind before the freshness check warns."""
+    retention: Retention = field(default_factory=Retention)
+    """Which versions stay; `retentions` says otherwise for some of the indexes."""
+    retentions: Mapping[str, Retention] = field(default_factory=dict)
     note: str = ""
     """Something the UI should say about this table, such as why its properties could not be read."""
     tags: dict[str, str] = field(default_factory=dict)

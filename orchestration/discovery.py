@@ -7,14 +7,19 @@ from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.index import list_definitions
 from ops.index.definition import IndexDefinition
+from ops.index.retention import Keep, Retention
 from ops.resources import Catalogs
-from orchestration.settings import IndexSettings, TableSettings
+from orchestration.settings import IndexSettings, KeepSettings, TableSettings
 
 logger = logging.getLogger(__name__)
 
 
 def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:
-    return IndexDefinition(name=name, **settings.model_dump())
+    return IndexDefinition(name=name, **settings.model_dump(exclude={"keep"}))
+
+
+def retention(keep: KeepSettings) -> Retention:
+    return Retention(Keep(keep.versions), keep.last, keep.days)
 
 
 def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
@@ -39,5 +44,7 @@ def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
         retries=table.retries,
         retry_delay_seconds=table.retry_delay_seconds,
         max_freshness_lag=table.max_freshness_lag,
+        retention=retention(table.keep),
+        retentions={name: retention(item.keep) for name, item in table.indexes.items() if item.keep is not None},
         note=note,
     )

@@ -42,7 +42,7 @@ def _whole_file_checks(spec: TableSpec) -> dg.AssetSelection:
 
 
 def maintenance_job(spec: TableSpec, settings: TableSettings, retention: RetentionSettings) -> dg.JobDefinition:
-    """Rebuild shards that are too full of tombstones, then delete what no version needs."""
+    """Rebuild shards that are too full of tombstones, let go of versions, then delete what no version needs."""
 
     @dg.op(
         name=f"rebuild_worn_shards_{spec.slug}", pool=spec.pool, retry_policy=spec.retry_policy, out=dg.Out(dg.Nothing)
@@ -64,14 +64,24 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
         out=dg.Out(dg.Nothing),
     )
     def sweep(context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> None:
-        report = collect(catalogs, spec.catalog, spec.identifier, grace_hours=retention.garbage_grace_hours)
-        context.log.info(str(report))
+        report = collect(
+            catalogs,
+            spec.catalog,
+            spec.identifier,
+            retentions=spec.retentions,
+            default=spec.retention,
+            grace_hours=retention.garbage_grace_hours,
+            dry_run=retention.dry_run,
+        )
+        context.log.info("%s", report)
 
     @dg.job(
         name=f"maintain_{spec.slug}",
         executor_def=dg.in_process_executor,
         tags={TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(settings.max_runtime_seconds)},
-        description=f"Rebuild worn shards of {spec.identifier} and sweep files that nothing needs.",
+        description=(
+            f"Rebuild worn shards of {spec.identifier}, let go of versions by `keep`, sweep files that nothing needs."
+        ),
     )
     def maintain() -> None:
         sweep(rebuild())

@@ -59,6 +59,14 @@ class CatalogSettings(BaseModel):
     __str__ = __repr__
 
 
+class KeepSettings(_Model):
+    """Which versions of an index stay beside the newest, and for how long."""
+
+    versions: Literal["all", "tagged", "newest"] = "all"
+    last: int | None = Field(default=None, ge=1)
+    days: float | None = Field(default=None, gt=0.0)
+
+
 class IndexSettings(_Model):
     """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
 
@@ -73,6 +81,7 @@ class IndexSettings(_Model):
     seed: int = 0
     target_recall: float = Field(default=0.9, ge=0.0, le=1.0)
     rebuild_ratio: float = Field(default=0.2, gt=0.0, le=1.0)
+    keep: KeepSettings | None = None
 
 
 class TableSettings(_Model):
@@ -86,6 +95,7 @@ class TableSettings(_Model):
     theta_columns: tuple[str, ...] | None = None
     indexes: dict[str, IndexSettings] = Field(default_factory=dict)
     indexes_from_table: bool = True
+    keep: KeepSettings = KeepSettings()
     sensor_running: bool = False
     sensor_interval_seconds: int = Field(default=30, ge=1, le=86_400)
     snapshots_per_tick: int = Field(default=20, ge=1, le=1000)
@@ -133,9 +143,10 @@ class SparkSettings(_Model):
 
 
 class RetentionSettings(_Model):
-    """How long files that nothing references are kept."""
+    """How careful the sweep is: of versions that the tables' `keep` lets go, and of files that nothing references."""
 
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
+    dry_run: bool = False
 
 
 class PriceSettings(_Model):

@@ -13,6 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 from ops.catalog.snapshots import table_name
 from ops.errors import IcepuffinError
 
+OWN_LISTS = "icepuffin-snap-"
+"""How the names of our manifest lists start: garbage collection may delete those, and no other's."""
 _SNAPSHOT_ID_MASK = 2**63 - 1
 
 
@@ -33,7 +35,7 @@ def write_own_manifest_list(
     table: Table, base: Snapshot, snapshot_id: int, sequence_number: int | None, writer: Callable[..., Any]
 ) -> str:
     """Write the list and return its path. Raises UnsupportedFormatError for v3 tables of SQL catalogs."""
-    name = f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro"
+    name = f"{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro"
     path = table.location_provider().new_metadata_location(name)
     if table.metadata.format_version >= 3:
         require_committable(table)

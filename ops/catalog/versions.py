@@ -55,6 +55,12 @@ def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
     return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
+def bound_names(table: Table, kind: str) -> frozenset[str]:
+    """Names that have a version in the table's metadata."""
+    summaries = (snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary)
+    return frozenset(found.get(f"{kind}.index", kind) for found in summaries if f"{kind}.base-snapshot-id" in found)
+
+
 def tag_target(table: Table, tag: str) -> int | None:
     """The snapshot that a tag points at; None where there is no such tag."""
     ref = table.metadata.refs.get(tag)

@@ -1,15 +1,20 @@
-"""Housekeeping of one table: worn shards, and files that no version needs."""
+"""Housekeeping of one table: worn shards, versions that the policy lets go, files that nobody needs."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from ops.catalog.snapshots import ref_snapshot_id
 from ops.graphs.rows import snapshot_rows
 from ops.graphs.versions import ensure_defined
-from ops.index import collect_garbage, maintain
+from ops.index import collect_garbage, list_definitions, maintain
 from ops.index.definition import IndexDefinition
 from ops.index.report import GcReport, IndexReport
+from ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
 from ops.index.work import Progress
 from ops.resources import Catalogs, Engine
+from ops.theta.keep import KIND as SKETCHES
+from ops.theta.keep import TAG as SKETCHES_TAG
 
 
 def maintain_indexes(
@@ -37,10 +42,39 @@ def maintain_indexes(
 
 
 def collect(
-    catalogs: Catalogs, catalog: str, identifier: str, *, grace_hours: float, dry_run: bool = False
+    catalogs: Catalogs,
+    catalog: str,
+    identifier: str,
+    *,
+    retentions: Mapping[str, Retention],
+    default: Retention,
+    grace_hours: float,
+    dry_run: bool = False,
 ) -> GcReport:
-    """Delete our own files that no metadata references and that are older than the grace period."""
-    table = catalogs.table(catalog, identifier)
-    return collect_garbage(
-        table, storage=catalogs.storage(catalog), grace=timedelta(hours=grace_hours), dry_run=dry_run
+    """Let go of versions that the policies do not keep, pin those of tagged snapshots, delete files nobody references.
+
+    `retentions`: by index; `default` for the rest and for the sketches. Raises what the catalog and the store raise.
+    """
+    table, grace = catalogs.table(catalog, identifier), timedelta(hours=grace_hours)
+    defined = [item.name for item in list_definitions(table)]
+    policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
+    plans = {
+        f"ann_{name}": plan_retention(table, "ann", name, f"ann_{name}", policy, grace=grace)
+        for name, policy in policies.items()
+    }
+    kept = plan_retention(table, SKETCHES, SKETCHES, SKETCHES_TAG, default, grace=grace)
+    plans[SKETCHES_TAG] = replace(kept, pin=())  # a cache: not worth pinning data files for
+    retired = tuple(
+        item
+        for tag, plan in plans.items()
+        for item in (plan.retire if dry_run else carry_out_retention(table, tag, plan))
     )
+    report = collect_garbage(
+        table,
+        storage=catalogs.storage(catalog),
+        grace=grace,
+        dry_run=dry_run,
+        expiring={item.index_snapshot_id for item in retired} if dry_run else (),
+    )
+    pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
+    return replace(report, retired=retired, pinned=pinned)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ops.index.estimate import Estimate
+    from ops.index.retention import Retired
 
 
 class Action(StrEnum):
@@ -90,3 +91,7 @@ class GcReport:
     bytes_freed: int
     kept_young: int
     """Unreferenced objects younger than the grace period."""
+    retired: "tuple[Retired, ...]" = ()
+    """Versions that the retention policy let go, or would; their files are among the objects once they are old."""
+    pinned: tuple[str, ...] = ()
+    """Tags that were given to versions of tagged snapshots, or would be."""

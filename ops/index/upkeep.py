@@ -1,6 +1,7 @@
 """Definitions as table properties, worn shards, and what nobody needs any more."""
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 
@@ -8,6 +9,7 @@ from pyiceberg.table import Table
 
 from ops.catalog import bind
 from ops.catalog.commit import refresh
+from ops.catalog.manifest_lists import OWN_LISTS
 from ops.catalog.snapshots import ref_snapshot_id, table_name
 from ops.index.definition import (
     PREFIX,
@@ -19,6 +21,7 @@ from ops.index.definition import (
 from ops.index.materialize import _Clock, carry_out
 from ops.index.plan import plan_version, worn
 from ops.index.report import GcReport, IndexReport
+from ops.index.retention import is_own_tag
 from ops.index.work import Progress
 from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
@@ -73,7 +76,7 @@ def drop(table: Table, name: str) -> tuple[str, ...]:
     refresh(table)
     keys = [key for key in table.properties if key.startswith(f"{PREFIX}{name}.")]
     own = f"ann_{name}"
-    tags = sorted(ref for ref in table.metadata.refs if ref == own or _is_side_tag(ref, own))
+    tags = sorted(ref for ref in table.metadata.refs if is_own_tag(ref, own))
     if not keys and not tags:
         load_definition(table, name)
     if keys:
@@ -82,10 +85,6 @@ def drop(table: Table, name: str) -> tuple[str, ...]:
     for tag in tags:
         bind.drop(table, tag)
     return tuple(tags)
-
-
-def _is_side_tag(ref: str, own: str) -> bool:
-    return ref.startswith(f"{own}-") and ref.removeprefix(f"{own}-").isdecimal()
 
 
 def maintain(
@@ -110,23 +109,31 @@ def maintain(
 
 
 def collect_garbage(
-    table: Table, *, storage: StorageConfig, grace: timedelta = timedelta(hours=24), dry_run: bool = False
+    table: Table,
+    *,
+    storage: StorageConfig,
+    grace: timedelta = timedelta(hours=24),
+    dry_run: bool = False,
+    expiring: Collection[int] = (),
 ) -> GcReport:
     """Delete our own files that no metadata references and that are older than the grace period.
 
-    Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files under metadata/. A file
-    that any statistics entry of the table names is never touched.
+    Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
+    derived snapshots under metadata/. A file that a snapshot or statistics entry of the table names is never touched;
+    a dry run may leave out snapshots that are `expiring`.
     """
     refresh(table)
     root = f"{normalize(table.metadata.location)}/metadata"
     store = open_storage(root, storage)
-    referenced = {normalize(entry.statistics_path) for entry in table.metadata.statistics}
+    staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
+    referenced = {normalize(item.manifest_list) for item in staying}
+    referenced |= {
+        normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
+    }
     youngest = int(time.time() * 1000) - int(grace.total_seconds() * 1000)
     doomed, young, freed = [], 0, 0
     for item in store.list(root):
-        name = normalize(item.path).removeprefix(f"{root}/")
-        ours = name.startswith(("_icepuffin/", *_CUT_OFF)) or (name.startswith(OUR_FILES) and name.endswith(".puffin"))
-        if not ours or normalize(item.path) in referenced:
+        if not _is_ours(normalize(item.path).removeprefix(f"{root}/")) or normalize(item.path) in referenced:
             continue
         if item.modified_ms > youngest:
             young += 1
@@ -137,3 +144,12 @@ def collect_garbage(
         for path in doomed:
             store.delete(path)
     return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, young)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether icepuffin alone gives such names, under metadata/."""
+    if name.startswith(("_icepuffin/", *_CUT_OFF)):
+        return True
+    return (name.startswith(OUR_FILES) and name.endswith(".puffin")) or (
+        name.startswith(OWN_LISTS) and name.endswith(".avro")
+    )

@@ -18,7 +18,7 @@ _COMMANDS = {
     "sql": ("orchestration.cli.sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
     "stats": ("orchestration.cli.stats", "Show the distinct values of each column, and the index versions."),
     "sensor-tick": ("orchestration.cli.ticking", "Do once what the sensor does, and the runs it asks for."),
-    "gc": ("orchestration.cli.gc", "Delete index files that no version needs."),
+    "gc": ("orchestration.cli.gc", "Let go of old versions, delete index files that nothing needs."),
     "ui": ("orchestration.cli.ui", "Say how to start the Dagster UI on this instance, or start it."),
 }
 

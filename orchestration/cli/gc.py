@@ -12,7 +12,7 @@ from orchestration.cli.session import Session, located, print_json
 @click.command("gc")
 @table_argument
 @catalog_option
-@click.option("--grace-hours", type=float, help="Keep younger files. [default: retention.garbage_grace_hours]")
+@click.option("--grace-hours", type=float, help="Keep what is younger. [default: retention.garbage_grace_hours]")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @json_option
 @located
@@ -28,9 +28,9 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete files that failed attempts left and that no table metadata references.
+    """Let go of versions that the table's `keep` settings do not keep, and delete files that nothing references.
 
-    Published versions are never touched: they go with their snapshots, by Iceberg's own expiry.
+    Versions that stay and everything that icepuffin did not write are never touched. Look first with --dry-run.
 
     \b
     Example:
@@ -39,10 +39,30 @@ def command(
     from ops.graphs.upkeep import collect  # noqa: PLC0415
 
     session = session.at(directory, settings)
-    grace = session.settings.retention.garbage_grace_hours if grace_hours is None else grace_hours
-    report = collect(session.catalogs, session.catalog_name(catalog, table), table, grace_hours=grace, dry_run=dry_run)
+    spec = session.spec(catalog, table)
+    report = collect(
+        session.catalogs,
+        spec.catalog,
+        table,
+        retentions=spec.retentions,
+        default=spec.retention,
+        grace_hours=session.settings.retention.garbage_grace_hours if grace_hours is None else grace_hours,
+        dry_run=dry_run,
+    )
     if as_json:
         print_json(dataclasses.asdict(report))
         return
-    for key, value in dataclasses.asdict(report).items():
-        session.console.print(f"{key:>20}  {value}", highlight=False)
+    would = "would " if dry_run else ""
+    for item in report.retired:
+        told = f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
+        session.console.print(told, highlight=False, soft_wrap=True)
+    for tag in report.pinned:
+        session.console.print(f"{would}keep {tag}: its snapshot is tagged", highlight=False, soft_wrap=True)
+    for path in report.deleted:
+        session.console.print(f"{would}delete {path}", highlight=False, soft_wrap=True)
+    session.console.print(
+        f"{report.table}: {len(report.retired)} versions, {len(report.deleted)} files, {report.bytes_freed:,} bytes; "
+        f"{report.kept_young} files are too young",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -176,7 +176,21 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
 def test_garbage_collection_leaves_published_versions(run: Run) -> None:
     told = json.loads(run("gc", "demo.packages", "--grace-hours", "0", "--json"))
     assert told["dry_run"] is False
+    assert {(item["name"], item["why"]) for item in told["retired"]} <= {("second", "its index was dropped")}
     assert json.loads(run("search", "demo.packages", "--like-id", "5", "--json"))["coverage"] == "exact-version"
+
+
+def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake: Lake) -> None:
+    known = len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ICEPUFFIN__TABLES__PACKAGES__KEEP__LAST", "2")
+        arguments = ("gc", "demo.packages", "--grace-hours", "0", "--dry-run")
+        told = json.loads(run(*arguments, "--json"))
+        why = [item["why"] for item in told["retired"] if item["name"] == "embedding"]
+        assert why == ["there are 2 newer ones"] * (known - 2)
+        assert len(told["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
+        assert "would let go of embedding's version of snapshot" in run(*arguments)
+    assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == known
 
 
 @pytest.mark.parametrize(

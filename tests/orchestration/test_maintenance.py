@@ -157,3 +157,28 @@ def test_a_failed_maintenance_changes_nothing_and_says_why(lake: Lake, instance:
     assert "there is no table demo.packages" in failures[0].step_failure_data.error_display_string
     assert not [event for event in result.all_events if event.is_step_start and "sweep" in str(event.step_key)]
     assert lake.table.refresh().metadata_location == before
+
+
+def age_everything(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two days pass, for versions and for files."""
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 48 * HOUR)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_versions_that_the_policy_does_not_keep_are_let_go(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, *, dry_run: bool
+) -> None:
+    old, kept = versions(lake.table.refresh(), "ann", "embedding")
+    settings = lake.settings(retries=0) + 'keep = { versions = "newest" }\nrebuild_ratio = 1.0\n'
+    lake.settings_file.write_text(f"{settings}[retention]\ndry_run = {str(dry_run).lower()}\n", encoding="utf-8")
+    age_everything(lake, monkeypatch)
+    assert maintain(lake, instance).success
+    (run,) = instance.get_runs(RunsFilter(job_name=JOB))
+    told = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    assert any("only the newest version is kept" in line for line in told)
+    left = versions(lake.table.refresh(), "ann", "embedding")
+    assert left == ((old, kept) if dry_run else (kept,))
+    assert to_path(old.puffin_path).exists() is dry_run
+    assert to_path(kept.puffin_path).exists()
+    assert answers(lake)[0] == answers(lake)[1]

@@ -122,6 +122,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": Settings,
     "[tables.<key>]": TableSettings,
     "[tables.<key>.indexes.<name>]": IndexSettings,
+    "[tables.<key>.keep]": module.KeepSettings,
     "[spark]": module.SparkSettings,
     "[retention]": module.RetentionSettings,
     "[prices]": module.PriceSettings,
@@ -147,7 +148,7 @@ def _matches(told: str, field: object) -> bool:
     default = field.get_default(call_default_factory=True)  # type: ignore[attr-defined]
     if required:
         return told == "required"
-    if default is None or default == {}:
+    if default is None or default == {} or isinstance(default, BaseModel):
         return not told.startswith("`")
     text = str(default).lower() if isinstance(default, bool) else repr(default)
     return told.strip("`") in {

@@ -41,7 +41,7 @@ def our_files(table: Table) -> set[str]:
     """Everything that icepuffin has written, and every snapshot's list."""
     store = open_storage(table.location(), STORAGE)
     names = (item.path for item in store.list(f"{table.location()}/metadata"))
-    return {name for name in names if name.endswith((".puffin", ".stats")) or "/snap-" in name or "_icepuffin" in name}
+    return {name for name in names if name.endswith((".puffin", ".stats")) or "snap-" in name or "_icepuffin" in name}
 
 
 def assert_kept(table: Table, good: IndexReport) -> None:

@@ -176,7 +176,7 @@ def test_a_lost_race_leaves_no_manifest_list(table: Table, line: BadLine) -> Non
         bind.publish(table, wanted)
     table.refresh()
     store = open_storage(table.location(), STORAGE)
-    lists = {item.path for item in store.list(f"{table.location()}/metadata") if "/snap-" in item.path}
+    lists = {item.path for item in store.list(f"{table.location()}/metadata") if "snap-" in item.path}
     assert lists == {snapshot.manifest_list for snapshot in table.metadata.snapshots}
 
 

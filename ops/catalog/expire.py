@@ -1,0 +1,45 @@
+"""Letting go of versions: the snapshots that icepuffin made, and its own tags on them, in one commit. Files stay."""
+
+from collections.abc import Collection
+
+from pyiceberg.table import Table
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from ops.catalog.bind import BindingError
+from ops.catalog.commit import Outcome, attempt_commit, refresh
+from ops.catalog.snapshots import is_derived, table_name
+
+_ATTEMPTS = 12
+
+
+def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collection[str]) -> tuple[int, ...]:
+    """Remove derived snapshots, and those of `own_tags` that point at them; -> the snapshots that are gone.
+
+    A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
+    and `ops.index.collect_garbage`: nothing names them afterwards. Raises BindingError, and the errors of `refresh`.
+    """
+    for attempt in range(_ATTEMPTS):
+        refresh(table, patient=attempt > 0)
+        refs = table.metadata.refs
+        foreign = {ref.snapshot_id for name, ref in refs.items() if name not in own_tags}
+        present = [
+            snapshot.snapshot_id
+            for snapshot in table.metadata.snapshots
+            if snapshot.snapshot_id in snapshot_ids and is_derived(snapshot) and snapshot.snapshot_id not in foreign
+        ]
+        if not present:
+            return tuple(sorted(set(snapshot_ids) - foreign))
+        tags = {name: ref.snapshot_id for name, ref in refs.items() if ref.snapshot_id in present}
+        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in tags]
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=present))
+        unmoved: list[TableRequirement] = [AssertRefSnapshotId(ref=name, snapshot_id=at) for name, at in tags.items()]
+        if attempt_commit(table, tuple(updates), tuple(unmoved), attempt) is Outcome.DONE:
+            refresh(table, patient=True)
+            return tuple(sorted(present))
+    raise BindingError(f"{table_name(table)}: versions could not be expired in {_ATTEMPTS} attempts; try again")

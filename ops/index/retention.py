@@ -1,0 +1,164 @@
+"""Which versions of an index stay: decided from metadata alone, then carried out by tags and snapshots.
+
+Iceberg's own expiry takes what nothing tags when it is old. This goes further where it is asked to: fewer versions than
+Iceberg would keep, or a version for as long as a snapshot is tagged by its owner.
+"""
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from pyiceberg.table import Table
+
+from ops.catalog import bind
+from ops.catalog.commit import refresh
+from ops.catalog.expire import expire_derived
+from ops.catalog.snapshots import base_snapshot_id
+from ops.catalog.versions import DerivedVersion, bound_names, tag_target, versions
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+class Keep(StrEnum):
+    """Which snapshots' versions stay beside the newest."""
+
+    ALL = "all"
+    """Those of every snapshot that the table still has."""
+    TAGGED = "tagged"
+    """Those of snapshots that a branch or tag of the table's owner points at."""
+    NEWEST = "newest"
+    """None."""
+    NONE = "none"
+    """The newest neither: its index was dropped."""
+
+
+_WITH_TAGGED = (Keep.ALL, Keep.TAGGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many versions of an index stay, and for how long. The newest, at the index tag, always does."""
+
+    versions: Keep = Keep.ALL
+    last: int | None = None
+    """At most so many, the newest of them; those of tagged snapshots are not counted. None: no limit."""
+    days: float | None = None
+    """No longer than this; those of tagged snapshots as long as the tag. None: as long as Iceberg keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A version that goes."""
+
+    name: str
+    base_snapshot_id: int
+    index_snapshot_id: int
+    puffin_path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What a policy asks for at this moment."""
+
+    retire: tuple[Retired, ...] = ()
+    pin: tuple[DerivedVersion, ...] = ()
+    """Versions of tagged snapshots, which Iceberg's expiry would take although the tag lives."""
+
+
+def is_own_tag(ref: str, own: str) -> bool:
+    """Whether `ref` is the index tag `own`, or that of one of its versions for an older snapshot."""
+    return ref == own or (ref.startswith(f"{own}-") and ref.removeprefix(f"{own}-").isdecimal())
+
+
+def plan_retention(
+    table: Table, kind: str, name: str, tag: str, retention: Retention, *, grace: timedelta, now_ms: int | None = None
+) -> RetentionPlan:
+    """Decide for one index, or for the kept sketches. Reads the metadata that `table` shows, no file.
+
+    Versions younger than `grace` stay: a run that began before may be building on them.
+    """
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+    known = versions(table, kind, name)
+    newest = tag_target(table, tag)
+    tagged = _owners_snapshots(table)
+    pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
+    retire: list[Retired] = []
+    pin: list[DerivedVersion] = []
+    for version, why in _judged(table, known, newest, tagged, retention, now):
+        foreign = [ref for ref in version.tags if not is_own_tag(ref, tag)]
+        if why and not foreign and now - version.timestamp_ms > grace.total_seconds() * 1000:
+            path, base = version.puffin_path, version.base_snapshot_id
+            retire.append(Retired(name, base, version.derived_snapshot_id, path, why))
+        elif not why and not version.tags and version.base_snapshot_id in pinned:
+            pin.append(version)
+    return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)))
+
+
+def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
+    """(name, a retention that keeps nothing) of each index that has versions and no definition any more."""
+    for name in sorted(bound_names(table, "ann") - set(defined)):
+        yield name, Retention(Keep.NONE)
+
+
+def _judged(
+    table: Table,
+    known: Sequence[DerivedVersion],
+    newest: int | None,
+    tagged: Collection[int],
+    retention: Retention,
+    now: int,
+) -> Iterator[tuple[DerivedVersion, str]]:
+    """(version, why it goes; empty where it stays), newest first."""
+    seen: set[int] = set()
+    counted = 1 if newest is not None else 0
+    for version in reversed(known):
+        base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
+        repeated = base in seen
+        seen.add(base)
+        why = ""
+        if version.derived_snapshot_id == newest:
+            pass
+        elif table.metadata.snapshot_by_id(base) is None:
+            why = "its snapshot has expired"
+        elif retention.versions is Keep.NONE:
+            why = "its index was dropped"
+        elif repeated:
+            why = "a newer version of the same snapshot exists"
+        elif retention.versions is Keep.NEWEST:
+            why = "only the newest version is kept"
+        elif base in tagged:
+            pass
+        elif retention.versions is Keep.TAGGED:
+            why = "no branch or tag points at its snapshot"
+        elif retention.days is not None and age > retention.days:
+            why = f"it is older than {retention.days:g} days"
+        elif retention.last is not None and counted >= retention.last:
+            why = f"there are {retention.last} newer ones"
+        else:
+            counted += 1
+        yield version, why
+
+
+def _owners_snapshots(table: Table) -> frozenset[int]:
+    """Data snapshots that a ref which icepuffin did not make points at."""
+    derived = {item.snapshot_id for item in table.metadata.snapshots if base_snapshot_id(item) is not None}
+    return frozenset(ref.snapshot_id for ref in table.metadata.refs.values() if ref.snapshot_id not in derived)
+
+
+def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Retired, ...]:
+    """Tag what is pinned; remove the snapshots that go, with our tags on them, in one commit; -> those that are gone.
+
+    No file is deleted here. Raises LostRaceError where a tag came up meanwhile, BindingError, the errors of `refresh`.
+    """
+    for version in plan.pin:
+        own = f"{tag}-{version.base_snapshot_id}"
+        bind.move_tag(table, own, version.derived_snapshot_id, expected_ref=tag_target(table, own))
+    if not plan.retire:
+        return ()
+    refresh(table)
+    own_tags = {ref for ref in table.metadata.refs if ref != tag and is_own_tag(ref, tag)}
+    gone = expire_derived(table, {item.index_snapshot_id for item in plan.retire}, own_tags)
+    return tuple(item for item in plan.retire if item.index_snapshot_id in gone)

@@ -1,0 +1,158 @@
+"""Which versions stay: by policy, by the owner's tags, by age; and what is left of those that go."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.catalog import bind
+from ops.catalog.snapshots import data_snapshots
+from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.index import collect_garbage
+from ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
+from ops.model import StorageConfig
+from ops.storage import open_storage
+from tests.conftest import STORAGE, make_rows
+from tests.interop.lakes import open_lake
+from tests.ops.catalog.bindings import binding
+
+TableFactory = Callable[..., Table]
+AT_ONCE = timedelta(0)
+DAY_MS = 24 * 3600 * 1000
+
+
+def with_versions(table: Table, count: int, storage: StorageConfig = STORAGE) -> Table:
+    """`count` data snapshots, each with a version; the tag is on the last."""
+    for number in range(count):
+        table.append(make_rows(10 * number, 10 * number + 10))
+        table.refresh()
+        bind.publish(table, binding(table, number, expected=tag_target(table, "ann_e"), storage=storage))
+    return table
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    return with_versions(table_factory(), 4)
+
+
+def planned(table: Table, retention: Retention, *, days: float = 1) -> RetentionPlan:
+    """The plan as it is that many days from now."""
+    now = max(item.timestamp_ms for item in table.refresh().metadata.snapshots) + round(days * DAY_MS)
+    return plan_retention(table, "ann", "e", "ann_e", retention, grace=timedelta(hours=1), now_ms=now)
+
+
+def going(table: Table, retention: Retention, *, days: float = 1) -> list[int]:
+    """Places, in the history of the table, of the snapshots whose version goes."""
+    places = {item.snapshot_id: place for place, item in enumerate(data_snapshots(table.refresh()))}
+    return sorted(places[item.base_snapshot_id] for item in planned(table, retention, days=days).retire)
+
+
+def test_by_default_nothing_goes_before_iceberg_takes_it(table: Table) -> None:
+    assert planned(table, Retention(), days=1000) == RetentionPlan()
+
+
+def test_only_the_newest_stays(table: Table) -> None:
+    assert going(table, Retention(Keep.NEWEST)) == [0, 1, 2]
+
+
+def test_the_last_few_stay(table: Table) -> None:
+    assert going(table, Retention(last=2)) == [0, 1]
+    assert going(table, Retention(last=9)) == []
+
+
+def test_young_ones_stay(table: Table) -> None:
+    assert going(table, Retention(days=3), days=2) == []
+    assert going(table, Retention(days=3), days=4) == [0, 1, 2]
+
+
+def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
+    assert planned(table, Retention(Keep.NEWEST), days=0.01) == RetentionPlan()
+
+
+def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> None:
+    second = data_snapshots(table)[1].snapshot_id
+    table.manage_snapshots().create_tag(second, "release").commit()
+    assert going(table, Retention(Keep.TAGGED)) == [0, 2]
+    assert going(table, Retention(last=1)) == [0, 2]
+    assert going(table, Retention(Keep.NEWEST)) == [0, 1, 2]
+    plan = planned(table, Retention())
+    assert [item.base_snapshot_id for item in plan.pin] == [second]
+    carry_out_retention(table, "ann_e", plan)
+    assert f"ann_e-{second}" in table.refresh().metadata.refs
+    assert planned(table, Retention()) == RetentionPlan()
+    table.manage_snapshots().remove_tag("release").commit()
+    assert going(table, Retention(Keep.TAGGED)) == [0, 1, 2]
+
+
+def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
+    oldest = versions(table, "ann", "e")[0].derived_snapshot_id
+    table.manage_snapshots().create_tag(oldest, "mine").commit()
+    assert going(table, Retention(Keep.NEWEST)) == [1, 2]
+
+
+def test_a_version_goes_when_its_snapshot_has_expired_and_the_newest_never(table: Table) -> None:
+    table.append(make_rows(100, 110))
+    expired = [item.snapshot_id for item in data_snapshots(table.refresh())[:4]]
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    plan = planned(table, Retention())
+    assert [item.base_snapshot_id for item in plan.retire] == expired[:3]
+    assert {item.why for item in plan.retire} == {"its snapshot has expired"}
+
+
+def test_of_two_versions_of_one_snapshot_the_older_goes(table: Table) -> None:
+    bind.publish(table, binding(table, 9, expected=tag_target(table, "ann_e")))
+    (gone,) = planned(table, Retention()).retire
+    assert gone.why == "a newer version of the same snapshot exists"
+    assert gone.puffin_path.endswith("ann-e-3.puffin")
+
+
+def files_of(table: Table, version: DerivedVersion) -> list[str]:
+    snapshot = table.metadata.snapshot_by_id(version.derived_snapshot_id)
+    assert snapshot is not None
+    return [version.puffin_path, snapshot.manifest_list]
+
+
+def assert_carried_out(table: Table, storage: StorageConfig) -> None:
+    """Those that go leave no snapshot, no tag, no file; the data and the rest are as they were."""
+    known = versions(table.refresh(), "ann", "e")
+    history = data_snapshots(table)
+    doomed, left = files_of(table, known[0]), files_of(table, known[-1])
+    plan = planned(table, Retention(Keep.NEWEST))
+    ids = {item.index_snapshot_id for item in plan.retire}
+    told = collect_garbage(table, storage=storage, grace=AT_ONCE, dry_run=True, expiring=ids)
+    assert set(doomed) <= set(told.deleted)
+    assert collect_garbage(table, storage=storage, grace=AT_ONCE).deleted == (), "they are still named by metadata"
+    assert {item.index_snapshot_id for item in carry_out_retention(table, "ann_e", plan)} == ids
+    store = open_storage(table.location(), storage)
+    assert set(told.deleted) == set(collect_garbage(table, storage=storage, grace=AT_ONCE).deleted)
+    assert not any(store.exists(path) for path in doomed)
+    assert all(store.exists(path) for path in left)
+    assert versions(table.refresh(), "ann", "e") == known[-1:]
+    assert [item.snapshot_id for item in data_snapshots(table)] == [item.snapshot_id for item in history]
+    for item in history:
+        assert table.scan(snapshot_id=item.snapshot_id).count() > 0
+    carry_out_retention(table, "ann_e", plan)
+    assert versions(table.refresh(), "ann", "e") == known[-1:]
+
+
+def test_versions_that_go_leave_nothing_and_touch_nothing(table: Table) -> None:
+    assert_carried_out(table, STORAGE)
+
+
+@pytest.mark.services
+def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("kept")
+    with open_lake("kept", rest_uri, folder) as lake:
+        assert_carried_out(with_versions(lake.create("t"), 4), STORAGE)
+
+
+def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_catalog: Catalog) -> None:
+    plan = planned(table, Retention(Keep.NEWEST))
+    rescued = plan.retire[0].index_snapshot_id
+    sql_catalog.load_table("db.t").manage_snapshots().create_tag(rescued, "mine").commit()
+    gone = carry_out_retention(table, "ann_e", plan)
+    assert rescued not in {item.index_snapshot_id for item in gone}
+    assert len(gone) == 2
+    assert versions(table.refresh(), "ann", "e")[0].derived_snapshot_id == rescued
