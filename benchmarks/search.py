@@ -2,12 +2,13 @@
 
     python -m benchmarks.search --vectors embeddings.npy --out search.json [--queries 1000] [--threads 2]
 
-The table holds all vectors but the queries (held out by a seeded permutation), and one shard of
-f32 vectors unless told otherwise. `warm_single`: one query after another on one thread, with the id
-of each row fetched; `index_only`: the stage in the graph alone. `batch`: all queries in one call, beside the same
-kernels without a table. `cold`: a new process opens table and index and asks once; bytes are what it read. `filters`:
-conditions from all rows down to one in 10,000. Recall@10 is against brute force. DuckDB scans the same Parquet files
-(its array_distance over fixed-size arrays); it is skipped where it is not installed.
+The table holds all vectors but the queries (held out by a seeded permutation), and one shard of f32 vectors unless told
+otherwise. `warm_single`: one query after another on one thread, with the id of each row fetched; `index_only`: the stage
+in the graph alone. `targets`: what `target_recall` chooses, and what the held-out queries get. `batch`: all queries in
+one call, beside the same kernels without a table. `cold`: a new process opens table and index and asks once; bytes are
+what it read. `filters`: conditions from all rows down to one in 10,000. `within`: all rows under a distance. Recall@10 is
+against brute force. DuckDB scans the same Parquet files (its array_distance over fixed-size arrays); it is skipped where
+it is not installed.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from ops.probe import IndexReader, open_index
 from ops.probe.loaded import load
 
 K = 10
+TARGETS = (0.9, 0.95, 0.99)
 FILTERS = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
 COLD = """
 import json, sys, time
@@ -74,8 +76,10 @@ def main() -> None:
         width = _width_for(reader, queries, truth, options.recall)
         out["search_list"] = width
         out["warm_single"] = _warm_single(reader, queries, truth, width)
+        out["targets"] = [_target(reader, queries, truth, target) for target in TARGETS]
         out["batch"] = _batch(lake, queries, truth, width, options.threads)
         out["filters"] = [_filtered(reader, queries[:100], base, share) for share in FILTERS]
+        out["within"] = _within(reader, queries[:50], truth, base)
         out["cold"] = _cold(lake, Path(folder), queries)
         out["exact_duckdb_p50_ms"] = _duckdb(lake, queries[:20])
     print(json.dumps(out, indent=1))
@@ -97,6 +101,28 @@ def _recall(reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.ND
     found = reader.search(queries, K, search_list=width, columns=["id"]).rows
     mine = np.asarray(found["id"]).reshape(len(queries), K)
     return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)]))
+
+
+def _target(
+    reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], target: float
+) -> dict[str, Any]:
+    """What `target_recall` chooses, and what new queries then get."""
+    found = reader.search(queries, K, target_recall=target, columns=["id"])
+    mine = np.asarray(found.rows["id"]).reshape(len(queries), K)
+    times = []
+    for query in queries[:200]:
+        begun = time.perf_counter()
+        reader.search(query, K, target_recall=target)
+        times.append(1000 * (time.perf_counter() - begun))
+    knobs = found.profile.knobs
+    return {
+        "target": target,
+        "recall": float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)])),
+        "search_list": knobs.search_list if knobs else None,
+        "shards_a_query": sum(item.queries for item in found.profile.work) / len(queries),
+        "distances_a_query": found.profile.distances / len(queries),
+        "p50_ms": float(np.median(times)),
+    }
 
 
 def _warm_single(
@@ -161,6 +187,25 @@ def _filtered(
         "recall": float(np.mean(hits)),
         "p50_ms": float(np.median(times)),
         "strategy": found.profile.strategy,
+    }
+
+
+def _within(
+    reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], base: npt.NDArray[np.float32]
+) -> dict[str, float]:
+    """Each query with the distance of its tenth neighbour: ten rows, exactly."""
+    times, rows, pruned = [], [], []
+    for query, true in zip(queries, truth, strict=False):
+        limit = float(np.linalg.norm(base[true[-1]].astype(np.float64) - query))
+        begun = time.perf_counter()
+        found = reader.within(query, limit * (1 + 1e-6), columns=["id"])
+        times.append(1000 * (time.perf_counter() - begun))
+        rows.append(found.rows.num_rows)
+        pruned.append(found.profile.pruning.share if found.profile.pruning else 0.0)
+    return {
+        "p50_ms": float(np.median(times)),
+        "rows": float(np.mean(rows)),
+        "pruned_share": float(np.mean(pruned)),
     }
 
 

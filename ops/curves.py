@@ -16,6 +16,8 @@ from ann_kernels.distance import internal_pairwise
 from ann_kernels.metric import Metric
 
 MEASURED_K = 10
+OVERSAMPLE = 3
+"""Candidates a result row that a lean shard hands over for exact ranking, unless a search says otherwise"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,18 @@ class Choice:
 
 
 def shard_distances(
-    queries: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32], to_shard: npt.NDArray[np.uint32]
+    queries: npt.NDArray[np.float32],
+    codebook: npt.NDArray[np.float32],
+    to_shard: npt.NDArray[np.uint32],
+    metric: Metric = Metric.L2,
 ) -> npt.NDArray[np.float32]:
-    """f32[Q, shards]: Euclidean distance of each query to the nearest centroid of each shard; inf of one without."""
-    rough = internal_pairwise(queries, codebook, Metric.L2)
-    far = np.sqrt(np.maximum(rough, np.float32(0)))
+    """f32[Q, shards]: Euclidean distance (or - inner product) of each query to the nearest centroid of each shard; inf
+    of one without.
+    """
+    if metric is Metric.INNER_PRODUCT:
+        far = internal_pairwise(queries, codebook, metric)
+    else:
+        far = np.sqrt(np.maximum(internal_pairwise(queries, codebook, Metric.L2), np.float32(0)))
     out = np.full((len(queries), int(to_shard.max(initial=0)) + 1), np.inf, np.float32)
     for shard in np.unique(to_shard):
         out[:, shard] = far[:, to_shard == shard].min(axis=1)

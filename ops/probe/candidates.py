@@ -34,6 +34,15 @@ class Candidates:
         empty = np.full((queries, k), -1, np.int64)
         return cls(empty, empty, np.full((queries, k), np.inf, np.float32))
 
+    def spread(self, places: Integers, queries: int) -> "Candidates":
+        """The candidates of some queries among all `queries`: row i becomes row places[i], the others have none."""
+        if len(places) == queries:
+            return self
+        whole = Candidates.none(queries, self.files.shape[1])
+        files, positions = whole.files.copy(), whole.positions.copy()
+        files[places], positions[places], whole.distances[places] = self.files, self.positions, self.distances
+        return Candidates(files, positions, whole.distances)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hits:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels.topk import exact_top_k
+from ops.curves import OVERSAMPLE
 from ops.probe.candidates import Candidates, merge
 from ops.probe.filters import Matches
 from ops.probe.loaded import Indexed, LoadedShard, LoadedVersion, as_candidates, search
@@ -28,6 +29,7 @@ def search_matches(
     *,
     search_list: int,
     threads: int,
+    oversample: int = OVERSAMPLE,
 ) -> Indexed:
     """The k nearest matching rows that the version covers. `queries` f32[Q, D] prepared."""
     shards = tuple(shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in version.shards)
@@ -39,7 +41,9 @@ def search_matches(
     if held <= DISTANCES_A_NODE * width and not version.lean:
         parts = [_exact(shard, version, queries, k) for shard in shards if shard.live.any()]
         return Indexed(merge(parts, k), 0, held * len(queries), "exact over matches")
-    found = search(replace(version, shards=shards), queries, k, search_list=width, threads=threads)
+    found = search(
+        replace(version, shards=shards), queries, k, search_list=width, threads=threads, oversample=oversample
+    )
     return replace(found, strategy="filtered beam")
 
 

@@ -11,15 +11,15 @@ from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.vamana import Graph
 from ops.catalog.deletes import deleted_by_file
+from ops.curves import OVERSAMPLE
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, merge
+from ops.probe.knobs import Advice
 from ops.storage import open_storage, relative_to
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
 from puffin.errors import BadBlobError
-
-OVERSAMPLE = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +59,7 @@ class LoadedVersion:
     metric: Metric
     search_list: int
     dims: int
+    advice: Advice
     balled: frozenset[int] = frozenset()
     """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
 
@@ -73,6 +74,18 @@ class LoadedVersion:
         return any(shard.lean for shard in self.shards)
 
 
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """What one shard did for a search."""
+
+    shard: int
+    nodes: int
+    queries: int
+    """That were asked of it"""
+    expanded: int
+    distances: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Indexed:
     """What an index version answered."""
@@ -85,6 +98,8 @@ class Indexed:
     strategy: str
     approximate: bool = False
     """Distances are by PQ codes: to be ranked again"""
+    work: tuple[ShardWork, ...] = ()
+    """Of the shards that were searched"""
 
 
 def load(
@@ -125,7 +140,9 @@ def load(
         for entry, (_, files, mask) in zip(opened.routing.shards, parts, strict=True)
     ]
     balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
-    return LoadedVersion(shards, covered, metric, opened.definition.search_list, opened.routing.dims, balled)
+    return LoadedVersion(
+        shards, covered, metric, opened.definition.search_list, opened.routing.dims, Advice.of(opened), balled
+    )
 
 
 def _live_mask(
@@ -165,22 +182,33 @@ def _loaded(shard: Shard, files: npt.NDArray[np.int64], mask: npt.NDArray[np.boo
 
 
 def search(
-    version: LoadedVersion, queries: npt.NDArray[np.float32], k: int, *, search_list: int, threads: int
+    version: LoadedVersion,
+    queries: npt.NDArray[np.float32],
+    k: int,
+    *,
+    search_list: int,
+    threads: int,
+    oversample: int = OVERSAMPLE,
+    probed: npt.NDArray[np.bool_] | None = None,
 ) -> Indexed:
-    """The k nearest candidates over all shards; of lean shards k x OVERSAMPLE, by approximate distances."""
-    wide = k * OVERSAMPLE if version.lean else k
-    expanded = computed = 0
-    parts = [Candidates.none(len(queries), 1)]
-    for shard in version.shards:
-        if not shard.searcher.live_count:
+    """The k nearest candidates over all shards; of lean shards k x oversample, by approximate distances.
+
+    `probed` bool[Q, shards]: which shards each query is asked of; None is all.
+    """
+    wide = k * oversample if version.lean else k
+    parts, work = [Candidates.none(len(queries), 1)], []
+    for number, shard in enumerate(version.shards):
+        asked = np.arange(len(queries)) if probed is None else np.flatnonzero(probed[:, number])
+        if not shard.searcher.live_count or not len(asked):
             continue
-        ids, distances, stats = shard.searcher.search(
-            queries, wide, search_list=max(search_list, wide), threads=threads
+        some = queries if len(asked) == len(queries) else queries[asked]
+        ids, distances, stats = shard.searcher.search(some, wide, search_list=max(search_list, wide), threads=threads)
+        parts.append(as_candidates(shard, ids, distances).spread(asked, len(queries)))
+        work.append(
+            ShardWork(number, len(shard.live), len(asked), int(stats.expanded.sum()), int(stats.distances.sum()))
         )
-        parts.append(as_candidates(shard, ids, distances))
-        expanded += int(stats.expanded.sum())
-        computed += int(stats.distances.sum())
-    return Indexed(merge(parts, wide), expanded, computed, "beam", approximate=version.lean)
+    expanded, computed = sum(item.expanded for item in work), sum(item.distances for item in work)
+    return Indexed(merge(parts, wide), expanded, computed, "beam", approximate=version.lean, work=tuple(work))
 
 
 def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:

@@ -21,6 +21,7 @@ from ops.probe.balls import Balls, balls_of
 from ops.probe.candidates import Candidates, fetch_hits, fetch_rows, merge, rerank
 from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
+from ops.probe.knobs import Asked, Knobs, settle
 from ops.probe.loaded import Indexed, LoadedVersion, search
 from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
 from ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
@@ -29,6 +30,8 @@ from ops.probe.scan import VectorSource, scan
 from ops.probe.within import Threshold, hits_within, rows_of
 from ops.storage import StorageError
 from puffin.errors import PuffinError
+
+_SETTLED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class IndexReader:
             target.live, target.schema, target.field_id, target.definition.metric_value, target.storage
         )
         self._conditions = MatchCache()
+        self._settled: dict[tuple[int, Asked, bool], tuple[Knobs | None, tuple[str, ...]]] = {}
         self._balls: tuple[Balls, tuple[str, ...]] | None = None
         self._source = source
         self._opened = source.opened
@@ -100,23 +104,31 @@ class IndexReader:
         k: int = 10,
         *,
         search_list: int | None = None,
+        shards: int | None = None,
+        oversample: int | None = None,
+        target_recall: float | None = None,
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot.
 
         `queries` [Q, D] or [D], any float type. `search_list`: how wide the beam is; default the index's own.
+        `shards`: probe only those whose centroids are nearest to the query; default all. `oversample`: candidates a row
+        that lean shards hand over for exact ranking. `target_recall`: choose these from the curve that was measured
+        with the index, where they are not given.
         `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
         "section = 'database'"; only rows for which it is true are found.
         Raises QueryError, UnknownColumnError, FilterError, and DataFileError where a data file is gone.
         """
         clock = Clock()
-        at_least_one(k=k, search_list=search_list)
+        at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
+        asked = Asked(search_list, shards, oversample, target_recall)
         ready = prepared(queries, self._vectors.metric, self._loaded.dims if self._loaded else None)
         returned = field_ids(self._schema, columns, self.table)
         k = min(k, max(1, self._live.record_count))
         matches = self._matches(where, clock)
-        indexed = self._search_index(ready, k, search_list, matches)
+        knobs, unmet = self._settle(k, asked, filtered=matches is not None)
+        indexed = self._search_index(ready, k, knobs, matches)
         clock.lap("index")
         found, scanned = self._scan_tail(ready, k, matches)
         clock.lap("scan")
@@ -132,8 +144,10 @@ class IndexReader:
             tail_rows=scanned,
             milliseconds=clock.laps,
             matching_rows=matches.count if matches else None,
+            knobs=knobs,
+            work=indexed.work,
         )
-        return self._result(rows, profile, self._warnings())
+        return self._result(rows, profile, (*self._warnings(), *unmet))
 
     def within(
         self,
@@ -232,16 +246,33 @@ class IndexReader:
         clock.lap("filter")
         return found
 
-    def _search_index(
-        self, ready: npt.NDArray[np.float32], k: int, search_list: int | None, matches: Matches | None
-    ) -> Indexed:
+    def _settle(self, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs | None, tuple[str, ...]]:
+        """Once for equal wishes: they come with every query of an application."""
         if self._loaded is None:
+            return None, ()
+        key = (k, asked, filtered)
+        if key not in self._settled:
+            if len(self._settled) >= _SETTLED:
+                self._settled.clear()
+            self._settled[key] = settle(self._loaded.advice, self._loaded.search_list, k, asked, filtered=filtered)
+        return self._settled[key]
+
+    def _search_index(
+        self, ready: npt.NDArray[np.float32], k: int, knobs: Knobs | None, matches: Matches | None
+    ) -> Indexed:
+        if self._loaded is None or knobs is None:
             return Indexed(Candidates.none(len(ready), k), 0, 0, "scan")
-        width = search_list or self._loaded.search_list
-        if matches is None:
-            found = search(self._loaded, ready, k, search_list=width, threads=self._threads)
-        else:
-            found = search_matches(self._loaded, matches, ready, k, search_list=width, threads=self._threads)
+        ask = partial(search, probed=self._loaded.advice.probed(ready, knobs))
+        if matches is not None:
+            ask = partial(search_matches, matches=matches)
+        found = ask(
+            self._loaded,
+            queries=ready,
+            k=k,
+            search_list=knobs.search_list,
+            threads=self._threads,
+            oversample=knobs.oversample,
+        )
         if found.approximate:
             best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric)
             found = replace(found, candidates=best)

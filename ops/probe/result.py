@@ -6,6 +6,9 @@ from enum import StrEnum
 
 import pyarrow as pa
 
+from ops.probe.knobs import Knobs
+from ops.probe.loaded import ShardWork
+
 
 class Coverage(StrEnum):
     """How the answer covers the snapshot that was asked for."""
@@ -70,6 +73,10 @@ class Profile:
     """Live rows that satisfy the condition; None without one."""
     pruning: Pruning | None = None
     """Of a threshold query"""
+    knobs: Knobs | None = None
+    """How hard the index was searched; None where it was not"""
+    work: tuple[ShardWork, ...] = ()
+    """What each shard that was searched did"""
 
 
 @dataclass(frozen=True, slots=True)

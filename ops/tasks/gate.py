@@ -13,13 +13,11 @@ from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
 from ann_kernels.vamana import Graph
-from ops.curves import Width, encode
+from ops.curves import OVERSAMPLE, Width, encode
 from puffin.blobs.shard import Shard
 
 GATE_QUERIES = 64
 GATE_K = 10
-OVERSAMPLE = 3
-"""Candidates a result row that a lean shard hands over for exact ranking, unless a search says otherwise."""
 CURVE_QUERIES = 128
 CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
 CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 @click.option(
     "--search-list", type=int, help="L of the beam search. More: slower, better recall. [default: the index's]"
 )
+@click.option("--shards", type=int, help="Probe only so many shards, the nearest ones. [default: all]")
+@click.option("--oversample", type=int, help="Candidates a row that lean shards rank again. [default: 3]")
+@click.option(
+    "--target-recall", type=float, help="Choose these three by the curve measured with the index, such as 0.99."
+)
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
 @json_option
 @located
@@ -153,7 +158,8 @@ def _search(
             stale=StalePolicy(query["stale"]),
             threads=session.settings.thread_count,
         )
-        ask = partial(reader.search, search_list=query["search_list"]) if query["within"] is None else reader.within
+        knobs = {name: query[name] for name in ("search_list", "shards", "oversample", "target_recall")}
+        ask = partial(reader.search, **knobs) if query["within"] is None else reader.within
     found = ask(vectors, k if query["within"] is None else query["within"], **shared)
     return {
         "snapshot_id": str(found.snapshot_id),

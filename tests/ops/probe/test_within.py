@@ -21,7 +21,7 @@ from ops.index import IndexReport
 from ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, exact_within, open_index
 from ops.probe.balls import Balls
 from ops.storage.local import to_path
-from ops.tasks.scatter import _cover
+from ops.tasks.balls import partition_balls
 from puffin import PuffinReader
 from puffin.sources import FileSource
 from puffin.types import CENTROID_V1
@@ -228,7 +228,7 @@ def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: in
     labels, squared = kmeans.assign(vectors, codebook)
     reach = np.full(3, -1.0, np.float32)
     np.maximum.at(reach, labels, np.sqrt(squared))
-    cover = _cover(reach, codebook)
+    cover = partition_balls(reach, codebook)
     balls = Balls(
         files=1,
         numbers=np.zeros(len(cover), np.int64),
