@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels import codes
 from ann_kernels.beam import beam_search, key_node, next_stamp
+from ann_kernels.codes import Codes, encode, faithful
 from ann_kernels.distance import prepare, reported
 from ann_kernels.errors import DimensionError, KernelError
 from ann_kernels.graph import Graph
@@ -57,7 +57,8 @@ class Searcher:
 
     With `vectors` f32[N, D] (prepared for `metric`) distances are exact; N x D bytes are taken for codes. Without, `pq`
     = (codebook f32[m, 256, D / m], codes u8[N, m]) gives approximate ones, and the caller ranks the candidates again.
-    `live` bool[N] marks what may be returned. Fewer than `coded_from` vectors are searched as they are.
+    `live` bool[N] marks what may be returned. `codes`: those of an earlier searcher of the same vectors, kept because
+    making them reads all vectors. Without, fewer than `coded_from` vectors are searched as they are.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Searcher:
         live: npt.NDArray[np.bool_] | None = None,
         pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None = None,
         threads: int = 1,
+        codes: Codes | None = None,
         coded_from: int = FEWEST_CODED,
     ) -> None:
         if vectors is None and pq is None:
@@ -82,10 +84,10 @@ class Searcher:
         self._metric = metric
         self._vectors = None if vectors is None else frozen(vectors)
         self._pq = pq
-        self._codes = None
-        if vectors is not None and len(vectors) >= coded_from:
-            coded = codes.encode(vectors, threads=threads)
-            self._codes = coded if coded and codes.faithful(coded, vectors, metric) else None
+        self._codes = codes
+        if codes is None and vectors is not None and len(vectors) >= coded_from:
+            coded = encode(vectors, threads=threads)
+            self._codes = coded if coded and faithful(coded, vectors, metric) else None
         self._marks: list[_Marks] = []
         self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
         self._live_count = int(self._live.sum())
@@ -98,6 +100,15 @@ class Searcher:
         other._live = np.require(live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
         other._live_count = int(live.sum())  # noqa: SLF001
         return other
+
+    @property
+    def metric(self) -> Metric:
+        return self._metric
+
+    @property
+    def codes(self) -> Codes | None:
+        """What the beam walks by; None where it walks by the vectors themselves, or by PQ codes."""
+        return self._codes
 
     @property
     def live_count(self) -> int:

@@ -1,5 +1,6 @@
 """Real parts for every test: a SQLite catalog, tables with vectors, runners."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from ops.cache.settings import DIRECTORY
 from ops.catalog.connect import open_catalog
 from ops.model import StorageConfig
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
@@ -53,6 +55,17 @@ def vectors_of(ids: npt.NDArray[np.int64], *, seed: int = 0, dims: int = DIMS) -
 
 def queries(count: int = 20, dims: int = DIMS) -> npt.NDArray[np.float32]:
     return vectors_of(np.arange(1_000_000, 1_000_000 + count), dims=dims)
+
+
+_tests = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def shard_cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A shard cache for each test, made where it is used; programs that the test starts use it, too."""
+    folder = tmp_path_factory.getbasetemp() / f"shards-{next(_tests)}"
+    monkeypatch.setenv(DIRECTORY, str(folder))
+    return folder
 
 
 @pytest.fixture

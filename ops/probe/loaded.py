@@ -1,6 +1,5 @@
 """An index version in memory: its shards as searchers, masked for the snapshot that is read."""
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -10,16 +9,12 @@ import numpy.typing as npt
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.vamana import Graph
-from ops.catalog.deletes import deleted_by_file
 from ops.curves import OVERSAMPLE
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, merge
 from ops.probe.knobs import Advice
-from ops.storage import open_storage, relative_to
-from puffin.blobs import shard as shard_blob
-from puffin.blobs.shard import Shard
-from puffin.errors import BadBlobError
+from ops.probe.parts import Part, PartReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,78 +102,38 @@ def load(
 ) -> LoadedVersion:
     """Read, check and mask every shard.
 
-    A node may be returned when its row is live in `live`, whatever the version's own snapshot was. With `complete`,
-    nodes of files that are covered in part are left out: whoever wants all rows scans those files.
+    With `complete`, nodes of files that are covered in part are left out: whoever wants all rows scans those files.
     """
-    metric = opened.definition.metric_value
-    numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
-    slot_to_number = np.array(
-        [numbers.get(slot.path, -1) if slot.present else -1 for slot in opened.routing.files], np.int64
-    )
-    store = open_storage(opened.version.puffin_path, storage)
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), live.files)
-
-    def read(number: int) -> tuple[Shard, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        where = opened.shards[number]
-        blob = store.read_range(where.path, where.offset, where.length)
-        shard = shard_blob.decode(blob)
-        if shard.count != opened.routing.shards[number].count:
-            raise BadBlobError(
-                f"shard {number} has {shard.count} nodes, the routing blob says {opened.routing.shards[number].count}"
-            )
-        files = slot_to_number[shard.file_slots] if len(slot_to_number) else np.empty(0, np.int64)
-        return shard, files, _live_mask(shard, files, live, deleted)
-
+    reader = PartReader(opened, live, storage)
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        parts = list(pool.map(read, range(len(opened.shards))))
-    covered = _covered(live, deleted, [(files, mask) for _, files, mask in parts])
+        parts = list(pool.map(reader.read, range(len(opened.shards))))
+    covered = reader.covered(reader.nodes_by_file(parts))
     if complete:
-        parts = [(shard, files, mask & np.isin(files, list(covered))) for shard, files, mask in parts]
-    shards = tuple(_loaded(shard, files, mask, metric) for shard, files, mask in parts)
+        parts = [part.within(covered) for part in parts]
     revived = [
-        files[entry.tombstones][mask[entry.tombstones]]
-        for entry, (_, files, mask) in zip(opened.routing.shards, parts, strict=True)
+        part.files[entry.tombstones][part.live[entry.tombstones]]
+        for entry, part in zip(opened.routing.shards, parts, strict=True)
     ]
     balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
+    definition = opened.definition
     return LoadedVersion(
-        shards, covered, metric, opened.definition.search_list, opened.routing.dims, Advice.of(opened), balled
+        tuple(as_loaded(part) for part in parts),
+        covered,
+        definition.metric_value,
+        definition.search_list,
+        opened.routing.dims,
+        Advice.of(opened),
+        balled,
     )
 
 
-def _live_mask(
-    shard: Shard, files: npt.NDArray[np.int64], live: LiveFiles, deleted: Mapping[str, npt.NDArray[np.int64]]
-) -> npt.NDArray[np.bool_]:
-    mask = files >= 0
-    for number in np.unique(files[mask]):
-        file = live.files[number]
-        nodes = np.flatnonzero(files == number)
-        beyond = shard.row_positions[nodes] >= file.record_count
-        mask[nodes] = ~(np.isin(shard.row_positions[nodes], deleted[file.path]) | beyond)
-    return np.asarray(mask)
-
-
-def _covered(
-    live: LiveFiles,
-    deleted: Mapping[str, npt.NDArray[np.int64]],
-    parts: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]],
-) -> frozenset[int]:
-    """Files whose live rows all have a live node: counted, not assumed."""
-    nodes = np.zeros(len(live.files), np.int64)
-    for files, mask in parts:
-        nodes += np.bincount(files[mask], minlength=len(live.files)).astype(np.int64)
-    expected = np.array([file.record_count - len(deleted[file.path]) for file in live.files], np.int64)
-    return frozenset(np.flatnonzero(nodes == expected).tolist())
-
-
-def _loaded(shard: Shard, files: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_], metric: Metric) -> LoadedShard:
-    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
-    vectors = None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32)
-    pq = None
-    if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
-        pq = (shard.pq_codebook, shard.pq_codes)
-    searcher = Searcher(graph, vectors, metric, live=mask, pq=pq)
-    rounded = shard.vectors is None or shard.vectors.dtype != np.float32
-    return LoadedShard(graph, vectors, pq, mask, searcher, files, shard.row_positions, rounded)
+def as_loaded(part: Part) -> LoadedShard:
+    """A shard of which only live nodes are returned."""
+    shard = part.shard
+    searcher = shard.searcher.masked(part.live)
+    return LoadedShard(
+        shard.graph, shard.vectors, shard.pq, part.live, searcher, part.files, shard.row_positions, shard.rounded
+    )
 
 
 def search(

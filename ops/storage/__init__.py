@@ -1,5 +1,7 @@
 """Stores: one protocol over local files and S3."""
 
+import hashlib
+import json
 import os
 from functools import cache
 from typing import Any
@@ -19,6 +21,7 @@ __all__ = [
     "StorageError",
     "normalize",
     "open_storage",
+    "principal",
     "relative_to",
     "resolve",
 ]
@@ -40,6 +43,37 @@ def _s3_store(_: int, properties: frozenset[tuple[str, str]]) -> Storage:
     from ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
 
     return S3Storage(_s3_options(StorageConfig(dict(properties))))
+
+
+def principal(location: str, config: StorageConfig) -> str:
+    """A fingerprint of who reads `location` with this configuration: equal only where credentials and endpoint are.
+
+    It names what was fetched for somebody, so that nobody else is served it. Nothing can be learnt from it.
+    """
+    if urlsplit(normalize(location)).scheme == "file":
+        return _digest(["file", os.geteuid()])
+    return _s3_principal(os.getpid(), frozenset(config.properties.items()))
+
+
+@cache
+def _s3_principal(_: int, properties: frozenset[tuple[str, str]]) -> str:
+    options = _s3_options(StorageConfig(dict(properties)))
+    return _digest(["s3", options, [] if "key" in options or "anon" in options else _ambient_credentials()])
+
+
+def _digest(who: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(who, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _ambient_credentials() -> list[str | None]:
+    """What S3 clients find by themselves where the configuration names no key: environment, files, instance role."""
+    from botocore.session import Session  # noqa: PLC0415  slow to import, of no use for local tables
+
+    found = Session().get_credentials()
+    if found is None:
+        return []
+    frozen = found.get_frozen_credentials()
+    return [frozen.access_key, frozen.secret_key, frozen.token]
 
 
 def _s3_options(config: StorageConfig) -> dict[str, Any]:

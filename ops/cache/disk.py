@@ -1,0 +1,154 @@
+"""Ready shards as files in a folder, shared by all processes of one user on one machine.
+
+Files appear by renaming and go by unlinking: whoever has one open keeps it, and whoever looks for one finds it whole or
+not at all. `.lock` orders those who make room; locks/NN let one process fetch while others wait for what it fetches.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ops.cache import mapped
+from ops.cache.ready import ReadyShard, from_arrays, to_arrays
+
+_log = logging.getLogger(__name__)
+_STRIPES = 64
+_ENTRY, _ASIDE = ".shard", ".aside"
+
+
+class DiskCache:
+    """At most `budget` bytes of files under `folder`, least recently used first out. Thread-safe, process-safe."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self._folder = folder
+        self._budget = budget
+
+    @classmethod
+    def opened(cls, folder: Path, budget: int) -> "DiskCache | None":
+        """The cache in a folder that is this user's alone; None, with a warning, where that cannot be had."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                _log.warning("%s is not a folder of this user: shards are not kept on disk", folder)
+                return None
+            folder.chmod(0o700)
+            (folder / "locks").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            _log.warning("shards are not kept on disk: %s", error)
+            return None
+        return cls(folder, budget)
+
+    def get(self, owner: str, name: str) -> ReadyShard | None:
+        """What `owner` put under `name`; one that is damaged is removed."""
+        path = self._path(owner, name)
+        try:
+            with path.open("rb") as stream:
+                return from_arrays(*mapped.read(stream, f"{owner}/{name}"))
+        except FileNotFoundError:
+            return None
+        except (mapped.DamagedError, ValueError, KeyError, TypeError) as error:
+            _log.warning("%s is damaged and is fetched again: %s", path, error)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        except OSError as error:
+            _log.warning("%s cannot be read: %s", path, error)
+            return None
+
+    def put(self, owner: str, name: str, shard: ReadyShard) -> None:
+        """Keep a shard, if it fits: others make room. A disk that is full is a warning, not an error."""
+        arrays, values = to_arrays(shard)
+        label = f"{owner}/{name}"
+        path = self._path(owner, name)
+        aside = path.with_name(f".{uuid.uuid4().hex}{_ASIDE}")
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            stream = self._claim(aside, mapped.size_of(label, arrays, values))
+            if stream is None:
+                return
+            try:
+                with stream:
+                    mapped.write(stream, label, arrays, values)
+                    aside.rename(path)
+            finally:
+                aside.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("a shard could not be kept in %s: %s", self._folder, error)
+
+    @contextlib.contextmanager
+    def fetching(self, owner: str, name: str) -> Iterator[None]:
+        """One at a time, of all processes, for what is missing; others find it when they come in."""
+        number = int(hashlib.sha256(f"{owner}/{name}".encode()).hexdigest(), 16) % _STRIPES
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(_locked(self._folder / "locks" / f"{number:02d}"))
+            except OSError as error:  # then several fetch
+                _log.warning("%s cannot be used: %s", self._folder, error)
+            yield
+
+    def used(self) -> int:
+        """Bytes of all files, unfinished ones included."""
+        with _locked(self._folder / ".lock"):
+            return sum(status.st_size for _, status in self._files())
+
+    def _path(self, owner: str, name: str) -> Path:
+        return self._folder / owner / f"{name}{_ENTRY}"
+
+    def _claim(self, aside: Path, size: int) -> BinaryIO | None:
+        """A new file with its bytes counted from now on; None where they do not fit."""
+        with _locked(self._folder / ".lock"):
+            if not self._make_room(size):
+                return None
+            stream = os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            fcntl.flock(stream, fcntl.LOCK_EX)  # as long as this is held somebody writes
+            stream.truncate(size)
+            return stream
+
+    def _make_room(self, size: int) -> bool:
+        files = sorted(self._files(), key=lambda item: item[1].st_atime_ns)
+        used = sum(status.st_size for _, status in files)
+        for path, status in files:
+            too_many = used + size > self._budget >= size
+            if (path.suffix == _ENTRY and too_many) or (path.suffix == _ASIDE and _is_abandoned(path)):
+                path.unlink(missing_ok=True)
+                used -= status.st_size
+        return used + size <= self._budget
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Each once, whatever is renamed meanwhile."""
+        seen = set()
+        for path in self._folder.glob("*/*"):
+            if path.suffix in (_ENTRY, _ASIDE):
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.stat()
+                    if status.st_ino not in seen:
+                        seen.add(status.st_ino)
+                        yield path, status
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether nobody writes it any more: its writer has died."""
+    try:
+        with path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""A shard as kernels take it: decoded, validated, with its searcher. No snapshot is in it: masks come later."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels.codes import Codes
+from ann_kernels.metric import Metric
+from ann_kernels.search import Searcher
+from ann_kernels.spaces import CodeSpace
+from ann_kernels.vamana import Graph
+from puffin.blobs.shard import Shard
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadyShard:
+    """What searching one shard takes. Arrays are shared and never written to."""
+
+    graph: Graph
+    vectors: npt.NDArray[np.float32] | None
+    """f32[N, D] prepared; None in a lean shard"""
+    pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None
+    file_slots: npt.NDArray[np.uint32]
+    row_positions: npt.NDArray[np.int64]
+    searcher: Searcher
+    """Returns every node: to be masked"""
+    rounded: bool
+    """Whether its vectors are the table's, rounded (f16) or coded, and not the table's own"""
+
+    @property
+    def count(self) -> int:
+        return len(self.file_slots)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays, mapped or not."""
+        return sum(array.nbytes for array in to_arrays(self)[0].values())
+
+
+def ready(shard: Shard, *, threads: int = 1) -> ReadyShard:
+    """A shard as it was decoded, made ready: vectors as f32, codes for the walk."""
+    vectors = None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32)
+    pq = None
+    if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
+        pq = (shard.pq_codebook, shard.pq_codes)
+    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
+    return ReadyShard(
+        graph=graph,
+        vectors=vectors,
+        pq=pq,
+        file_slots=shard.file_slots,
+        row_positions=shard.row_positions,
+        searcher=Searcher(graph, vectors, Metric(shard.metric), pq=pq, threads=threads),
+        rounded=shard.vectors is None or shard.vectors.dtype != np.float32,
+    )
+
+
+def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
+    """(arrays by name, plain values): all that `from_arrays` needs."""
+    arrays: Arrays = {
+        "neighbors": shard.graph.neighbors,
+        "degrees": shard.graph.degrees,
+        "file_slots": shard.file_slots,
+        "row_positions": shard.row_positions,
+    }
+    if shard.vectors is not None:
+        arrays["vectors"] = shard.vectors
+    if shard.pq is not None:
+        arrays["pq_codebook"], arrays["pq_codes"] = shard.pq
+    values: dict[str, Any] = {
+        "medoid": shard.graph.medoid,
+        "metric": int(shard.searcher.metric),
+        "rounded": shard.rounded,
+    }
+    if (codes := shard.searcher.codes) is not None:
+        arrays |= {f"sq8_{name}": array for name, array in codes.space._asdict().items()}
+        arrays["sq8_offset"] = codes.offset
+        values["sq8_scale"] = codes.scale
+    return arrays, values
+
+
+def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
+    """Inverse of `to_arrays`; nothing is copied, nothing checked."""
+    graph = Graph(arrays["neighbors"], arrays["degrees"], values["medoid"])
+    vectors = arrays.get("vectors")
+    pq = (arrays["pq_codebook"], arrays["pq_codes"]) if "pq_codes" in arrays else None
+    codes = None
+    if "sq8_scale" in values:
+        space = CodeSpace(*(arrays[f"sq8_{name}"] for name in CodeSpace._fields))
+        codes = Codes(space, arrays["sq8_offset"], values["sq8_scale"])
+    return ReadyShard(
+        graph=graph,
+        vectors=vectors,
+        pq=pq,
+        file_slots=arrays["file_slots"],
+        row_positions=arrays["row_positions"],
+        # where none were kept, none were worth it
+        searcher=Searcher(graph, vectors, Metric(values["metric"]), pq=pq, codes=codes, coded_from=sys.maxsize),
+        rounded=values["rounded"],
+    )

@@ -1,0 +1,54 @@
+"""What the cache may take, and where."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+MB = 1 << 20
+_OFF = "off"
+DIRECTORY = "ICEPUFFIN_SHARD_CACHE"
+"""Environment: the folder, or `off`"""
+DISK_MB = "ICEPUFFIN_SHARD_CACHE_DISK_MB"
+MEMORY_MB = "ICEPUFFIN_SHARD_CACHE_MEMORY_MB"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Budgets in bytes; 0 switches a level off. Picklable: executors get the driver's."""
+
+    directory: Path | None = None
+    """A folder of this user's own, on a local disk; None: `icepuffin/shards` in the user's cache directory"""
+    disk_bytes: int = 20 << 30
+    memory_bytes: int = 2 << 30
+
+    def __post_init__(self) -> None:
+        if self.disk_bytes < 0 or self.memory_bytes < 0:
+            raise ValueError("the budgets of the shard cache are bytes, 0 for none")
+
+    @property
+    def folder(self) -> Path:
+        """Where the files lie."""
+        return self.directory or user_cache_directory() / "icepuffin" / "shards"
+
+    @classmethod
+    def off(cls) -> "CacheSettings":
+        return cls(disk_bytes=0, memory_bytes=0)
+
+    @classmethod
+    def from_environment(cls) -> "CacheSettings":
+        """The defaults, but for what the environment says. Raises ValueError for a budget that is no number."""
+        where = os.environ.get(DIRECTORY, "")
+        if where == _OFF:
+            return cls.off()
+        given = {
+            name: int(os.environ[variable]) * MB
+            for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
+            if variable in os.environ
+        }
+        return cls(directory=Path(where) if where else None, **given)
+
+
+def user_cache_directory() -> Path:
+    """$XDG_CACHE_HOME, or ~/.cache."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(given) if given else Path("~/.cache").expanduser()

@@ -1,0 +1,140 @@
+"""The shard cache: memory first, then disk, then the store."""
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from ops.cache.disk import DiskCache
+from ops.cache.ready import ReadyShard, ready
+from ops.cache.settings import CacheSettings
+from ops.model import ObjectRange, StorageConfig
+from ops.storage import open_storage, principal
+from puffin.blobs import shard as shard_blob
+from puffin.errors import ChecksumError
+
+_LAYOUT = 1
+"""Of what is kept; files of other layouts are never looked for"""
+_UNKNOWN = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKey:
+    """One shard blob, as a principal may read it.
+
+    Where the routing blob says what bytes it has, it is known by these, and they are checked when it enters: then a
+    refresh leaves all shards in the cache that it did not touch. Otherwise it is known by where it lies.
+    """
+
+    where: ObjectRange
+    sha256: bytes = _UNKNOWN
+    """Of the blob's bytes; zeros where that is not known"""
+
+    @property
+    def name(self) -> str:
+        known = self.sha256 != _UNKNOWN
+        what = self.sha256.hex() if known else f"{self.where.path}\0{self.where.offset}\0{self.where.length}"
+        return hashlib.sha256(f"{_LAYOUT}\0{known}\0{what}".encode()).hexdigest()
+
+
+class ShardCache:
+    """Ready shards by (principal, blob). Thread-safe. What one principal's credentials fetched serves no other's."""
+
+    def __init__(self, settings: CacheSettings) -> None:
+        self.settings = settings
+        self._disk = DiskCache.opened(settings.folder, settings.disk_bytes) if settings.disk_bytes else None
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[str, str], ReadyShard] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """In memory; mapped arrays count whole."""
+        return self._bytes
+
+    def holds(self, key: ShardKey, storage: StorageConfig) -> bool:
+        """Whether the shard is in this process's memory."""
+        with self._lock:
+            return (principal(key.where.path, storage), key.name) in self._held
+
+    def shard(self, key: ShardKey, storage: StorageConfig, *, threads: int = 1) -> ReadyShard:
+        """The shard, from wherever is nearest. Raises StorageError, PuffinError as reading and decoding it does."""
+        owner, name = principal(key.where.path, storage), key.name
+        found = self._from_memory(owner, name)
+        if found is None and self._disk is not None:
+            found = self._disk.get(owner, name)
+        if found is None:
+            with self._disk.fetching(owner, name) if self._disk is not None else nullcontext():
+                found = self._fetched(owner, name, lambda: _fetch(key, storage, threads))
+        self._hold(owner, name, found)
+        return found
+
+    def _fetched(self, owner: str, name: str, fetch: Callable[[], ReadyShard]) -> ReadyShard:
+        if self._disk is None:
+            return fetch()
+        found = self._disk.get(owner, name)  # another process may have been first
+        if found is None:
+            found = fetch()
+            self._disk.put(owner, name, found)
+            found = self._disk.get(owner, name) or found  # mapped, it is memory that all processes share
+        return found
+
+    def _from_memory(self, owner: str, name: str) -> ReadyShard | None:
+        with self._lock:
+            found = self._held.get((owner, name))
+            if found is not None:
+                self._held.move_to_end((owner, name))
+            return found
+
+    def _hold(self, owner: str, name: str, shard: ReadyShard) -> None:
+        with self._lock:
+            if (owner, name) in self._held or shard.nbytes > self.settings.memory_bytes:
+                return
+            self._held[owner, name] = shard
+            self._bytes += shard.nbytes
+            while self._bytes > self.settings.memory_bytes:
+                _, dropped = self._held.popitem(last=False)
+                self._bytes -= dropped.nbytes
+
+
+def _fetch(key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
+    where = key.where
+    blob = open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
+    if key.sha256 != _UNKNOWN and hashlib.sha256(blob).digest() != key.sha256:
+        raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
+    return ready(shard_blob.decode(blob), threads=threads)
+
+
+class _Process:
+    """The cache of this process, and what it was made for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.chosen: CacheSettings | None = None
+        self.made_for: tuple[int, CacheSettings] | None = None
+        self.cache = ShardCache(CacheSettings.off())
+
+    def forked(self) -> None:
+        """Another thread of the parent may have held the lock."""
+        self.lock = threading.Lock()
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.forked)
+
+
+def use_settings(settings: CacheSettings | None) -> None:
+    """What this process's cache is to be like; None: what the environment says."""
+    _process.chosen = settings
+
+
+def process_cache() -> ShardCache:
+    """The cache of this process. Another one after a fork, or when the settings have changed."""
+    wanted = os.getpid(), _process.chosen or CacheSettings.from_environment()
+    with _process.lock:
+        if _process.made_for != wanted:
+            _process.cache, _process.made_for = ShardCache(wanted[1]), wanted
+        return _process.cache

@@ -1,0 +1,83 @@
+"""Shards of a version, one by one, as a snapshot sees them: which nodes are rows that are live there."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ops.cache import ReadyShard, ShardKey, process_cache
+from ops.catalog.deletes import deleted_by_file
+from ops.index.versions import OpenVersion
+from ops.model import LiveFiles, StorageConfig
+from ops.storage import open_storage, relative_to
+from puffin.errors import BadBlobError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One shard, and what its nodes are in the snapshot that is read."""
+
+    shard: ReadyShard
+    files: npt.NDArray[np.int64]
+    """int64[N]: number of the live file; -1 for files that are not live"""
+    live: npt.NDArray[np.bool_]
+    """bool[N]: whether the node's row is live"""
+
+    def within(self, covered: frozenset[int]) -> "Part":
+        """The same, where nodes of other files are not to be returned: those files are scanned."""
+        return replace(self, live=self.live & np.isin(self.files, list(covered)))
+
+
+class PartReader:
+    """Reads shards of a version and masks them for a snapshot.
+
+    A node may be returned when its row is live in `live`, whatever the version's own snapshot was.
+    """
+
+    def __init__(self, opened: OpenVersion, live: LiveFiles, storage: StorageConfig) -> None:
+        self._opened = opened
+        self._live = live
+        self._storage = storage
+        numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
+        slots = opened.routing.files
+        self._slot_to_number = np.array(
+            [numbers.get(slot.path, -1) if slot.present else -1 for slot in slots], np.int64
+        )
+        self._deleted = deleted_by_file(lambda path: open_storage(path, storage), live.files)
+
+    def read(self, number: int, *, threads: int = 1) -> Part:
+        """Shard `number`, out of the cache where it is there. Raises StorageError, PuffinError."""
+        entry = self._opened.routing.shards[number]
+        key = ShardKey(self._opened.shards[number], entry.sha256)
+        shard = process_cache().shard(key, self._storage, threads=threads)
+        if shard.count != entry.count or shard.searcher.metric is not self._opened.definition.metric_value:
+            raise BadBlobError(
+                f"shard {number} has {shard.count} nodes, the routing blob says {entry.count}, or a metric"
+            )
+        if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
+            raise BadBlobError(f"shard {number} names a file that the routing blob does not have")
+        files = self._slot_to_number[shard.file_slots] if shard.count else np.empty(0, np.int64)
+        return Part(shard, files, self._live_mask(shard, files))
+
+    def _live_mask(self, shard: ReadyShard, files: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        mask = files >= 0
+        for number in np.unique(files[mask]):
+            file = self._live.files[number]
+            nodes = np.flatnonzero(files == number)
+            beyond = shard.row_positions[nodes] >= file.record_count
+            mask[nodes] = ~(np.isin(shard.row_positions[nodes], self._deleted[file.path]) | beyond)
+        return np.asarray(mask)
+
+    def nodes_by_file(self, parts: Iterable[Part]) -> npt.NDArray[np.int64]:
+        """int64[files]: live nodes of each live file."""
+        nodes = np.zeros(len(self._live.files), np.int64)
+        for part in parts:
+            nodes += np.bincount(part.files[part.live], minlength=len(nodes)).astype(np.int64)
+        return nodes
+
+    def covered(self, nodes: npt.NDArray[np.int64]) -> frozenset[int]:
+        """Files whose live rows all have a live node: counted, not assumed."""
+        files = self._live.files
+        expected = np.array([file.record_count - len(self._deleted[file.path]) for file in files], np.int64)
+        return frozenset(np.flatnonzero(nodes == expected).tolist())

@@ -1,0 +1,55 @@
+"""Shards in a store, for tests: what a cache is asked for."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels import vamana
+from ann_kernels.metric import Metric
+from ops.cache import ReadyShard, ShardKey
+from ops.model import ObjectRange, StorageConfig
+from puffin.blobs import shard as shard_blob
+from puffin.blobs.shard import Shard
+
+ROWS = 60
+DIMS = 16
+STORAGE = StorageConfig({})
+
+
+def made_shard(seed: int = 0, rows: int = ROWS) -> Shard:
+    """A small shard with vectors; its row positions tell which one it is."""
+    vectors = np.random.default_rng(seed).standard_normal((rows, DIMS)).astype(np.float32)
+    params = vamana.VamanaParams(max_degree=8, search_list=16)
+    graph = vamana.build(vectors, Metric.L2, params)
+    made = Shard(
+        metric=Metric.L2, dims=vectors.shape[1], max_degree=8, search_list=16, alpha=1.2, medoid=graph.medoid,
+        neighbors=graph.neighbors, degrees=graph.degrees, file_slots=np.zeros(rows, np.uint32),
+        row_positions=np.arange(rows) + 1000 * seed, content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
+    )  # fmt: skip
+    return shard_blob.decode(b"".join(bytes(chunk) for chunk in shard_blob.encode(made)))
+
+
+def lean(shard: Shard) -> Shard:
+    """The same with PQ codes instead of vectors."""
+    codebook = np.random.default_rng(0).standard_normal((4, 256, shard.dims // 4)).astype(np.float32)
+    codes = np.random.default_rng(1).integers(0, 256, (shard.count, 4), dtype=np.uint8)
+    return replace(shard, vectors=None, pq_codebook=codebook, pq_codes=codes)
+
+
+def stored(folder: Path, shard: Shard, name: str = "shard", *, known: bool = True) -> ShardKey:
+    """Write a shard; -> its key, by its sha256 where that is to be known."""
+    blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
+    path = folder / name
+    path.write_bytes(blob)
+    where = ObjectRange(f"file://{path}", 0, len(blob))
+    return ShardKey(where, hashlib.sha256(blob).digest()) if known else ShardKey(where)
+
+
+def answers(shard: ReadyShard) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Rows and distances that a search of it gives."""
+    asked = np.random.default_rng(7).standard_normal((5, DIMS)).astype(np.float32)
+    nodes, distances, _ = shard.searcher.search(asked, 5, search_list=20)
+    return shard.row_positions[nodes], distances

@@ -1,0 +1,121 @@
+"""The cache under real processes: several at once, and some that die."""
+
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ops.cache import CacheSettings, ShardCache, ShardKey, shards
+from ops.cache.disk import DiskCache
+from tests.ops.cache.stored import ROWS, STORAGE, made_shard, stored
+
+SPAWN = multiprocessing.get_context("spawn")
+SHARDS = 6
+
+
+def ask_at_random(folder: Path, budget: int, keys: list[ShardKey], seed: int, rounds: int) -> None:
+    """Ask for shards in any order, each looked at as a search would; a wrong byte ends the process with an error."""
+    rng = np.random.default_rng(seed)
+    for number in rng.integers(0, len(keys), rounds):
+        found = ShardCache(CacheSettings(folder, budget, 0)).shard(keys[number], STORAGE)
+        np.testing.assert_array_equal(found.row_positions, np.arange(ROWS) + 1000 * number)
+        assert found.vectors is not None
+        assert int(found.graph.neighbors.max()) < ROWS
+        used = DiskCache(folder, budget).used()
+        assert used <= budget, used
+
+
+def fetch_once(folder: Path, key: ShardKey, log: Path, start: Barrier) -> None:
+    real = shards._fetch
+
+    def logged(*args: object) -> object:
+        with log.open("a") as stream:
+            stream.write("fetched\n")
+        return real(*args)  # type: ignore[arg-type]
+
+    shards._fetch = logged  # type: ignore[assignment]
+    start.wait(60)
+    ShardCache(CacheSettings(folder, 1 << 30, 0)).shard(key, STORAGE)
+
+
+def hold_unfinished(folder: Path, budget: int, size: int, told: Path) -> None:
+    """Claim room for a file, and never write it."""
+    cache = DiskCache(folder, budget)
+    (folder / "owner").mkdir(exist_ok=True)
+    claimed = cache._claim(folder / "owner" / ".unfinished.aside", size)
+    assert claimed is not None
+    told.touch()
+    time.sleep(60)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> list[ShardKey]:
+    return [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(SHARDS)]
+
+
+def one_file(folder: Path, key: ShardKey) -> int:
+    cache = ShardCache(CacheSettings(folder, 1 << 30, 0))
+    cache.shard(key, STORAGE)
+    return next(folder.glob("*/*.shard")).stat().st_size
+
+
+def test_processes_that_crowd_each_other_out_read_what_was_stored(tmp_path: Path, keys: list[ShardKey]) -> None:
+    budget = int(2.5 * one_file(tmp_path / "measure", keys[0]))
+    folder = tmp_path / "cache"
+    workers = [SPAWN.Process(target=ask_at_random, args=(folder, budget, keys, seed, 40)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * len(workers)
+    assert not list(folder.glob("*/*.aside"))
+
+
+def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, keys: list[ShardKey]) -> None:
+    budget = int(2.5 * one_file(tmp_path / "measure", keys[0]))
+    folder = tmp_path / "cache"
+    for seed in range(2):
+        worker = SPAWN.Process(target=ask_at_random, args=(folder, budget, keys, seed, 10_000))
+        worker.start()
+        until = time.monotonic() + 20
+        while not list(folder.glob("*/*.shard")) and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.05 + 0.037 * seed)
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join(10)
+    ask_at_random(folder, budget, keys, 9, 30)
+    assert not list(folder.glob("*/*.aside"))
+
+
+def test_of_many_that_miss_the_same_shard_one_fetches_it(tmp_path: Path, keys: list[ShardKey]) -> None:
+    log = tmp_path / "log"
+    args = (tmp_path / "cache", keys[0], log, SPAWN.Barrier(3))
+    workers = [SPAWN.Process(target=fetch_once, args=args) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * len(workers)
+    assert log.read_text().splitlines() == ["fetched"]
+
+
+def test_room_that_a_dead_writer_claimed_is_free_again(tmp_path: Path, keys: list[ShardKey]) -> None:
+    size = one_file(tmp_path / "measure", keys[0])
+    folder = tmp_path / "cache"
+    ShardCache(CacheSettings(folder, size, 0))
+    writer = SPAWN.Process(target=hold_unfinished, args=(folder, size, size, tmp_path / "told"))
+    writer.start()
+    until = time.monotonic() + 30
+    while not (tmp_path / "told").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    ShardCache(CacheSettings(folder, size, 0)).shard(keys[0], STORAGE)
+    assert not list(folder.glob("*/*.shard"))  # the room is somebody's
+    os.kill(writer.pid or 0, signal.SIGKILL)
+    writer.join(10)
+    ShardCache(CacheSettings(folder, size, 0)).shard(keys[0], STORAGE)
+    assert len(list(folder.glob("*/*.shard"))) == 1

@@ -1,0 +1,262 @@
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ann_kernels.search import Searcher
+from ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
+from ops.cache.ready import ready, to_arrays
+from ops.model import StorageConfig
+from ops.storage import ObjectMissingError, StorageError, open_storage, principal
+from puffin.blobs.shard import Shard
+from puffin.errors import BadBlobError, ChecksumError
+from tests.ops.cache.stored import STORAGE, answers, lean, made_shard, stored
+
+SHARD = made_shard()
+ONE = ready(SHARD).nbytes
+OTHER = StorageConfig({"s3.endpoint": "http://elsewhere", "s3.access-key-id": "b", "s3.secret-access-key": "c"})
+
+
+def cache_in(folder: Path, *, disk: int = 1 << 30, memory: int = 0) -> ShardCache:
+    """Without memory, so that every question goes to the disk."""
+    return ShardCache(CacheSettings(folder / "cache", disk, memory))
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted((folder / "cache").glob("*/*.shard"))
+
+
+def same(one: ReadyShard, other: ReadyShard) -> bool:
+    (arrays, values), (others, other_values) = to_arrays(one), to_arrays(other)
+    return values == other_values and all(np.array_equal(arrays[name], others[name]) for name in arrays | others)
+
+
+@pytest.mark.parametrize("shard", [SHARD, lean(SHARD), replace(SHARD, vectors=SHARD.vectors.astype(np.float16))])
+def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
+    key = stored(tmp_path, shard)
+    fresh = ShardCache(CacheSettings.off()).shard(key, STORAGE)
+    for _ in range(2):
+        kept = cache_in(tmp_path).shard(key, STORAGE)
+        assert same(kept, fresh)
+        for mine, wanted in zip(answers(kept), answers(fresh), strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+
+
+def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
+    key = stored(tmp_path, made_shard(rows=1_100))
+    made = cache_in(tmp_path).shard(key, STORAGE)
+    kept = cache_in(tmp_path).shard(key, STORAGE)
+    assert made.searcher.codes is not None
+    assert isinstance(kept.searcher, Searcher)
+    assert same(kept, made)
+
+
+def test_what_is_kept_on_disk_is_not_read_from_the_store_again(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD)
+    cache_in(tmp_path).shard(key, STORAGE)
+    (tmp_path / "shard").unlink()
+    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
+    with pytest.raises(ObjectMissingError):
+        ShardCache(CacheSettings.off()).shard(key, STORAGE)
+
+
+def test_memory_answers_before_the_disk(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD)
+    cache = cache_in(tmp_path, memory=2 * ONE)
+    assert not cache.holds(key, STORAGE)
+    first = cache.shard(key, STORAGE)
+    assert cache.holds(key, STORAGE)
+    assert cache.shard(key, STORAGE) is first
+
+
+def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
+    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(3)]
+    cache = cache_in(tmp_path, memory=2 * ONE)
+    for number in (0, 1, 0, 2):
+        cache.shard(keys[number], STORAGE)
+    assert [cache.holds(key, STORAGE) for key in keys] == [True, False, True]
+    assert cache.held_bytes <= 2 * ONE
+
+
+def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
+    cache_in(tmp_path).shard(stored(tmp_path, SHARD, "old"), STORAGE)
+    copied = stored(tmp_path, SHARD, "new")
+    (tmp_path / "new").unlink()
+    assert cache_in(tmp_path).shard(copied, STORAGE).count == SHARD.count
+
+
+def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies(tmp_path: Path) -> None:
+    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}", known=False) for seed in range(2)]
+    for _ in range(2):
+        found = [cache_in(tmp_path).shard(key, STORAGE).row_positions[0] for key in keys]
+        assert found == [0, 1000]
+
+
+def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD)
+    other = stored(tmp_path, made_shard(1), "other")
+    with pytest.raises(ChecksumError, match="sha256"):
+        cache_in(tmp_path).shard(ShardKey(other.where, key.sha256), STORAGE)
+    assert not files_of(tmp_path)
+
+
+def test_a_blob_that_is_not_valid_does_not_enter(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD, known=False)
+    (tmp_path / "shard").write_bytes(b"nothing" * 100)
+    with pytest.raises(BadBlobError):
+        cache_in(tmp_path).shard(key, STORAGE)
+    assert not files_of(tmp_path)
+
+
+def flip(data: bytearray, at: int) -> None:
+    data[at] ^= 0x40
+
+
+def cut(data: bytearray, at: int) -> None:
+    del data[at:]
+
+
+def grow(data: bytearray, at: int) -> None:
+    data.extend(bytes(at % 9 + 1))
+
+
+def zero(data: bytearray, at: int) -> None:
+    data[at : at + 64] = bytes(len(data[at : at + 64]))
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(harm=st.sampled_from([flip, cut, grow, zero]), at=st.integers(0, 1 << 30))
+def test_a_damaged_file_is_seen_and_fetched_again(
+    tmp_path: Path, harm: Callable[[bytearray, int], None], at: int
+) -> None:
+    key = stored(tmp_path, SHARD)
+    cache_in(tmp_path).shard(key, STORAGE)
+    (file,) = files_of(tmp_path)
+    data = bytearray(file.read_bytes())
+    harm(data, at % len(data))
+    file.write_bytes(data)
+    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
+    (file,) = files_of(tmp_path)
+    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
+
+
+def test_a_file_under_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> None:
+    cache_in(tmp_path).shard(stored(tmp_path, SHARD), STORAGE)
+    (first,) = files_of(tmp_path)
+    key = stored(tmp_path, made_shard(1), "other")
+    first.rename(first.with_name(f"{key.name}.shard"))
+    assert cache_in(tmp_path).shard(key, STORAGE).row_positions[0] == 1000
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(room=st.floats(0.5, 3.5), asked=st.lists(st.integers(0, 4), max_size=12))
+def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
+    tmp_path_factory: pytest.TempPathFactory, room: float, asked: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("budget")
+    keys = [stored(folder, made_shard(seed), f"shard-{seed}") for seed in range(5)]
+    size = 1 + max(file_size(key, folder) for key in keys[:1])
+    budget = int(room * size)
+    recent: list[int] = []
+    for number in asked:
+        cache = cache_in(folder, disk=budget)
+        cache.shard(keys[number], STORAGE)
+        recent = (
+            [*(item for item in recent if item != number), number][-int(budget // (size - 1)) :] if room >= 1 else []
+        )
+        held = files_of(folder)
+        assert sum(file.stat().st_size for file in held) <= budget
+        assert {file.stem for file in held} == {keys[item].name for item in recent}
+
+
+def file_size(key: ShardKey, folder: Path) -> int:
+    cache = ShardCache(CacheSettings(folder / "measure", 1 << 30, 0))
+    cache.shard(key, STORAGE)
+    return next((folder / "measure").glob("*/*.shard")).stat().st_size
+
+
+@pytest.mark.services
+def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3: StorageConfig) -> None:
+    local = stored(tmp_path, SHARD)
+    path = f"s3://lake/cache/{tmp_path.name}"
+    open_storage(path, s3).create(path, (tmp_path / "shard").read_bytes())
+    key = ShardKey(replace(local.where, path=path), local.sha256)
+    cache = cache_in(tmp_path, memory=10 * ONE)
+    cache.shard(key, s3)
+    stranger = StorageConfig({**s3.properties, "s3.secret-access-key": "wrong"})
+    assert not cache.holds(key, stranger)
+    with pytest.raises(StorageError, match="refuses access"):
+        cache.shard(key, stranger)
+    open_storage(path, s3).delete(path)
+    assert cache_in(tmp_path).shard(key, s3).count == SHARD.count
+
+
+def test_principals_are_told_apart_by_all_that_reaches_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_keys = [
+        {"s3.access-key-id": "a", "s3.secret-access-key": "b"},
+        {"s3.access-key-id": "a", "s3.secret-access-key": "c"},
+        {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.session-token": "t"},
+        {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.endpoint": "http://x"},
+        {"s3.anonymous": "true"},
+    ]
+    found = {principal("s3://b/k", StorageConfig(keys)) for keys in given_keys}
+    assert len(found) == len(given_keys)
+    assert principal("s3a://b/other", StorageConfig(given_keys[0])) in found
+    assert not any(secret in name for name in found for secret in ("access", "secret"))
+
+
+def test_principals_of_the_environment_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set()
+    for secret in ("one", "two"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+        found.add(principal("s3://b/k", StorageConfig({"s3.region": f"r-{secret}"})))
+    assert len(found) == 2
+
+
+def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o755)
+    cache_in(tmp_path).shard(stored(tmp_path, SHARD), STORAGE)
+    (file,) = files_of(tmp_path)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", file.parent, file)]
+    assert modes == [0o700, 0o700, 0o600]
+
+
+def test_a_folder_that_cannot_be_had_costs_the_disk_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
+    with caplog.at_level(logging.WARNING):
+        assert cache_in(tmp_path).shard(stored(tmp_path, SHARD), STORAGE).count == SHARD.count
+    assert "not a folder of this user" in caplog.text
+    (tmp_path / "cache").unlink()
+    (tmp_path / "cache").write_text("a file")
+    with caplog.at_level(logging.WARNING):
+        cache_in(tmp_path)
+    assert "not kept on disk" in caplog.text
+
+
+def test_a_folder_that_goes_away_costs_no_answer(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    (tmp_path / "cache").rename(tmp_path / "gone")
+    assert cache.shard(stored(tmp_path, SHARD), STORAGE).count == SHARD.count
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", str(tmp_path))
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_DISK_MB", "5")
+    assert CacheSettings.from_environment() == CacheSettings(tmp_path, 5 << 20)
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
+    assert CacheSettings.from_environment() == CacheSettings.off()
+    monkeypatch.delenv("ICEPUFFIN_SHARD_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert CacheSettings.from_environment().folder == tmp_path / "icepuffin" / "shards"
+    assert CacheSettings.off().disk_bytes == 0
+    assert os.environ["XDG_CACHE_HOME"]
