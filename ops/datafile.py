@@ -100,14 +100,14 @@ class DataFile:
     def groups(self) -> int:
         return int(self._parquet.metadata.num_row_groups)
 
-    def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """All rows in order, as the file has them: `conform` makes them what the schema says."""
+    def batches(self, batch_rows: int, groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """Rows in order, of all or some row groups, as the file has them: `conform` makes them what the schema says."""
         if not self._columns:
-            for group in range(self.groups):
+            for group in range(self.groups) if groups is None else groups:
                 yield _nothing(self._parquet.metadata.row_group(group).num_rows)
             return
         with self._damage():
-            yield from self._parquet.batches(self._columns, batch_rows=batch_rows)
+            yield from self._parquet.batches(self._columns, batch_rows=batch_rows, groups=groups)
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The snapshot's names, order and types; nulls or defaults for fields that the file lacks."""
@@ -119,6 +119,13 @@ class DataFile:
             return _to_requested_schema(self._projected, self._present, batch).cast(self.schema)
         except (ValueError, TypeError, ResolveError, pa.ArrowInvalid) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
+
+    def stored_bytes(self, group: int) -> int:
+        """Compressed bytes of the column chunks that reading the row group takes."""
+        row_group = self._parquet.metadata.row_group(group)
+        chunks = (row_group.column(number) for number in range(row_group.num_columns))
+        names = frozenset(self._columns)
+        return sum(int(c.total_compressed_size) for c in chunks if c.path_in_schema.split(".")[0] in names)
 
     def read_group(self, group: int) -> pa.Table:
         """One row group, conformed."""

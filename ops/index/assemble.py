@@ -2,23 +2,23 @@
 
 import contextlib
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ops.catalog.deletes import deleted_by_file
 from ops.index.errors import CoverageError
 from ops.index.plan import VersionPlan
-from ops.index.versions import RECALL_CURVE, ROUTING_CURVE
+from ops.index.versions import RECALL_CURVE, ROUTING_CURVE, read_centroids
 from ops.index.work import ShardsMade
 from ops.model import ObjectRange, StorageConfig
-from ops.storage import ObjectExistsError, Storage, open_storage, relative_to
+from ops.storage import ObjectExistsError, Storage, open_storage
 from ops.tasks.shard import ShardResult
 from puffin import PlannedBlob, PuffinReader, plan_puffin
 from puffin.blobs import centroid as centroid_blob
 from puffin.blobs import routing as routing_blob
 from puffin.blobs.centroid import CentroidIndex
-from puffin.blobs.routing import CoveredFile, Routing, ShardEntry
+from puffin.blobs.routing import Routing, ShardEntry
 from puffin.codec import compress
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
@@ -41,40 +41,28 @@ class AssembledFile:
 
 def mean_recall(shards: tuple[ShardResult, ...]) -> float:
     """Every shard is searched, so the true neighbours are among the shards' own: weighted by live rows."""
-    live = np.array([shard.count - len(shard.tombstones) for shard in shards], np.float64)
+    live = np.array([shard.live for shard in shards], np.float64)
     if not live.sum():
         return 1.0
     return float(np.average([shard.recall for shard in shards], weights=live))
 
 
-def check_coverage(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> tuple[CoveredFile, ...]:
-    """The file table with live rows counted; raises CoverageError unless every live row has exactly one live node."""
-    files = list(made.slots)
-    by_path = {file.path: slot for slot, file in enumerate(files) if file.present}
-    expected = 0
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
-    for file in plan.live.files:
-        gone = len(deleted[file.path])
-        slot = by_path[relative_to(file.path, plan.live.location)]
-        covered = files[slot]
-        files[slot] = CoveredFile(
-            covered.path, covered.rows, file.record_count - gone, covered.delete_fingerprint, present=True
-        )
-        expected += file.record_count - gone
-    found = sum(shard.count - len(shard.tombstones) for shard in made.shards)
+def check_coverage(plan: VersionPlan, made: ShardsMade) -> None:
+    """Raises CoverageError unless there are as many live nodes as live rows."""
+    expected = sum(file.live_rows for file in made.slots)
+    found = sum(shard.live for shard in made.shards)
     if found != expected:
         raise CoverageError(
             f"{plan.live.table}, snapshot {plan.live.snapshot_id}: {expected:,} rows are live, the index would hold "
             f"{found:,}. Nothing was published; drop the index and create it again, and report this"
         )
-    return tuple(files)
 
 
 def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> AssembledFile:
     """Write the file beside the table's metadata, and read its footer and routing back."""
     store = open_storage(plan.live.location, storage)
-    files = check_coverage(plan, made, storage)
-    shards = tuple(_entry(shard, plan) for shard in made.shards)
+    check_coverage(plan, made)
+    shards = tuple(_entry(shard) for shard in made.shards)
     routing = Routing(
         base_snapshot_id=plan.live.snapshot_id,
         build_id=plan.build_id,
@@ -82,43 +70,41 @@ def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> 
         codebook=made.layout.codebook,
         partition_to_shard=made.layout.partition_to_shard,
         shards=shards,
-        files=files,
+        files=made.slots,
     )
     heads = [
         (ROUTING_V1, compress(routing_blob.encode(routing), "zstd")),
         (CENTROID_V1, compress(centroid_blob.encode(_centroids(plan, made, storage)), "zstd")),
     ]
-    ranges = [ObjectRange(shard.path, shard.offset, shard.length) for shard in made.shards]
     curve = made.layout.routing_curve
     advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
     blobs = [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
     blobs += [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
     layout = plan_puffin(blobs, {"created-by": "icepuffin"})
-    bodies: list[bytes | ObjectRange] = [*(data for _, data in heads), *ranges]
+    bodies: list[Sequence[bytes | ObjectRange]] = [
+        *([data] for _, data in heads),
+        *(shard.parts for shard in made.shards),
+    ]
     segments: list[bytes | ObjectRange] = []
     for gap, body in zip(layout.gaps, bodies, strict=True):
-        segments += [gap, body]
+        segments += [gap, *body]
     segments.append(layout.tail)
     path = _write(store, plan, segments)
     _verify(store, path, layout.file_size, plan)
-    copied = sum(
-        item.length for item, shard in zip(ranges, made.shards, strict=True) if shard.how in ("copied", "masked")
-    )
+    old = plan.base.version.puffin_path if plan.base else None
+    copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
     rows = sum(entry.live for entry in shards)
     return AssembledFile(path, layout.file_size, layout.footer_size, copied, mean_recall(made.shards), rows)
 
 
-def _entry(shard: ShardResult, plan: VersionPlan) -> ShardEntry:
-    sha256 = shard.sha256
-    if not sha256 and plan.base is not None:
-        sha256 = plan.base.routing.shards[shard.number].sha256
+def _entry(shard: ShardResult) -> ShardEntry:
     return ShardEntry(
         count=shard.count,
-        live=shard.count - len(shard.tombstones),
+        live=shard.live,
         medoid=shard.medoid,
         recall=shard.recall,
         length=shard.length,
-        sha256=sha256,
+        sha256=shard.sha256,
         tombstones=shard.tombstones,
     )
 
@@ -158,22 +144,17 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
 def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> CentroidIndex:
     """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
     dims = made.layout.dims
-    present = {file.path: slot for slot, file in enumerate(made.slots) if file.present}
-    fresh = {slot for result in made.scattered for slot, _ in result.live_rows}
-    slots = [result.ball_slots for result in made.scattered]
-    centers = [result.ball_centroids for result in made.scattered]
-    radii = [result.ball_radii for result in made.scattered]
-    if plan.base is not None and len(made.slots) > len(fresh):
-        reader = PuffinReader(
-            open_storage(plan.base.version.puffin_path, storage).source(plan.base.version.puffin_path)
-        )
-        old = centroid_blob.decode(reader.read_blob(plan.base.centroid))
-        at = np.array([present.get(path, -1) for path in old.files], np.int64)
-        at[np.isin(at, list(fresh))] = -1
-        kept = np.flatnonzero(at[old.file_ordinals] >= 0) if len(at) else np.empty(0, np.int64)
-        slots.append(at[old.file_ordinals[kept]].astype(np.uint32))
-        centers.append(old.centroids[kept])
-        radii.append(old.max_distances[kept])
+    slots = [balls.slots for balls in made.balls]
+    centers = [balls.centers for balls in made.balls]
+    radii = [balls.radii for balls in made.balls]
+    kept = {file.path: slot for slot, file in enumerate(made.slots) if file.present and slot not in made.read}
+    if plan.base is not None and kept:
+        old = read_centroids(plan.base, storage)
+        at = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
+        found = np.flatnonzero(at >= 0)
+        slots.append(at[found].astype(np.uint32))
+        centers.append(old.centroids[found])
+        radii.append(old.max_distances[found])
     ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
     order = np.argsort(ordinals, kind="stable")  # by file: how files were dealt out to tasks must not show
     return CentroidIndex(

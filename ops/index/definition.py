@@ -46,6 +46,10 @@ class IndexDefinition:
     """recall@10 under which a version is not published."""
     rebuild_ratio: float = 0.2
     """Share of tombstones over which a shard is rebuilt."""
+    max_deltas: int = 4
+    """Small shards of new rows that may stand beside the others; 0: new rows are inserted into those."""
+    delta_share: float = 0.25
+    """Rows of deltas, as a share of the others', over which they are dealt out to those."""
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -55,6 +59,8 @@ class IndexDefinition:
             raise DefinitionError(f"index {self.name}: shards is {self.shards}; it must be at least 1")
         if not 0 <= self.target_recall <= 1 or not 0 < self.rebuild_ratio <= 1 or self.pq_m < 1:
             raise DefinitionError(f"index {self.name}: target_recall, rebuild_ratio or pq_m is out of range: {self}")
+        if self.max_deltas < 0 or not 0 <= self.delta_share <= 1:
+            raise DefinitionError(f"index {self.name}: max_deltas or delta_share is out of range: {self}")
         try:
             _ = self.metric_value, self.params
         except ValueError as error:
@@ -85,7 +91,7 @@ class IndexDefinition:
 
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
-        skipped = ("name", "column", "target_recall", "rebuild_ratio")
+        skipped = ("name", "column", "target_recall", "rebuild_ratio", "max_deltas", "delta_share")
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:

@@ -13,19 +13,19 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from ops.catalog.deletes import deleted_by_file
 from ops.datafile import open_data_file
 from ops.index.plan import VersionPlan
+from ops.index.policy import NEW_DELTA, place
 from ops.index.rates import Amounts, predicted_seconds
 from ops.index.recognize import known_share
+from ops.index.refresh import dead_nodes
 from ops.index.report import Action
 from ops.index.sample import choose_shards
 from ops.index.versions import OpenVersion, covered_paths
 from ops.model import LiveFile, StorageConfig
-from ops.spark.runner import TaskRunner
-from ops.storage import PartSource, open_storage, relative_to
+from ops.spark.runner import LocalRunner, TaskRunner
+from ops.storage import open_storage, relative_to
 from puffin.blobs.routing import ShardEntry
-from puffin.blobs.shard import ShardReader
 
 _LOCATION_BYTES = 4
 """Of a node, in a shard's location map and in a staged block's address, about"""
@@ -49,6 +49,8 @@ class ShardEstimate:
     """Nodes whose rows are gone, and are not among those that come back elsewhere."""
     bytes_read: int
     bytes_written: int
+    bytes_copied: int
+    """Of the base's, by the store itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,16 @@ class Estimate:
     shards: tuple[ShardEstimate, ...] = ()
 
 
-def estimate(table: Table, plan: VersionPlan, *, storage: StorageConfig, runner: TaskRunner) -> Estimate:
-    """Reads metadata, at most a sample of vectors, and location maps where rows have gone. Starts no Spark session.
+def estimate(
+    table: Table,
+    plan: VersionPlan,
+    *,
+    storage: StorageConfig,
+    runner: TaskRunner,
+    dead: Sequence[npt.NDArray[np.int64]] | None = None,
+) -> Estimate:
+    """Reads metadata, at most a sample of vectors, and location maps where rows have gone, unless `dead` tells already
+    which nodes of the base's shards those are. Starts no Spark session.
 
     Raises what reading them raises: the work would raise the same.
     """
@@ -82,7 +92,12 @@ def estimate(table: Table, plan: VersionPlan, *, storage: StorageConfig, runner:
         amounts = Amounts()
     else:
         width, dims = _vector_width(plan, storage)
-        shards = _of_refresh(plan, dims, storage) if plan.action is Action.REFRESHED else _of_build(plan, dims)
+        if plan.base is not None and plan.action is Action.REFRESHED:
+            if dead is None:
+                dead = dead_nodes(plan, plan.base, runner=LocalRunner(), storage=storage)
+            shards = _of_refresh(plan, plan.base, dead, dims, storage)
+        else:
+            shards = _of_build(plan, dims)
         amounts = _amounts(plan, shards, dims)
         shards = _with_data_files(shards, sum(file.record_count for file in plan.added) * width)
     seconds, rates = predicted_seconds(table, plan, amounts, runner)
@@ -108,47 +123,63 @@ def _of_build(plan: VersionPlan, dims: int) -> tuple[ShardEstimate, ...]:
     shares = _spread(rows, np.ones(count))
     size = _node_bytes(plan, dims)
     return tuple(
-        ShardEstimate(number, "built", plan.reason, 0, share, 0, 0, 0, round(share * size))
+        ShardEstimate(number, "built", plan.reason, 0, share, 0, 0, 0, round(share * size), 0)
         for number, share in enumerate(shares)
     )
 
 
-def _of_refresh(plan: VersionPlan, dims: int, storage: StorageConfig) -> tuple[ShardEstimate, ...]:
-    if plan.base is None:
-        raise ValueError("a refresh has a base")
-    entries = plan.base.routing.shards
-    dead = _dead_nodes(plan, plan.base, storage)
-    gone = [max(0, now - len(entry.tombstones)) for now, entry in zip(dead, entries, strict=True)]
+def _of_refresh(
+    plan: VersionPlan, base: OpenVersion, dead: Sequence[npt.NDArray[np.int64]], dims: int, storage: StorageConfig
+) -> tuple[ShardEstimate, ...]:
+    """As `ops.index.refresh` decides, from counts."""
+    entries = base.routing.shards
+    gone = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
-    known = round(arriving * _known(plan, plan.base, storage)) if sum(gone) else 0
+    known = round(arriving * _known(plan, base, storage)) if sum(gone) else 0
     remaps = _spread(min(known, sum(gone)), np.array(gone, np.float64))
-    inserts = _spread(arriving - sum(remaps), np.array([max(1, entry.live) for entry in entries], np.float64))
-    return tuple(
-        _shard(plan, number, entry, dims, dead[number], gone[number], remaps[number], inserts[number])
-        for number, entry in enumerate(entries)
+    left = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
+    live = [entry.count - dead_now for entry, dead_now in zip(entries, left, strict=True)]
+    firm = base.routing.base_shards
+    new = arriving - sum(remaps)
+    placement = place(
+        plan.definition, base_rows=sum(live[:firm]), deltas=dict(enumerate(live[firm:], firm)), arriving=new
     )
+    inserts = [new if number == placement.target else 0 for number in range(len(entries))]
+    if placement.target is None:
+        dealt = new + sum(live[number] for number in placement.spilled)
+        inserts[:firm] = _spread(dealt, np.array([max(1, rows) for rows in live[:firm]], np.float64))
+    kept = [number for number in range(len(entries)) if number not in (*placement.spilled, *placement.dropped)]
+    shards = [
+        _shard(plan, at, entries[number], dims, left[number], gone[number], remaps[number], inserts[number])
+        for at, number in enumerate(kept)
+    ]
+    if placement.target == NEW_DELTA:
+        size = round(new * _node_bytes(plan, dims))
+        shards.append(ShardEstimate(len(kept), "built", "a delta of the new rows", 0, new, 0, 0, 0, size, 0))
+    return tuple(shards)
 
 
 def _shard(
-    plan: VersionPlan, number: int, entry: ShardEntry, dims: int, dead: int, gone: int, remap: int, insert: int
+    plan: VersionPlan, number: int, entry: ShardEntry, dims: int, left: int, gone: int, remap: int, insert: int
 ) -> ShardEstimate:
-    """As `ops.tasks.shard` decides, from counts."""
-    ratio, left, nodes = plan.definition.rebuild_ratio, dead - remap, entry.count + insert
-    worn = left > ratio * nodes
+    """`left`: dead nodes that stay dead; `gone`: nodes that have lost their row."""
+    ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
     looked = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
+    copied = 0
     grown = round(entry.length * nodes / max(1, entry.count)) if entry.count else round(nodes * _node_bytes(plan, dims))
-    if worn:
+    if left > ratio * nodes:
         how, why = "rebuilt", f"{left / max(1, nodes):.0%} of its nodes are dead, over {ratio:.0%}"
         read, written = entry.length, round(grown * (nodes - left) / max(1, nodes))
     elif insert:
-        how, why, read, written = "inserted", "rows of added files belong to it", entry.length, grown
+        how, why, read, written = "inserted", "it takes rows that are new", entry.length, grown
     elif remap:
-        how, why, read, written = "remapped", "its rows moved to other files", entry.length, entry.length
+        how, why, read, written = "remapped", "its rows moved to other files", 2 * looked, looked
+        copied = entry.length - looked
     elif gone:
-        how, why, read, written = "masked", "rows were removed: only its tombstones are new", looked, 0
+        how, why, read, written, copied = "masked", "only its tombstones are new", looked, 0, entry.length
     else:
-        how, why, read, written = "copied", "nothing came and nothing went", looked, 0
-    return ShardEstimate(number, how, why, entry.count, insert, remap, gone - remap, read, written)
+        how, why, read, written, copied = "copied", "nothing came and nothing went", looked, 0, entry.length
+    return ShardEstimate(number, how, why, entry.count, insert, remap, gone - remap, read, written, copied)
 
 
 def _with_data_files(shards: tuple[ShardEstimate, ...], data_bytes: float) -> tuple[ShardEstimate, ...]:
@@ -163,29 +194,6 @@ def _spread(total: int, weights: npt.NDArray[np.float64]) -> list[int]:
         return [0] * len(weights)
     ends = np.round(np.cumsum(weights) / weights.sum() * total).astype(np.int64)
     return [int(part) for part in np.diff(ends, prepend=0)]
-
-
-def _dead_nodes(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> list[int]:
-    """Nodes of each of the base's shards whose rows are not live where the base has them."""
-    if not plan.live_positions_change:
-        return [len(entry.tombstones) for entry in base.routing.shards]
-    added = {file.path for file in plan.added}
-    kept = {relative_to(file.path, plan.live.location): file for file in plan.live.files if file.path not in added}
-    slots = {
-        slot: kept[file.path] for slot, file in enumerate(base.routing.files) if file.present and file.path in kept
-    }
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), slots.values())
-    is_kept = np.zeros(len(base.routing.files), np.bool_)
-    is_kept[list(slots)] = True
-    dead = []
-    for shard in base.shards:
-        of_node, positions = ShardReader(PartSource(open_storage(shard.path, storage), shard)).read_locations()
-        count = int((~is_kept[of_node]).sum())
-        for slot, file in slots.items():
-            if len(deleted[file.path]):
-                count += int(np.isin(positions[of_node == slot], deleted[file.path]).sum())
-        dead.append(count)
-    return dead
 
 
 def _known(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
@@ -235,17 +243,13 @@ def _stored_name(schema: pa.Schema, plan: VersionPlan) -> str:
 
 
 def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int) -> Amounts:
-    copied = 0
-    if plan.action is Action.REFRESHED and plan.base is not None:
-        lengths = [entry.length for entry in plan.base.routing.shards]
-        copied = sum(lengths[shard.number] for shard in shards if shard.how in ("copied", "masked"))
     return Amounts(
         read=_live_rows(plan.added),
         built=sum(_rows_built(shard) for shard in shards),
         inserted=sum(shard.insert for shard in shards if shard.how == "inserted"),
-        rewritten=sum(shard.nodes for shard in shards if shard.how in ("inserted", "remapped", "rebuilt")),
+        rewritten=sum(shard.nodes for shard in shards if shard.how in ("inserted", "rebuilt")),
         looked_up=sum(shard.nodes for shard in shards) if plan.live_positions_change else 0,
-        copied=copied,
+        copied=sum(shard.bytes_copied for shard in shards),
         dims=dims,
     )
 

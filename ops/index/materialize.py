@@ -16,8 +16,9 @@ from ops.index.errors import GateFailedError
 from ops.index.estimate import estimate
 from ops.index.plan import VersionPlan, plan_version
 from ops.index.rates import took
+from ops.index.refresh import dead_nodes, refresh_shards
 from ops.index.report import Action, IndexReport, ShardReport
-from ops.index.work import Progress, ShardsMade, make_shards, staging_prefix
+from ops.index.work import Progress, ShardsMade, build_shards, staging_prefix
 from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
 from ops.storage import ObjectMissingError, Storage, open_storage
@@ -73,10 +74,17 @@ def carry_out(
                 bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
         return _report(plan, clock, None, None, plan.existing)
     bind.require_bindable(table)
-    with clock.stage("estimate"):
-        expected = estimate(table, plan, storage=storage, runner=runner)
+    base = plan.base if plan.action is Action.REFRESHED else None
     with clock.stage("work"):
-        made = make_shards(plan, runner=runner, storage=storage, progress=progress)
+        dead = dead_nodes(plan, base, runner=runner, storage=storage) if base else ()
+    with clock.stage("estimate"):
+        expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
+    made: ShardsMade | None
+    with clock.stage("work"):
+        if base:
+            made = refresh_shards(plan, base, dead, runner=runner, storage=storage, progress=progress)
+        else:
+            made = build_shards(plan, runner=runner, storage=storage, progress=progress)
     if made is None:
         return _report(plan, clock, None, None, None)
     pass_gate(plan, made)
@@ -189,7 +197,7 @@ def _report(
         puffin_path=version.puffin_path if version else None,
         files=len(plan.live.files),
         rows=live,
-        inserted=sum(shard.inserted for shard in shards),
+        inserted=sum(shard.inserted for shard in shards) - (made.merged if made else 0),
         remapped=sum(shard.remapped for shard in shards),
         tombstones=dead,
         newly_tombstoned=max(0, dead - before) if made else 0,
@@ -212,7 +220,7 @@ def _shard_reports(plan: VersionPlan, made: ShardsMade | None) -> tuple[ShardRep
                 number=shard.number,
                 how=shard.how,
                 nodes=shard.count,
-                live=shard.count - len(shard.tombstones),
+                live=shard.live,
                 inserted=shard.inserted,
                 remapped=shard.remapped,
                 recall=shard.recall,

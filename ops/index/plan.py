@@ -3,24 +3,24 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as package_version
 
-import numpy as np
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ops.catalog.commit import refresh
-from ops.catalog.deletes import deleted_by_file, fingerprint
+from ops.catalog.deletes import fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import UnknownSnapshotError, ref_snapshot_id, table_name
+from ops.catalog.snapshots import ref_snapshot_id, table_name
 from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
 from ops.index.recognize import known_share
 from ops.index.report import Action
-from ops.index.versions import OpenVersion, covered_paths, open_versions, shared_rows
+from ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.storage import Storage, open_storage, relative_to
+from ops.storage import relative_to
 
 FORMAT_VERSION = 1
 _BASES_LOOKED_AT = 16
@@ -47,12 +47,20 @@ class VersionPlan:
     """What a refresh starts from"""
     existing: DerivedVersion | None = None
     """The version to reuse"""
-    added: tuple[LiveFile, ...] = ()
-    """Files whose rows are to be read and inserted"""
-    live_positions_change: bool = True
-    """Whether any node of the base may have become live or dead"""
+    changes: Changes = field(default_factory=Changes)
+    """What a refresh has to follow"""
     known: float | None = None
     """Share of the rows of files new to the base that it has already, by a sample; None where none was taken"""
+
+    @property
+    def added(self) -> tuple[LiveFile, ...]:
+        """Files whose rows are to be read."""
+        return self.changes.added
+
+    @property
+    def live_positions_change(self) -> bool:
+        """Whether a node of the base may have lost its row."""
+        return bool(self.changes.gone or self.changes.deleted)
 
 
 def plan_version(
@@ -80,11 +88,11 @@ def plan_version(
         expected_ref=tag_target(table, tag),
         is_head=is_head,
         build_id="",
-        added=live.files,
+        changes=Changes(added=live.files),
     )
     known = versions(table, "ann", definition.name)
-    opened, unreadable = open_versions(_nearest_first(known, snapshot_id), storage)
-    candidates = [item for item in opened if item.definition.graph_identity() == definition.graph_identity()]
+    opened, unreadable = _open_near(_nearest_first(known, snapshot_id), definition, live, storage)
+    candidates = [item for item in opened if _alike(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
         return _reuse(plan, existing)
     if not live.record_count:
@@ -106,6 +114,26 @@ def _nearest_first(known: Sequence[DerivedVersion], snapshot_id: int) -> list[De
     return ordered[:_BASES_LOOKED_AT]
 
 
+def _alike(version: OpenVersion, definition: IndexDefinition) -> bool:
+    return version.definition.graph_identity() == definition.graph_identity()
+
+
+def _open_near(
+    known: Sequence[DerivedVersion], definition: IndexDefinition, live: LiveFiles, storage: StorageConfig
+) -> tuple[list[OpenVersion], list[str]]:
+    """Versions in the order given, up to the first that no later one can be better than; and what could not be read."""
+    opened: list[OpenVersion] = []
+    unreadable: list[str] = []
+    for version in known:
+        found, broken = open_versions([version], storage)
+        unreadable += broken
+        opened += found
+        own = version.base_snapshot_id == live.snapshot_id
+        if any(_alike(item, definition) and (own or is_nearest(item, live)) for item in found):
+            break
+    return opened, unreadable
+
+
 def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
     version = existing.version
     if plan.is_head and plan.tag not in version.tags:
@@ -113,7 +141,13 @@ def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
     else:
         action, reason = Action.REUSED, "a version of this snapshot and definition exists"
     return replace(
-        plan, action=action, reason=reason, existing=version, base=existing, build_id=version.build_id, added=()
+        plan,
+        action=action,
+        reason=reason,
+        existing=version,
+        base=existing,
+        build_id=version.build_id,
+        changes=Changes(),
     )
 
 
@@ -126,48 +160,14 @@ def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storag
         how = "vectors, by a sample,"
     if share < _SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
-    covered = covered_paths(base)
-    relative = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
-    added = [file for path, file in relative.items() if path not in covered]
-    changed = [
-        file
-        for path, file in relative.items()
-        if path in covered and fingerprint(file) != base.routing.files[covered[path]].delete_fingerprint
-    ]
-    revived = _revived(table, base, changed, storage)
-    removed = [path for path in covered if path not in relative]
     return replace(
         plan,
         action=Action.REFRESHED,
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.version.base_snapshot_id}",
         base=base,
-        added=tuple(sorted([*added, *revived], key=lambda file: file.path)),
-        live_positions_change=bool(changed or removed),
+        changes=find_changes(table, base, plan.live, storage),
         known=known,
     )
-
-
-def _revived(table: Table, base: OpenVersion, files: list[LiveFile], storage: StorageConfig) -> list[LiveFile]:
-    """Files of which a row that was deleted in the base's snapshot is live now (a rollback): it may have no node.
-
-    Where the base's snapshot has expired this cannot be known, and all of them are. Deletes mostly come on top of older
-    ones, and then none is read.
-    """
-    if not files:
-        return []
-    try:
-        before = live_files(table, base.version.base_snapshot_id).by_path()
-    except UnknownSnapshotError:
-        return files
-    unsure = [file for file in files if file.path in before and not set(before[file.path].deletes) <= set(file.deletes)]
-
-    def opened(path: str) -> Storage:
-        return open_storage(path, storage)
-
-    then = deleted_by_file(opened, [before[file.path] for file in unsure])
-    now = deleted_by_file(opened, unsure)
-    lost = {file.path for file in unsure if len(np.setdiff1d(then[file.path], now[file.path]))}
-    return [file for file in files if file.path not in before or file.path in lost]
 
 
 def _build_id(plan: VersionPlan) -> str:
@@ -177,7 +177,7 @@ def _build_id(plan: VersionPlan) -> str:
         "snapshot": plan.live.snapshot_id,
         "files": [(relative_to(file.path, plan.live.location), fingerprint(file).hex()) for file in plan.live.files],
         "definition": plan.definition.graph_identity(),
-        "rebuild_ratio": plan.definition.rebuild_ratio,
+        "upkeep": (plan.definition.rebuild_ratio, plan.definition.max_deltas, plan.definition.delta_share),
         "format": FORMAT_VERSION,
         "libraries": {name: package_version(name) for name in ("icepuffin", "numpy", "numba")},
         "base": plan.base.version.build_id if plan.base and plan.action is Action.REFRESHED else None,
@@ -200,7 +200,6 @@ def worn(plan: VersionPlan) -> VersionPlan | None:
         action=Action.REFRESHED,
         reason=f"a shard has more than {ratio:.0%} tombstones",
         existing=None,
-        added=(),
-        live_positions_change=True,
+        changes=Changes(),
     )
     return replace(again, build_id=_build_id(again))

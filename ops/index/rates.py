@@ -60,12 +60,12 @@ def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runne
     """What a version took, as JSON for its snapshot's summary: later estimates learn from it."""
     new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
     amounts = Amounts(
-        read=sum(rows for result in made.scattered for _, rows in result.live_rows),
+        read=sum(made.read.values()),
         built=sum(shard.count for shard in new if shard.how in ("built", "rebuilt")),
         inserted=sum(shard.inserted for shard in new if shard.how == "inserted"),
-        rewritten=sum(shard.count for shard in new if shard.how != "built"),
+        rewritten=sum(shard.count for shard in new if shard.how in ("inserted", "rebuilt")),
         looked_up=sum(shard.count for shard in made.shards) if plan.base and plan.live_positions_change else 0,
-        copied=sum(shard.length for shard in made.shards if shard.how in ("copied", "masked")),
+        copied=sum(shard.length for shard in made.shards if shard.how in ("copied", "masked", "remapped")),
         dims=made.layout.dims,
     )
     seconds = sum(stages.get(stage, 0.0) for stage in _STAGES)

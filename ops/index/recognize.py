@@ -7,7 +7,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from ann_kernels.hashing import content_hash
-from ops.datafile import VectorColumnError, take_rows, vectors_from_arrow
+from ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
 from ops.index.versions import OpenVersion, covered_paths
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.storage import PartSource, open_storage, relative_to
@@ -15,7 +15,7 @@ from puffin.blobs.shard import ShardReader
 
 _FILES = 8
 _ROWS_A_FILE = 64
-"""Neighbours in a file, so that one row group is read"""
+"""The first of a row group, so that no more is decoded"""
 
 
 def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
@@ -41,11 +41,13 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
 def _sample(
     file: LiveFile, rng: np.random.Generator, schema: Schema, field_id: int, storage: StorageConfig
 ) -> npt.NDArray[np.uint64]:
-    count = min(_ROWS_A_FILE, file.record_count)
-    start = int(rng.integers(file.record_count - count + 1))
-    positions = np.arange(start, start + count)
-    rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions)
+    opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
+    if not opened.groups:
+        return np.empty(0, np.uint64)
+    rows = next(opened.batches(_ROWS_A_FILE, groups=[int(rng.integers(opened.groups))]), None)
+    if rows is None:
+        return np.empty(0, np.uint64)
     try:
-        return content_hash(vectors_from_arrow(rows.column(0)))
+        return content_hash(vectors_from_arrow(opened.conform(rows).column(0)))
     except VectorColumnError:
-        return np.zeros(count, np.uint64)
+        return np.zeros(rows.num_rows, np.uint64)

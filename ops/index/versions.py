@@ -37,6 +37,11 @@ class OpenVersion:
     """Of each shard, recall over the width of the search; see `ops.curves`"""
     routing_curve: str
 
+    @property
+    def sequence_number(self) -> int:
+        """Of the snapshot that it was made for."""
+        return self.centroid.sequence_number
+
 
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
     """Read footer and routing blob. Raises NotAnIndexError where the file is gone, foreign or broken."""
@@ -77,6 +82,13 @@ def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
     """Rows of `live`'s files that the version covers."""
     covered = covered_paths(version)
     return sum(file.record_count for file in live.files if relative_to(file.path, live.location) in covered)
+
+
+def is_nearest(version: OpenVersion, live: LiveFiles) -> bool:
+    """Whether no version of an older snapshot can share more files: it covers all that were there in its time."""
+    covered = covered_paths(version)
+    older = (file for file in live.files if file.sequence_number <= version.sequence_number)
+    return all(relative_to(file.path, live.location) in covered for file in older)
 
 
 def open_versions(

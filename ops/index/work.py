@@ -1,23 +1,34 @@
-"""Stage 1 seen from the driver: cut the work into tasks, run them, collect their small results."""
+"""Stage 1 seen from the driver: what all ways to a version share, and the way from nothing."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ops.catalog.deletes import fingerprint
 from ops.index.plan import VersionPlan
 from ops.index.report import Action
 from ops.index.sample import Layout, lay_out
 from ops.model import LiveFile, StorageConfig
-from ops.spark.runner import TaskRunner
+from ops.spark.runner import LocalRunner, TaskRunner
 from ops.storage import relative_to
-from ops.tasks.scatter import ScatterResult, ScatterTask, scatter
-from ops.tasks.shard import ShardResult, ShardTask, make_shard
+from ops.tasks.balls import Balls
+from ops.tasks.base import BaseShard
+from ops.tasks.blocks import Block
+from ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
+from ops.tasks.shard import How, ShardResult, ShardTask, make_shard
 from puffin.blobs.routing import CoveredFile
 
 Progress = Callable[[str, int, int], None]
 """Told (stage, tasks done, tasks in all)."""
+Slotted = tuple[int, LiveFile]
+"""(slot, file)"""
+T = TypeVar("T")
+
+SMALL_WORK = 64 * 1024**2
+"""Bytes of vectors that a refresh handles in the driver, sooner than Spark starts a job for them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +37,95 @@ class ShardsMade:
 
     layout: Layout
     slots: tuple[CoveredFile, ...]
-    """The file table; live rows and fingerprints as of the snapshot"""
+    """The file table as of the snapshot"""
     shards: tuple[ShardResult, ...]
-    scattered: tuple[ScatterResult, ...]
+    read: Mapping[int, int]
+    """By slot of the files that were read: rows that are live in them"""
+    balls: tuple[Balls, ...]
+    """Of the files that were read"""
+    merged: int = 0
+    """Rows that were dealt out from deltas to the other shards"""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Where and how the stages of one version run."""
+
+    plan: VersionPlan
+    layout: Layout
+    slots: tuple[Slotted, ...]
+    """Of every live file"""
+    storage: StorageConfig
+    runner: TaskRunner
+    progress: Progress | None
+    small: int = 0
+    """Bytes of vectors that the driver handles itself"""
+
+    @property
+    def staging(self) -> str:
+        return staging_prefix(self.plan)
+
+    def runner_of(self, rows: int) -> TaskRunner:
+        """The driver itself where the work on so many vectors is small: a job costs more than that."""
+        if isinstance(self.runner, LocalRunner) or 4 * self.layout.dims * rows > self.small:
+            return self.runner
+        return LocalRunner(max(2, self.runner.task_threads))
+
+    def stage(self, name: str) -> Callable[[int, int], None] | None:
+        progress = self.progress
+        return None if progress is None else lambda done, total: progress(name, done, total)
+
+    def scatter(self, files: Sequence[FileRows], routes: npt.NDArray[np.uint32]) -> list[ScatterResult]:
+        """Stage the files' vectors by shard; `routes` u32[k] is the shard of each partition."""
+        runner = self.runner_of(sum(item.file.record_count for item in files))
+        groups = share_out(files, runner, lambda item: (item.slot, item.file.record_count))
+        tasks = [
+            ScatterTask(
+                number=number,
+                files=group,
+                schema=self.plan.schema,
+                field_id=self.plan.field_id,
+                metric=int(self.plan.definition.metric_value),
+                codebook=self.layout.codebook,
+                partition_to_shard=routes,
+                staging=f"{self.staging}/{len(groups)}",
+                storage=self.storage,
+                threads=runner.task_threads,
+            )
+            for number, group in enumerate(groups)
+        ]
+        return runner.run(scatter, tasks, label="read and scatter vectors", progress=self.stage("scatter"))
+
+    def shard_task(
+        self,
+        number: int,
+        how: How,
+        blocks: tuple[Block, ...],
+        base: BaseShard | None = None,
+        remapped: int = 0,
+    ) -> ShardTask:
+        definition = self.plan.definition
+        return ShardTask(
+            number=number,
+            how=how,
+            dims=self.layout.dims,
+            metric=int(definition.metric_value),
+            params=definition.params,
+            vectors=definition.vectors,
+            pq_codebook=self.layout.pq_codebook,
+            blocks=blocks,
+            base=base,
+            remapped=remapped,
+            staging=self.staging,
+            storage=self.storage,
+            threads=self.runner.task_threads,
+        )
+
+    def make(self, tasks: Sequence[ShardTask], rows: int) -> list[ShardResult]:
+        """Write shards; `rows` of all of them tells where."""
+        runner = self.runner_of(rows)
+        tasks = [replace(task, threads=runner.task_threads) for task in tasks]
+        return runner.run(make_shard, tasks, label="write shards", progress=self.stage("shards"))
 
 
 def staging_prefix(plan: VersionPlan) -> str:
@@ -39,38 +136,24 @@ def staging_prefix(plan: VersionPlan) -> str:
     return f"{plan.live.location}/metadata/_icepuffin/{plan.definition.name}/{plan.build_id}"
 
 
-def make_shards(
+def build_shards(
     plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: Progress | None = None
 ) -> ShardsMade | None:
     """Sample, scatter and build. None where no row is live after deletes."""
-    layout = _layout(plan, storage, runner)
+    layout = lay_out(plan, storage, threads=max(2, runner.task_threads))
     if layout is None:
         return None
-    slots = _slots(plan)
-    added = {file.path for file in plan.added}
-    new_slots = [(slot, file) for slot, file in slots if file.path in added]
-    scattered = runner.run(
-        scatter,
-        _scatter_tasks(plan, layout, new_slots, storage, runner),
-        label="read and scatter vectors",
-        progress=_stage("scatter", progress),
-    )
-    tasks = [_shard_task(plan, layout, number, slots, scattered, storage, runner) for number in range(layout.shards)]
-    due = [task for task in tasks if not _untouched(plan, task)]
-    made = runner.run(make_shard, due, label="build shards", progress=_stage("shards", progress))
-    done = {result.number: result for result in made}
-    shards = tuple(done.get(task.number) or _copied(plan, task) for task in tasks)
-    return ShardsMade(layout, _file_table(plan, slots), shards, tuple(scattered))
+    work = Work(plan, layout, slots_of(plan), storage, runner, progress)
+    scattered = work.scatter([FileRows(slot, file) for slot, file in work.slots], layout.partition_to_shard)
+    blocks = blocks_by_shard([result.blocks for result in scattered])
+    tasks = [work.shard_task(number, How.BUILT, blocks.get(number, ())) for number in range(layout.shards)]
+    shards = work.make(tasks, plan.live.record_count)
+    read = dict(pair for result in scattered for pair in result.live_rows)
+    balls = tuple(result.balls for result in scattered)
+    return ShardsMade(layout, file_table(plan, work.slots, read), tuple(shards), read, balls)
 
 
-def _layout(plan: VersionPlan, storage: StorageConfig, runner: TaskRunner) -> Layout | None:
-    if plan.action is Action.REFRESHED and plan.base is not None:
-        routing = plan.base.routing
-        return Layout(routing.codebook, routing.partition_to_shard, len(routing.shards), None, plan.base.routing_curve)
-    return lay_out(plan, storage, threads=max(2, runner.task_threads))
-
-
-def _slots(plan: VersionPlan) -> list[tuple[int, LiveFile]]:
+def slots_of(plan: VersionPlan) -> tuple[Slotted, ...]:
     """Slot of each live file: the base's where it keeps its nodes, a new one otherwise."""
     old = plan.base.routing.files if plan.action is Action.REFRESHED and plan.base else ()
     known = {file.path: slot for slot, file in enumerate(old) if file.present}
@@ -82,109 +165,44 @@ def _slots(plan: VersionPlan) -> list[tuple[int, LiveFile]]:
             free += 1
         else:
             slots.append((known[relative_to(file.path, plan.live.location)], file))
-    return slots
+    return tuple(slots)
 
 
-def _file_table(plan: VersionPlan, slots: list[tuple[int, LiveFile]]) -> tuple[CoveredFile, ...]:
-    """All slots; live rows are filled in when they have been counted."""
+def file_table(plan: VersionPlan, slots: Sequence[Slotted], read: Mapping[int, int]) -> tuple[CoveredFile, ...]:
+    """All slots; `read` are the live rows of the files that were read. Of others the base knows them, or their deletes
+    are known.
+    """
     old = plan.base.routing.files if plan.action is Action.REFRESHED and plan.base else ()
-    table = [CoveredFile(file.path, file.rows, 0, file.delete_fingerprint, present=False) for file in old]
-    size = max((slot + 1 for slot, _ in slots), default=0)
-    table += [CoveredFile("", 0, 0, bytes(32), present=False)] * (size - len(table))
+    deleted = plan.changes.deleted
+    table = [replace(file, live_rows=0, present=False) for file in old]
+    table += [CoveredFile("", 0, 0, bytes(32), present=False)] * (
+        max((slot + 1 for slot, _ in slots), default=0) - len(table)
+    )
     for slot, file in slots:
+        if slot in read:
+            live = read[slot]
+        else:
+            live = file.record_count - len(deleted[slot]) if slot in deleted else old[slot].live_rows
         path = relative_to(file.path, plan.live.location)
-        table[slot] = CoveredFile(path, file.record_count, file.record_count, fingerprint(file), present=True)
+        table[slot] = CoveredFile(path, file.record_count, live, fingerprint(file), present=True)
     return tuple(table)
 
 
-def _scatter_tasks(
-    plan: VersionPlan,
-    layout: Layout,
-    files: list[tuple[int, LiveFile]],
-    storage: StorageConfig,
-    runner: TaskRunner,
-) -> list[ScatterTask]:
-    groups = min(len(files), 2 * runner.parallelism) if files else 0
+def share_out(items: Sequence[T], runner: TaskRunner, weigh: Callable[[T], tuple[int, int]]) -> list[tuple[T, ...]]:
+    """Items for tasks of about equal weight, two for each that runs at once; `weigh` gives (order, weight)."""
+    groups = min(len(items), 2 * runner.parallelism)
     loads = np.zeros(groups, np.int64)
-    members: list[list[tuple[int, LiveFile]]] = [[] for _ in range(groups)]
-    for slot, file in sorted(files, key=lambda item: -item[1].record_count):
+    members: list[list[T]] = [[] for _ in range(groups)]
+    for item in sorted(items, key=lambda item: -weigh(item)[1]):
         lightest = int(loads.argmin())
-        members[lightest].append((slot, file))
-        loads[lightest] += file.record_count
-    return [
-        ScatterTask(
-            number=number,
-            files=tuple(sorted(group)),
-            schema=plan.schema,
-            field_id=plan.field_id,
-            metric=int(plan.definition.metric_value),
-            codebook=layout.codebook,
-            partition_to_shard=layout.partition_to_shard,
-            staging=f"{staging_prefix(plan)}/{groups}",
-            storage=storage,
-            threads=runner.task_threads,
-        )
-        for number, group in enumerate(members)
-    ]
+        members[lightest].append(item)
+        loads[lightest] += weigh(item)[1]
+    return [tuple(sorted(group, key=lambda item: weigh(item)[0])) for group in members]
 
 
-def _shard_task(
-    plan: VersionPlan,
-    layout: Layout,
-    number: int,
-    slots: list[tuple[int, LiveFile]],
-    scattered: list[ScatterResult],
-    storage: StorageConfig,
-    runner: TaskRunner,
-) -> ShardTask:
-    base = plan.base if plan.action is Action.REFRESHED else None
-    blocks = tuple((path, rows) for result in scattered for shard, path, rows in result.blocks if shard == number)
-    return ShardTask(
-        number=number,
-        dims=layout.dims,
-        metric=int(plan.definition.metric_value),
-        params=plan.definition.params,
-        vectors=plan.definition.vectors,
-        pq_codebook=layout.pq_codebook,
-        blocks=blocks,
-        base=base.shards[number] if base else None,
-        base_recall=base.routing.shards[number].recall if base else 1.0,
-        base_curve=base.curves[number] if base else "",
-        slots=tuple(slots),
-        schema=plan.schema,
-        field_id=plan.field_id,
-        rebuild_ratio=plan.definition.rebuild_ratio,
-        staging=staging_prefix(plan),
-        storage=storage,
-        threads=runner.task_threads,
-    )
-
-
-def _untouched(plan: VersionPlan, task: ShardTask) -> bool:
-    """Nothing came and nothing can have gone: the shard need not even be looked at."""
-    return task.base is not None and not task.blocks and not plan.live_positions_change
-
-
-def _copied(plan: VersionPlan, task: ShardTask) -> ShardResult:
-    if plan.base is None or task.base is None:
-        raise ValueError(f"shard {task.number} has neither been made nor a base")
-    entry = plan.base.routing.shards[task.number]
-    return ShardResult(
-        number=task.number,
-        how="copied",
-        path=task.base.path,
-        offset=task.base.offset,
-        length=task.base.length,
-        sha256=entry.sha256,
-        count=entry.count,
-        medoid=entry.medoid,
-        recall=entry.recall,
-        tombstones=entry.tombstones,
-        inserted=0,
-        remapped=0,
-        curve=task.base_curve,
-    )
-
-
-def _stage(name: str, progress: Progress | None) -> Callable[[int, int], None] | None:
-    return None if progress is None else lambda done, total: progress(name, done, total)
+def blocks_by_shard(staged: Sequence[tuple[tuple[int, str, int], ...]]) -> dict[int, tuple[Block, ...]]:
+    """The (destination, path, rows) of several tasks, by destination, in the order of the tasks."""
+    out: dict[int, tuple[Block, ...]] = {}
+    for number, path, rows in (block for blocks in staged for block in blocks):
+        out[number] = (*out.get(number, ()), (path, rows))
+    return out

@@ -2,51 +2,64 @@
 
 import hashlib
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pyiceberg.schema import Schema
 
 from ann_kernels import vamana
-from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
-from ann_kernels.quantize import decode_pq, encode_pq
+from ann_kernels.quantize import encode_pq
 from ann_kernels.vamana import Graph, VamanaParams
-from ops.catalog.deletes import deleted_by_file
-from ops.datafile import take_rows, vectors_from_arrow
-from ops.model import LiveFile, ObjectRange, StorageConfig
-from ops.storage import PartSource, Storage, open_storage
+from ops.model import ObjectRange, StorageConfig
+from ops.storage import Storage, open_storage
 from ops.tasks import markers
+from ops.tasks.base import BaseShard
+from ops.tasks.blocks import Block, read_blocks
 from ops.tasks.gate import measure_curve, measure_recall
-from ops.tasks.rows import Rows, match, read_staged, same_vectors
+from ops.tasks.rows import Rows
+from puffin.blobs import deletion_vector, relocate
 from puffin.blobs import shard as shard_blob
-from puffin.blobs.shard import Shard, ShardReader
+from puffin.blobs.shard import Shard
+
+UNKNOWN_SHA256 = bytes(32)
+
+
+class How(StrEnum):
+    """What becomes of a shard."""
+
+    BUILT = "built"
+    """It is new: a graph over the staged rows."""
+    REBUILT = "rebuilt"
+    """A new graph, over the live rows and the staged ones."""
+    INSERTED = "inserted"
+    """The staged rows are inserted into the graph."""
+    REMAPPED = "remapped"
+    """Rows have moved: new locations beside the old graph."""
+    MASKED = "masked"
+    """Only its tombstones are new: the bytes are copied."""
+    COPIED = "copied"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTask:
-    """One shard of one version."""
+    """One shard of one version that is to be written."""
 
     number: int
+    how: How
     dims: int
     metric: int
     params: VamanaParams
     vectors: str
     """`none`, `f32` or `f16`: what the blob keeps"""
     pq_codebook: npt.NDArray[np.float32] | None
-    blocks: tuple[tuple[str, int], ...]
-    """(path, rows) of staged blocks with vectors for this shard, by scatter task"""
-    base: ObjectRange | None
-    """The shard's blob in the version that this one starts from"""
-    base_recall: float
-    base_curve: str
-    """As the gate measured it when the graph was built"""
-    slots: tuple[tuple[int, LiveFile], ...]
-    """Every slot whose file is live in the snapshot"""
-    schema: Schema
-    field_id: int
-    rebuild_ratio: float
+    blocks: tuple[Block, ...]
+    """Staged rows for this shard"""
+    base: BaseShard | None
+    remapped: int
+    """Nodes of the base that get other rows"""
     staging: str
     storage: StorageConfig
     threads: int = 1
@@ -54,23 +67,29 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardResult:
-    """What became of a shard; its bytes lie at `path[offset : offset + length]`."""
+    """What became of a shard; its bytes are those of the parts, joined."""
 
     number: int
     how: str
-    path: str
-    offset: int
-    length: int
+    parts: tuple[ObjectRange, ...]
     sha256: bytes
-    """Empty where the base's bytes are kept: the base's routing blob knows it."""
+    """UNKNOWN_SHA256 where bytes were kept that were not read"""
     count: int
     medoid: int
     recall: float
+    curve: str
+    """See `ops.curves`"""
     tombstones: npt.NDArray[np.int64]
     inserted: int
     remapped: int
-    curve: str = ""
-    """Recall over the width of the search, see `ops.curves`"""
+
+    @property
+    def length(self) -> int:
+        return sum(part.length for part in self.parts)
+
+    @property
+    def live(self) -> int:
+        return self.count - len(self.tombstones)
 
 
 def make_shard(task: ShardTask) -> ShardResult:
@@ -82,138 +101,69 @@ def make_shard(task: ShardTask) -> ShardResult:
     marker = f"{task.staging}/shard-{task.number}.json"
     done = markers.find(storage, marker)
     if done is None:
-        return ShardResult(**markers.record(storage, marker, _make(task, storage)))
-    finished = ShardResult(**done)
-    if not storage.exists(finished.path):  # swept by age, or by an equal build that was published meanwhile
+        return _result(markers.record(storage, marker, _make(task, storage)))
+    finished = _result(done)
+    # swept by age, or by an equal build that was published meanwhile
+    if not all(storage.exists(part.path) for part in finished.parts):
         return _make(task, storage)
     return finished
 
 
+def _result(recorded: dict[str, Any]) -> ShardResult:
+    parts = tuple(ObjectRange(**part) for part in recorded["parts"])
+    return ShardResult(**{**recorded, "parts": parts})
+
+
 def _make(task: ShardTask, storage: Storage) -> ShardResult:
-    incoming = read_staged(storage, task.blocks, task.dims)
-    if task.base is None:
-        return _build(task, storage, incoming, "built", incoming.count, 0)
-    source = PartSource(storage, task.base)
-    live = _live_nodes(task, ShardReader(source))
-    dead = np.flatnonzero(~live)
-    if not incoming.count and len(dead) <= task.rebuild_ratio * len(live):
-        return _mask(task, source, dead)
-    return _refresh(task, storage, ShardReader(source).read(), live, incoming)
-
-
-# ------------------------------------------------------------------------------------------------ build, refresh
-
-
-def _build(task: ShardTask, storage: Storage, rows: Rows, how: str, inserted: int, remapped: int) -> ShardResult:
+    if task.base is not None and task.how is How.REMAPPED:
+        return _relocate(task, storage, task.base)
+    incoming = read_blocks(storage, task.blocks, task.dims)
+    if task.base is not None and task.how is How.INSERTED:
+        return _insert(task, storage, task.base, incoming)
+    rows = incoming
+    if task.base is not None:
+        rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads)
     live = np.ones(rows.count, np.bool_)
-    shard = _assemble(task, graph, rows)
-    recall = _recall(task, shard, rows.vectors, live)
-    curve = measure_curve(shard, rows.vectors, live, seed=task.params.seed, threads=task.threads)
-    task = replace(task, base_curve=curve)
-    return _write(task, storage, shard, live, how=how, recall=recall, inserted=inserted, remapped=remapped)
+    return _write(task, storage, _assemble(task, graph, rows), rows.vectors, live, incoming.count)
 
 
-def _refresh(
-    task: ShardTask, storage: Storage, base: Shard, live: npt.NDArray[np.bool_], incoming: Rows
-) -> ShardResult:
-    task = replace(task, pq_codebook=base.pq_codebook)
-    base, live, incoming, remapped = _remap(base, live, incoming)
-    worn = int((~live).sum()) > task.rebuild_ratio * (len(live) + incoming.count)
-    if not worn and not incoming.count:  # every row was here before: the graph and its recall are the base's
-        return _write(task, storage, base, live, how="remapped", recall=task.base_recall, inserted=0, remapped=remapped)
-    rows = Rows(base.file_slots, base.row_positions, base.content_hashes, _node_vectors(task, base, live))
-    if worn:
-        rows = rows.take(np.flatnonzero(live)).join(incoming).sorted()
-        return _build(task, storage, rows, "rebuilt", incoming.count, remapped)
-    rows = rows.join(incoming)
-    live = np.concatenate([live, np.ones(incoming.count, np.bool_)])
-    graph = Graph(base.neighbors, base.degrees, base.medoid)
+def _insert(task: ShardTask, storage: Storage, base: BaseShard, incoming: Rows) -> ShardResult:
+    reader = base.reader()
+    rows = base.rows(reader).join(incoming)
+    live = np.concatenate([base.live(reader), np.ones(incoming.count, np.bool_)])
+    graph = Graph(*reader.read_graph(), reader.header.medoid)
     graph = vamana.insert(graph, rows.vectors, Metric(task.metric), task.params, threads=task.threads)
-    shard = _assemble(task, graph, rows, base.pq_codes)
-    recall = _recall(task, shard, rows.vectors, live)
-    return _write(task, storage, shard, live, how="inserted", recall=recall, inserted=incoming.count, remapped=remapped)
+    shard = _assemble(task, graph, rows, reader.read_pq()[1])
+    return _write(task, storage, shard, rows.vectors, live, incoming.count)
 
 
-def _remap(base: Shard, live: npt.NDArray[np.bool_], incoming: Rows) -> tuple[Shard, npt.NDArray[np.bool_], Rows, int]:
-    """Give incoming rows the dead nodes of equal vectors: compaction and re-added files cost no graph work.
-
-    Equal content hashes are matched one to one, in order; where the shard holds vectors they must be equal too.
-    """
-    dead = np.flatnonzero(~live)
-    dead = dead[np.argsort(base.content_hashes[dead], kind="stable")]
-    rows = np.argsort(incoming.hashes, kind="stable")
-    nodes, matched = match(base.content_hashes[dead], incoming.hashes[rows])
-    nodes, matched = dead[nodes], rows[matched]
-    if base.vectors is not None:
-        equal = same_vectors(base.vectors, nodes, incoming.vectors, matched)
-        nodes, matched = nodes[equal], matched[equal]
-    if not len(nodes):
-        return base, live, incoming, 0
-    slots, positions, now_live = base.file_slots.copy(), base.row_positions.copy(), live.copy()
-    slots[nodes], positions[nodes] = incoming.slots[matched], incoming.positions[matched]
-    now_live[nodes] = True
-    rest = np.setdiff1d(np.arange(incoming.count), matched)
-    moved = replace(base, file_slots=slots, row_positions=positions)
-    return moved, now_live, incoming.take(rest), len(nodes)
-
-
-def _mask(task: ShardTask, source: PartSource, dead: npt.NDArray[np.intp]) -> ShardResult:
-    """The graph is untouched: keep the base's bytes, only the tombstones are new."""
-    header = ShardReader(source).header
+def _relocate(task: ShardTask, storage: Storage, base: BaseShard) -> ShardResult:
+    """Only what names rows is written; graph, vectors and hashes are the base's bytes."""
+    reader = base.reader()
+    path = f"{task.staging}/moved-{task.number}-{uuid.uuid4().hex}.dann"
+    parts, at = [], 0
+    with storage.open_output(path) as sink:
+        for piece in relocate.relocated(reader, *base.locations(reader)):
+            if isinstance(piece, bytes):
+                sink.write(piece)
+                parts.append(ObjectRange(path, at, len(piece)))
+                at += len(piece)
+            else:
+                parts.append(ObjectRange(base.blob.path, base.blob.offset + piece[0], piece[1]))
     return ShardResult(
         number=task.number,
-        how="masked",
-        path=source.part.path,
-        offset=source.part.offset,
-        length=source.part.length,
-        sha256=b"",
-        count=header.count,
-        medoid=header.medoid,
-        recall=task.base_recall,
-        tombstones=dead.astype(np.int64),
+        how=task.how,
+        parts=tuple(part for part in parts if part.length),
+        sha256=UNKNOWN_SHA256,
+        count=reader.header.count,
+        medoid=reader.header.medoid,
+        recall=base.recall,
+        curve=base.curve,
+        tombstones=deletion_vector.decode(base.tombstones),
         inserted=0,
-        remapped=0,
-        curve=task.base_curve,
+        remapped=task.remapped,
     )
-
-
-# ------------------------------------------------------------------------------------------------------- liveness
-
-
-def _live_nodes(task: ShardTask, reader: ShardReader) -> npt.NDArray[np.bool_]:
-    """Which nodes' rows are live in the snapshot: computed from the snapshot, never carried over."""
-    slots, positions = reader.read_locations()
-    live = np.zeros(len(slots), np.bool_)
-    present = set(np.unique(slots).tolist())
-    held = [(slot, file) for slot, file in task.slots if slot in present]
-    deleted = deleted_by_file(lambda path: open_storage(path, task.storage), [file for _, file in held])
-    for slot, file in held:
-        nodes = np.flatnonzero(slots == slot)
-        live[nodes] = ~np.isin(positions[nodes], deleted[file.path])
-    return live
-
-
-def _node_vectors(task: ShardTask, base: Shard, live: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-    """f32[N, D], prepared. A lean shard's are read again from the data files; those of dead nodes, whose files may be
-    gone, are what their PQ codes stand for: they only lead walks on.
-    """
-    if base.vectors is not None:
-        return base.vectors.astype(np.float32, copy=False)
-    if base.pq_codebook is None or base.pq_codes is None:
-        raise ValueError(f"shard {task.number} has neither vectors nor PQ codes")
-    vectors = decode_pq(base.pq_codes, base.pq_codebook)
-    for slot, file in task.slots:
-        nodes = np.flatnonzero(live & (base.file_slots == slot))
-        if len(nodes):
-            rows = take_rows(
-                open_storage(file.path, task.storage), file, task.schema, [task.field_id], base.row_positions[nodes]
-            )
-            vectors[nodes] = prepare(vectors_from_arrow(rows.column(0), task.dims), Metric(task.metric))
-    return vectors
-
-
-# -------------------------------------------------------------------------------------------------------- writing
 
 
 def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
@@ -246,21 +196,18 @@ def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[
     )
 
 
-def _recall(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> float:
-    return measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
-
-
 def _write(
     task: ShardTask,
     storage: Storage,
     shard: Shard,
+    vectors: npt.NDArray[np.float32],
     live: npt.NDArray[np.bool_],
-    *,
-    how: str,
-    recall: float,
     inserted: int,
-    remapped: int,
 ) -> ShardResult:
+    recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+    curve = task.base.curve if task.base is not None else ""
+    if task.how is not How.INSERTED:
+        curve = measure_curve(shard, vectors, live, seed=task.params.seed, threads=task.threads)
     path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path) as sink:
@@ -270,16 +217,14 @@ def _write(
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
     return ShardResult(
         number=task.number,
-        how=how,
-        path=path,
-        offset=0,
-        length=length,
+        how=task.how,
+        parts=(ObjectRange(path, 0, length),),
         sha256=digest.digest(),
         count=shard.count,
         medoid=shard.medoid,
         recall=recall,
+        curve=curve,
         tombstones=np.flatnonzero(~live).astype(np.int64),
         inserted=inserted,
-        remapped=remapped,
-        curve=task.base_curve,
+        remapped=task.remapped,
     )

@@ -37,7 +37,7 @@ class ShardEntry:
     length: int
     """Bytes of the shard blob."""
     sha256: bytes
-    """Of the shard blob's bytes."""
+    """Of the shard blob's bytes; zeros where it is not known."""
     tombstones: npt.NDArray[np.int64]
     """Node ids, ascending."""
 
@@ -74,6 +74,11 @@ class Routing:
     """u32[k]"""
     shards: tuple[ShardEntry, ...]
     files: tuple[CoveredFile, ...]
+
+    @property
+    def base_shards(self) -> int:
+        """Shards up to the last that a partition leads to; those after it are deltas: rows that came since."""
+        return int(self.partition_to_shard.max()) + 1 if len(self.partition_to_shard) else len(self.shards)
 
     @property
     def dims(self) -> int:

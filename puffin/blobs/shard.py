@@ -23,7 +23,8 @@ MAGIC = b"DANN"
 VERSION = 1
 ALIGNMENT = 64
 _HEADER = struct.Struct("<4s7IfIIIIII68x")
-_CHECKSUM_AT = 56
+HEADER_BYTES = _HEADER.size
+CHECKSUM_AT = 56
 _CODEWORDS = 256
 _MAX_METRIC = 2
 _MAX_DIMS = 65_536
@@ -101,7 +102,7 @@ class ShardHeader:
 def encode(shard: Shard) -> Iterator[bytes | memoryview]:
     """Chunks of the blob, in order; large sections are not copied."""
     payloads = list(_payloads(shard))
-    position = _HEADER.size + SectionEntry.SIZE * len(payloads)
+    position = HEADER_BYTES + SectionEntry.SIZE * len(payloads)
     entries = []
     for kind, stored, raw_length, framed in payloads:
         position += -position % ALIGNMENT
@@ -109,7 +110,7 @@ def encode(shard: Shard) -> Iterator[bytes | memoryview]:
         position += len(stored)
     table = b"".join(entry.pack() for entry in entries)
     yield _pack_header(shard, len(entries), 0, zlib.crc32(_pack_header(shard, len(entries), 0, 0) + table)) + table
-    position = _HEADER.size + len(table)
+    position = HEADER_BYTES + len(table)
     for entry, (_, stored, _, _) in zip(entries, payloads, strict=True):
         yield bytes(entry.offset - position)
         yield stored
@@ -126,10 +127,15 @@ def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
     yield _framed(Section.ADJACENCY, lists)
     if shard.vectors is not None:
         yield _plain(Section.VECTORS, shard.vectors, "<f2" if shard.vectors.dtype == np.float16 else "<f4")
-    slots, rows = encode_signed(shard.file_slots.astype(np.int64)), encode_signed(shard.row_positions)
-    head = np.frombuffer(struct.pack("<Q", len(slots)), np.uint8)
-    yield _framed(Section.LOCATIONS, np.concatenate([head, slots, rows]))
+    yield pack_locations(shard.file_slots, shard.row_positions)
     yield _plain(Section.CONTENT_HASHES, shard.content_hashes, "<u8")
+
+
+def pack_locations(slots: npt.NDArray[np.uint32], rows: npt.NDArray[np.int64]) -> tuple[Section, memoryview, int, bool]:
+    """The section of where rows lie, as `_payloads` has it."""
+    of_slots, of_rows = encode_signed(slots.astype(np.int64)), encode_signed(rows)
+    head = np.frombuffer(struct.pack("<Q", len(of_slots)), np.uint8)
+    return _framed(Section.LOCATIONS, np.concatenate([head, of_slots, of_rows]))
 
 
 def _plain(kind: Section, array: npt.NDArray[Any], dtype: str) -> tuple[Section, memoryview, int, bool]:
@@ -167,7 +173,7 @@ class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte)."""
 
     def __init__(self, source: RangeSource, *, max_decoded_bytes: int = MAX_DECODED_BYTES) -> None:
-        self._source = source
+        self.source = source
         self.header = _read_header(source)
         if (size := self.header.count * (4 * self.header.max_degree + 24)) > max_decoded_bytes:
             raise BlobTooLargeError(f"shard blob: graph of {size:,} bytes, over the limit of {max_decoded_bytes:,}")
@@ -177,7 +183,7 @@ class ShardReader:
         entry = self.header.find(kind)
         if entry is None:
             raise BadBlobError(f"shard blob has no section {kind.name}")
-        stored = self._source.read_range(entry.offset, entry.stored_length)
+        stored = self.source.read_range(entry.offset, entry.stored_length)
         if len(stored) != entry.stored_length:
             raise BadBlobError(f"shard blob: section {kind.name} is cut off at {entry.offset + len(stored)}")
         if zlib.crc32(stored) != entry.checksum:
@@ -189,10 +195,9 @@ class ShardReader:
     def read(self) -> Shard:
         """The whole shard, every id and length checked."""
         head = self.header
-        offsets = self._signed(Section.ADJACENCY_OFFSETS, head.count + 1).view(np.uint64)
-        neighbors, degrees = decode_adjacency(self.read_section(Section.ADJACENCY), offsets, head.max_degree)
+        neighbors, degrees = self.read_graph()
         slots, rows = self.read_locations()
-        codebook, codes = self._pq()
+        codebook, codes = self.read_pq()
         return Shard(
             metric=head.metric,
             dims=head.dims,
@@ -205,10 +210,15 @@ class ShardReader:
             file_slots=slots,
             row_positions=rows,
             content_hashes=self.read_content_hashes(),
-            vectors=self._vectors(),
+            vectors=self.read_vectors(),
             pq_codebook=codebook,
             pq_codes=codes,
         )
+
+    def read_graph(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """(neighbors int32[N, R] padded with -1, degrees int32[N])."""
+        offsets = self._signed(Section.ADJACENCY_OFFSETS, self.header.count + 1).view(np.uint64)
+        return decode_adjacency(self.read_section(Section.ADJACENCY), offsets, self.header.max_degree)
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raw = self.read_section(kind)
@@ -237,7 +247,8 @@ class ShardReader:
         """u64[N] of the nodes."""
         return self._array(Section.CONTENT_HASHES, "<u8", (self.header.count,))
 
-    def _pq(self) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.uint8] | None]:
+    def read_pq(self) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.uint8] | None]:
+        """(codebook f32[m, 256, D / m], codes u8[N, m]), or None twice where the shard has none."""
         head = self.header
         if not head.pq_m:
             return None, None
@@ -246,7 +257,8 @@ class ShardReader:
             raise BadBlobError("shard blob: the PQ codebook is not finite")
         return codebook, self._array(Section.PQ_CODES, "u1", (head.count, head.pq_m))
 
-    def _vectors(self) -> npt.NDArray[Any] | None:
+    def read_vectors(self) -> npt.NDArray[Any] | None:
+        """f32 or f16 [N, D]; None in a lean shard."""
         dtype = VECTOR_FORMATS[self.header.vector_format]
         if dtype is None:
             return None
@@ -259,8 +271,8 @@ def decode(data: bytes | memoryview) -> Shard:
 
 
 def _read_header(source: RangeSource) -> ShardHeader:
-    raw = source.read_range(0, _HEADER.size)
-    if len(raw) < _HEADER.size:
+    raw = source.read_range(0, HEADER_BYTES)
+    if len(raw) < HEADER_BYTES:
         raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
     values = _HEADER.unpack(raw)
     magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, flags, crc = (
@@ -270,12 +282,10 @@ def _read_header(source: RangeSource) -> ShardHeader:
         raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if sections > len(Section):
         raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
-    table = source.read_range(_HEADER.size, SectionEntry.SIZE * sections)
+    table = source.read_range(HEADER_BYTES, SectionEntry.SIZE * sections)
     if len(table) < SectionEntry.SIZE * sections:
         raise BadBlobError("shard blob: the section table is cut off")
-    if zlib.crc32(raw[:_CHECKSUM_AT] + bytes(_HEADER.size - _CHECKSUM_AT) + table) != crc or any(
-        raw[_CHECKSUM_AT + 4 :]
-    ):
+    if zlib.crc32(raw[:CHECKSUM_AT] + bytes(HEADER_BYTES - CHECKSUM_AT) + table) != crc or any(raw[CHECKSUM_AT + 4 :]):
         raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
     if not 1 <= dims <= _MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
         raise BadBlobError(
@@ -317,7 +327,7 @@ def _check_lengths(header: ShardHeader) -> None:
 
 
 def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
-    end, last = _HEADER.size + SectionEntry.SIZE * len(entries), 0
+    end, last = HEADER_BYTES + SectionEntry.SIZE * len(entries), 0
     for entry in entries:
         if entry.kind <= last or entry.kind not in list(Section):
             raise BadBlobError(f"shard blob: section kind {entry.kind} after {last}")

@@ -13,6 +13,7 @@ from pyroaring import BitMap
 
 from puffin import BytesSource
 from puffin.blobs import centroid, deletion_vector, routing, shard
+from puffin.blobs.relocate import relocated
 from puffin.blobs.shard import Section, Shard, ShardReader
 from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError, PuffinError
 from puffin.varint import decode_adjacency, decode_signed, encode_signed
@@ -215,3 +216,17 @@ def test_routing_refuses_numbers_that_do_not_agree() -> None:
     ):
         with pytest.raises(BadBlobError, match="routing blob"):
             routing.decode(routing.encode(wrong))
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 3000])
+@pytest.mark.parametrize("vectors", [None, "f2"])
+def test_a_relocated_shard_is_the_shard_with_other_locations(count: int, vectors: str | None) -> None:
+    value = samples.shard(count, vectors=vectors)
+    data = shard_bytes(value)
+    rng = np.random.default_rng(5)
+    slots, rows = rng.integers(0, 2**20, count).astype(np.uint32), rng.integers(0, 2**30, count)
+    pieces = relocated(ShardReader(BytesSource(data)), slots, rows)
+    joined = b"".join(piece if isinstance(piece, bytes) else data[piece[0] : piece[0] + piece[1]] for piece in pieces)
+    assert joined == shard_bytes(replace(value, file_slots=slots, row_positions=rows))
+    new = sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+    assert new < 1100 + 9 * count, "graph, vectors and hashes are kept"

@@ -1,0 +1,85 @@
+"""What a snapshot has that an index version has not, and the other way round. Not ancestry: any two snapshots compare.
+
+Files are compared by path and by the deletes that apply to them; delete files are read only of files whose deletes have
+changed, each once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.table import Table
+
+from ops.catalog.deletes import deleted_by_file, fingerprint
+from ops.catalog.live import live_files
+from ops.catalog.snapshots import UnknownSnapshotError
+from ops.index.versions import OpenVersion, covered_paths
+from ops.model import LiveFile, LiveFiles, StorageConfig
+from ops.storage import Storage, open_storage, relative_to
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Of a version's rows."""
+
+    added: tuple[LiveFile, ...] = ()
+    """Files whose rows are to be read, by path: new ones, and those in which a row may have come back to life"""
+    gone: tuple[int, ...] = ()
+    """Slots of the version that no live row lies in any more; files that are read again get new ones"""
+    deleted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict, compare=False)
+    """By slot of a file that stays and whose deletes are others now: all its deleted row positions"""
+
+
+def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
+    """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
+    covered = covered_paths(base)
+    relative = {relative_to(file.path, live.location): file for file in live.files}
+    known = base.routing.files
+    changed = {
+        path: file
+        for path, file in relative.items()
+        if path in covered and fingerprint(file) != known[covered[path]].delete_fingerprint
+    }
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), changed.values())
+    unsure = [file for path, file in changed.items() if not _only_more_deletes(file, base, covered[path])]
+    revived = _revived(table, base, unsure, deleted, storage)
+    added = [file for path, file in relative.items() if path not in covered or file.path in revived]
+    again = {path for path, file in changed.items() if file.path in revived}
+    return Changes(
+        added=tuple(sorted(added, key=lambda file: file.path)),
+        gone=tuple(sorted(slot for path, slot in covered.items() if path not in relative or path in again)),
+        deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in again},
+    )
+
+
+def _only_more_deletes(file: LiveFile, base: OpenVersion, slot: int) -> bool:
+    """Whether the deletes that the version knew all apply still: then no row can have come back."""
+    older = tuple(delete for delete in file.deletes if delete.sequence_number <= base.sequence_number)
+    return fingerprint(replace(file, deletes=older)) == base.routing.files[slot].delete_fingerprint
+
+
+def _revived(
+    table: Table,
+    base: OpenVersion,
+    files: list[LiveFile],
+    deleted: Mapping[str, npt.NDArray[np.int64]],
+    storage: StorageConfig,
+) -> frozenset[str]:
+    """Paths of files of which a row that was deleted in the version's snapshot is live now (a rollback): it may have no
+    node. Where that snapshot has expired this cannot be known, and all of them are.
+    """
+    if not files:
+        return frozenset()
+    try:
+        before = live_files(table, base.version.base_snapshot_id).by_path()
+    except UnknownSnapshotError:
+        return frozenset(file.path for file in files)
+
+    def opened(path: str) -> Storage:
+        return open_storage(path, storage)
+
+    then = deleted_by_file(opened, [before[file.path] for file in files if file.path in before])
+    return frozenset(
+        file.path for file in files if file.path not in then or len(np.setdiff1d(then[file.path], deleted[file.path]))
+    )

@@ -1,0 +1,304 @@
+"""A version derived from an older one, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ops.index.plan import VersionPlan
+from ops.index.policy import NEW_DELTA, Placement, place
+from ops.index.sample import Layout
+from ops.index.versions import OpenVersion
+from ops.index.work import (
+    SMALL_WORK,
+    Progress,
+    ShardsMade,
+    Slotted,
+    Work,
+    blocks_by_shard,
+    file_table,
+    share_out,
+    slots_of,
+)
+from ops.model import ObjectRange, StorageConfig
+from ops.spark.runner import LocalRunner, TaskRunner
+from ops.storage import PartSource, open_storage
+from ops.tasks.balls import Balls
+from ops.tasks.base import BaseShard
+from ops.tasks.blocks import Block
+from ops.tasks.mark import MarkTask, mark
+from ops.tasks.recognize import HashTask, MatchTask, Moves, hash_files, match_rows
+from ops.tasks.scatter import FileRows
+from ops.tasks.shard import How, ShardResult, ShardTask
+from ops.tasks.spill import SpillTask, spill
+from puffin.blobs import deletion_vector
+from puffin.blobs.routing import ShardEntry
+from puffin.blobs.shard import ShardReader
+
+Nodes = npt.NDArray[np.int64]
+
+HASHES_AT_ONCE = 1 << 25
+"""That one task matches: about 1 GiB"""
+_MARKED_AT_ONCE = 1 << 24
+"""Nodes that the driver looks through sooner than Spark starts a job"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Rows of new files that have a node."""
+
+    moves: Mapping[int, tuple[Moves, ...]] = field(default_factory=dict)
+    """By shard of the base"""
+    left: tuple[FileRows, ...] = ()
+    """What has none"""
+    arriving: int = 0
+    """How many, at most"""
+    read: Mapping[int, int] = field(default_factory=dict)
+    balls: tuple[Balls, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shard:
+    """A shard of the base, as it is in the new snapshot."""
+
+    number: int
+    entry: ShardEntry
+    blob: ObjectRange
+    curve: str
+    tombstones: Nodes
+    moves: tuple[Moves, ...]
+    moved: int
+
+    @property
+    def live(self) -> int:
+        return self.entry.count - len(self.tombstones)
+
+    def outcome(self, arriving: int, rebuild_ratio: float) -> How:
+        """What is to be done, if so many rows come to it."""
+        if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
+            return How.REBUILT
+        if arriving:
+            return How.INSERTED
+        if self.moves:
+            return How.REMAPPED
+        return How.COPIED if len(self.tombstones) == len(self.entry.tombstones) else How.MASKED
+
+
+def dead_nodes(
+    plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig
+) -> tuple[Nodes, ...]:
+    """By shard of the base: nodes whose rows are not live where the base has them. Reads location maps, if anything."""
+    before = tuple(entry.tombstones for entry in base.routing.shards)
+    if not plan.live_positions_change:
+        return before
+    nodes = sum(entry.count for entry in base.routing.shards)
+    runner = LocalRunner() if nodes <= _MARKED_AT_ONCE else runner
+    groups = share_out(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
+    deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
+    gone = np.array(plan.changes.gone, np.uint32)
+    tasks = [MarkTask(tuple(shard for _, shard in group), gone, deleted, storage) for group in groups]
+    found = runner.run(mark, tasks, label="find nodes without rows")
+    marked = {
+        number: nodes
+        for group, part in zip(groups, found, strict=True)
+        for (number, _), nodes in zip(group, part, strict=True)
+    }
+    return tuple(np.union1d(old, marked[number]) for number, old in enumerate(before))
+
+
+def refresh_shards(
+    plan: VersionPlan,
+    base: OpenVersion,
+    dead: Sequence[Nodes],
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    progress: Progress | None = None,
+) -> ShardsMade:
+    """Recognise rows that moved, place those that are new, write the shards that are not the same."""
+    routing = base.routing
+    layout = Layout(
+        routing.codebook,
+        routing.partition_to_shard,
+        routing.base_shards,
+        _pq_codebook(base, storage),
+        base.routing_curve,
+    )
+    work = Work(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
+    known = _recognize(work, base, dead)
+    shards = [_shard(base, number, dead[number], known.moves.get(number, ())) for number in range(len(base.shards))]
+    placement = place(
+        plan.definition,
+        base_rows=sum(shard.live for shard in shards[: layout.shards]),
+        deltas={shard.number: shard.live for shard in shards[layout.shards :]},
+        arriving=known.arriving,
+    )
+    gone = (*placement.spilled, *placement.dropped)
+    kept = [shard for shard in shards if shard.number not in gone]
+    target = len(kept)
+    if placement.target not in (None, NEW_DELTA):
+        target = next(number for number, shard in enumerate(kept) if shard.number == placement.target)
+    routes = layout.partition_to_shard if placement.target is None else np.full_like(layout.partition_to_shard, target)
+    scattered = work.scatter(known.left, routes)
+    spilled = _spill(work, [shards[number] for number in placement.spilled])
+    blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
+    made = _make(work, kept, blocks, placement)
+    read = known.read or dict(pair for result in scattered for pair in result.live_rows)
+    balls = known.balls or tuple(result.balls for result in scattered)
+    merged = sum(shards[number].live for number in placement.spilled)
+    return ShardsMade(layout, file_table(plan, work.slots, read), made, read, balls, merged)
+
+
+def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.float32] | None:
+    """All shards of a lean index share one."""
+    if base.definition.vectors != "none":
+        return None
+    return ShardReader(PartSource(open_storage(base.shards[0].path, storage), base.shards[0])).read_pq()[0]
+
+
+def _shard(base: OpenVersion, number: int, dead: Nodes, moves: tuple[Moves, ...]) -> _Shard:
+    moved = [deletion_vector.decode(item.nodes) for item in moves]
+    return _Shard(
+        number=number,
+        entry=base.routing.shards[number],
+        blob=base.shards[number],
+        curve=base.curves[number],
+        tombstones=np.setdiff1d(dead, np.concatenate(moved), assume_unique=True) if moved else dead,
+        moves=moves,
+        moved=sum(map(len, moved)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- rows that have moved
+
+
+def _recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> _Known:
+    """Only where nodes have lost their rows since the base: a plain append is not compared with anything."""
+    added = {file.path for file in work.plan.added}
+    new = [(slot, file) for slot, file in work.slots if file.path in added]
+    rows = sum(file.record_count for _, file in new)
+    fresh = any(len(now) > len(entry.tombstones) for now, entry in zip(dead, base.routing.shards, strict=True))
+    if not new or not fresh:
+        return _Known(left=tuple(FileRows(slot, file) for slot, file in new), arriving=rows)
+    bits = max(0, (max(rows, sum(map(len, dead))) - 1) // HASHES_AT_ONCE).bit_length()
+    runner = work.runner_of(rows)
+    hashed = runner.run(
+        hash_files, _hash_tasks(work, new, bits, runner), label="read content hashes", progress=work.stage("hashes")
+    )
+    blocks = blocks_by_shard([result.blocks for result in hashed])
+    shards = tuple(
+        (number, base.shards[number], deletion_vector.encode(nodes)) for number, nodes in enumerate(dead) if len(nodes)
+    )
+    tasks = [
+        MatchTask(number, bits, blocks.get(number, ()), shards, work.staging, work.storage)
+        for number in range(1 << bits)
+    ]
+    matched = runner.run(match_rows, tasks, label="recognise rows", progress=work.stage("matches"))
+    moves: dict[int, tuple[Moves, ...]] = {}
+    for item in (item for result in matched for item in result.moves):
+        moves[item.shard] = (*moves.get(item.shard, ()), item)
+    left, arriving = _left(new, [pair for result in matched for pair in result.left])
+    read = dict(pair for result in hashed for pair in result.live_rows)
+    return _Known(moves, left, arriving, read, tuple(result.balls for result in hashed))
+
+
+def _hash_tasks(work: Work, new: Sequence[Slotted], bits: int, runner: TaskRunner) -> list[HashTask]:
+    groups = share_out(new, runner, lambda item: (item[0], item[1].record_count))
+    return [
+        HashTask(
+            number=number,
+            files=group,
+            schema=work.plan.schema,
+            field_id=work.plan.field_id,
+            metric=int(work.plan.definition.metric_value),
+            dims=work.layout.dims,
+            range_bits=bits,
+            staging=work.staging,
+            storage=work.storage,
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def _left(new: Sequence[Slotted], parts: Sequence[tuple[int, bytes]]) -> tuple[tuple[FileRows, ...], int]:
+    """(rows without a node by file, how many)."""
+    files = dict(new)
+    found: dict[int, list[Nodes]] = {}
+    for slot, positions in parts:
+        found.setdefault(slot, []).append(deletion_vector.decode(positions))
+    joined = {slot: np.sort(np.concatenate(pieces)) for slot, pieces in sorted(found.items())}
+    left = tuple(FileRows(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in joined.items())
+    return left, sum(map(len, joined.values()))
+
+
+# ----------------------------------------------------------------------------------------------------- what is written
+
+
+def _spill(work: Work, deltas: Sequence[_Shard]) -> list[tuple[tuple[int, str, int], ...]]:
+    runner = work.runner_of(sum(shard.entry.count for shard in deltas))
+    tasks = [
+        SpillTask(
+            number=shard.number,
+            base=_base(work, shard),
+            codebook=work.layout.codebook,
+            partition_to_shard=work.layout.partition_to_shard,
+            staging=work.staging,
+            storage=work.storage,
+            threads=runner.task_threads,
+        )
+        for shard in deltas
+    ]
+    return runner.run(spill, tasks, label="deal out deltas", progress=work.stage("deltas"))
+
+
+def _make(
+    work: Work, kept: Sequence[_Shard], blocks: Mapping[int, tuple[Block, ...]], placement: Placement
+) -> tuple[ShardResult, ...]:
+    """All shards of the new version, in their order; those that need a task are written by it."""
+    done: dict[int, ShardResult] = {}
+    tasks: list[ShardTask] = []
+    rows = 0
+    for number, shard in enumerate(kept):
+        arriving = sum(count for _, count in blocks.get(number, ()))
+        how = shard.outcome(arriving, work.plan.definition.rebuild_ratio)
+        if how in (How.COPIED, How.MASKED):
+            done[number] = _unwritten(number, how, shard)
+            continue
+        tasks.append(work.shard_task(number, how, blocks.get(number, ()), _base(work, shard), shard.moved))
+        rows += shard.entry.count + arriving if how is not How.REMAPPED else 0
+    if placement.target == NEW_DELTA and len(kept) in blocks:
+        tasks.append(work.shard_task(len(kept), How.BUILT, blocks[len(kept)]))
+        rows += sum(count for _, count in blocks[len(kept)])
+    done |= {result.number: result for result in work.make(tasks, rows)}
+    return tuple(done[number] for number in sorted(done))
+
+
+def _base(work: Work, shard: _Shard) -> BaseShard:
+    return BaseShard(
+        blob=shard.blob,
+        recall=shard.entry.recall,
+        curve=shard.curve,
+        tombstones=deletion_vector.encode(shard.tombstones),
+        moves=tuple(item.staged for item in shard.moves),
+        files=work.slots if work.plan.definition.vectors == "none" else (),
+        schema=work.plan.schema,
+        field_id=work.plan.field_id,
+        storage=work.storage,
+    )
+
+
+def _unwritten(number: int, how: How, shard: _Shard) -> ShardResult:
+    return ShardResult(
+        number=number,
+        how=how,
+        parts=(shard.blob,),
+        sha256=shard.entry.sha256,
+        count=shard.entry.count,
+        medoid=shard.entry.medoid,
+        recall=shard.entry.recall,
+        curve=shard.curve,
+        tombstones=shard.tombstones,
+        inserted=0,
+        remapped=0,
+    )

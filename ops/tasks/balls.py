@@ -1,0 +1,67 @@
+"""Balls around the vectors of a data file: what the centroid index says of it. A ball must never be too small."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_BALLS = 8
+"""Balls a file in the centroid index; what would need more gets one ball around all of them."""
+_ROWS_AT_ONCE = 256
+"""Vectors whose differences to a centre stay in the cache"""
+
+Ball = tuple[npt.NDArray[np.float32], float]
+"""(centre f32[D], radius), Euclidean, over prepared vectors"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Balls:
+    """Of some files."""
+
+    slots: npt.NDArray[np.uint32]
+    """u32[n], the file of each ball"""
+    centers: npt.NDArray[np.float32]
+    """f32[n, D]"""
+    radii: npt.NDArray[np.float32]
+    """f32[n]"""
+
+    @classmethod
+    def of(cls, balls: Iterable[tuple[int, Ball]], dims: int) -> "Balls":
+        """From (slot, ball)."""
+        given = list(balls)
+        return cls(
+            np.array([slot for slot, _ in given], np.uint32),
+            np.array([center for _, (center, _) in given], np.float32).reshape(-1, dims),
+            np.array([radius for _, (_, radius) in given], np.float32),
+        )
+
+
+def ball_around(vectors: npt.NDArray[np.float32]) -> Ball:
+    """One ball around the mean of prepared vectors f32[n, D]."""
+    center = np.asarray(vectors.mean(axis=0, dtype=np.float64), np.float32)
+    farthest = 0.0
+    for start in range(0, len(vectors), _ROWS_AT_ONCE):
+        gap = vectors[start : start + _ROWS_AT_ONCE] - center
+        farthest = max(farthest, float(np.einsum("ij,ij->i", gap, gap).max()))
+    return center, _widened(np.sqrt(farthest))
+
+
+def partition_balls(reach: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32]) -> list[Ball]:
+    """One a partition that a file touches; `reach` f32[k] is its largest distance to each centroid, -1 where none."""
+    touched = np.flatnonzero(reach >= 0)
+    return few([(codebook[part], _widened(reach[part])) for part in touched])
+
+
+def few(balls: list[Ball]) -> list[Ball]:
+    """At most MAX_BALLS that hold what these hold."""
+    if len(balls) <= MAX_BALLS:
+        return balls
+    center = np.asarray(np.stack([center for center, _ in balls]).mean(axis=0, dtype=np.float64), np.float32)
+    far = max(float(np.linalg.norm(other - center)) + radius for other, radius in balls)  # triangle inequality
+    return [(center, _widened(far))]
+
+
+def _widened(radius: float) -> float:
+    """Distances are f32 sums: never smaller than the true one."""
+    return float(np.float32(radius) * np.float32(1 + 1e-5) + np.float32(1e-6))

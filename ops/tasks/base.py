@@ -1,0 +1,86 @@
+"""A shard of the version that a refresh starts from, as it is in the new snapshot: what moved, what died."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from ann_kernels.distance import prepare
+from ann_kernels.metric import Metric
+from ann_kernels.quantize import decode_pq
+from ops.datafile import take_rows, vectors_from_arrow
+from ops.model import LiveFile, ObjectRange, StorageConfig
+from ops.storage import PartSource, open_storage
+from ops.tasks.recognize import read_moves
+from ops.tasks.rows import Rows
+from puffin.blobs import deletion_vector
+from puffin.blobs.shard import ShardReader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseShard:
+    """Where an older shard lies, and what the new snapshot makes of its nodes."""
+
+    blob: ObjectRange
+    recall: float
+    curve: str
+    tombstones: bytes
+    """Nodes without a live row, as a deletion vector; those that moved are not among them"""
+    moves: tuple[ObjectRange, ...]
+    """Staged by `ops.tasks.recognize`"""
+    files: tuple[tuple[int, LiveFile], ...]
+    """(slot, file) of all live files, of a lean index: its shards hold no vectors. Else empty"""
+    schema: Schema
+    field_id: int
+    storage: StorageConfig
+
+    def reader(self) -> ShardReader:
+        """Reads the blob as it was written."""
+        return ShardReader(PartSource(open_storage(self.blob.path, self.storage), self.blob))
+
+    def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
+        """bool[N]"""
+        out = np.ones(reader.header.count, np.bool_)
+        out[deletion_vector.decode(self.tombstones)] = False
+        return out
+
+    def locations(self, reader: ShardReader) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """(file slots u32[N], row positions int64[N]) in the new snapshot."""
+        slots, positions = reader.read_locations()
+        slots, positions = slots.copy(), positions.copy()
+        for staged in self.moves:
+            nodes, new_slots, new_positions = read_moves(open_storage(staged.path, self.storage), staged)
+            slots[nodes], positions[nodes] = new_slots, new_positions
+        return slots, positions
+
+    def rows(self, reader: ShardReader) -> Rows:
+        """All nodes. The vectors of a lean shard are read again from the data files; those of dead nodes, whose files
+        may be gone, are what their PQ codes stand for: they only lead walks on.
+        """
+        slots, positions = self.locations(reader)
+        vectors = reader.read_vectors()
+        if vectors is None:
+            vectors = self._from_files(reader, slots, positions)
+        return Rows(slots, positions, reader.read_content_hashes(), vectors.astype(np.float32, copy=False))
+
+    def live_rows(self, reader: ShardReader) -> Rows:
+        """By slot and position, as a build takes them."""
+        return self.rows(reader).take(np.flatnonzero(self.live(reader))).sorted()
+
+    def _from_files(
+        self, reader: ShardReader, slots: npt.NDArray[np.uint32], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        codebook, codes = reader.read_pq()
+        if codebook is None or codes is None:
+            raise ValueError(f"{self.blob} has neither vectors nor PQ codes")
+        vectors = decode_pq(codes, codebook)
+        live = self.live(reader)
+        for slot, file in self.files:
+            nodes = np.flatnonzero(live & (slots == slot))
+            if len(nodes):
+                store = open_storage(file.path, self.storage)
+                rows = take_rows(store, file, self.schema, [self.field_id], positions[nodes])
+                found = vectors_from_arrow(rows.column(0), reader.header.dims)
+                vectors[nodes] = prepare(found, Metric(reader.header.metric))
+        return vectors

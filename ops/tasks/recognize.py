@@ -1,0 +1,184 @@
+"""Rows of files that an index has not seen, of which it has the vectors: found by content hash.
+
+After a compaction, an update of other columns, or a job that writes a table anew, most rows of new files are old ones.
+They get the nodes that their vectors have; no graph and no stored vector is read. First the new files are read for
+their hashes, then the hashes are matched with those of the nodes that have lost their rows: one to one, in order,
+in as many ranges of hashes as keep a task's memory small. Of n new vectors and m such nodes, two that differ and have
+one hash are expected n m / 2^64 times.
+"""
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from ann_kernels.hashing import content_hash
+from ann_kernels.metric import Metric
+from ops.model import LiveFile, ObjectRange, StorageConfig
+from ops.storage import PartSource, Storage, open_storage
+from ops.tasks.balls import Ball, Balls, ball_around, few
+from ops.tasks.blocks import Block, BlockWriters, read_blocks
+from ops.tasks.rows import Rows, match
+from ops.tasks.vectors import prepared, read_vectors
+from puffin.blobs import deletion_vector
+from puffin.blobs.shard import ShardReader
+
+_MOVE_BYTES = 8 + 4 + 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashTask:
+    """Some new files to be read for their content hashes."""
+
+    number: int
+    files: tuple[tuple[int, LiveFile], ...]
+    """(slot, file)"""
+    schema: Schema
+    field_id: int
+    metric: int
+    dims: int
+    range_bits: int
+    """The first bits of a hash, which tell its range"""
+    staging: str
+    storage: StorageConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashResult:
+    """Where the hashes are, and what the files look like from afar."""
+
+    blocks: tuple[tuple[int, str, int], ...]
+    """(range of hashes, path, rows)"""
+    live_rows: tuple[tuple[int, int], ...]
+    """(slot, live rows)"""
+    balls: Balls
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatchTask:
+    """One range of hashes."""
+
+    number: int
+    range_bits: int
+    blocks: tuple[Block, ...]
+    shards: tuple[tuple[int, ObjectRange, bytes], ...]
+    """(number, blob, dead nodes as a deletion vector) of each shard that has some"""
+    staging: str
+    storage: StorageConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Nodes of one shard that get other rows: staged as nodes i64[n], slots u32[n], positions i64[n]."""
+
+    shard: int
+    nodes: bytes
+    """As a deletion vector"""
+    staged: ObjectRange
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatchResult:
+    """What was recognised."""
+
+    moves: tuple[Moves, ...]
+    left: tuple[tuple[int, bytes], ...]
+    """(slot, positions as a deletion vector) of rows that no node has"""
+
+
+def hash_files(task: HashTask) -> HashResult:
+    """Raises VectorColumnError naming file and row for vectors that cannot be indexed."""
+    storage = open_storage(task.staging, task.storage)
+    live_rows: list[tuple[int, int]] = []
+    balls: list[tuple[int, Ball]] = []
+    with contextlib.ExitStack() as stack:
+        writers = BlockWriters(f"{task.staging}/hashes-{task.number}", 0, storage, stack)
+        for slot, file in task.files:
+            around, count = [], 0
+            for positions, raw in read_vectors(file, task.schema, task.field_id, task.dims, task.storage):
+                around.append(ball_around(prepared(raw, positions, file, Metric(task.metric))))
+                hashes = content_hash(raw)
+                nothing = np.empty((len(raw), 0), np.float32)
+                rows = Rows(np.full(len(raw), slot, np.uint32), positions, hashes, nothing)
+                writers.write(rows, _range_of(hashes, task.range_bits))
+                count += len(raw)
+            live_rows.append((slot, count))
+            pa.default_memory_pool().release_unused()
+            balls += [(slot, ball) for ball in few(around)]
+    return HashResult(writers.blocks(), tuple(live_rows), Balls.of(balls, task.dims))
+
+
+def match_rows(task: MatchTask) -> MatchResult:
+    """Give the new rows the dead nodes of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
+    storage = open_storage(task.staging, task.storage)
+    new = read_blocks(storage, task.blocks, 0)
+    owners, nodes, hashes = _dead_hashes(task)
+    by_node, by_row = np.argsort(hashes, kind="stable"), np.argsort(new.hashes, kind="stable")
+    found, taken = match(hashes[by_node], new.hashes[by_row])
+    found, taken = by_node[found], by_row[taken]
+    rest = np.ones(new.count, np.bool_)
+    rest[taken] = False
+    left = tuple(
+        (int(slot), deletion_vector.encode(np.sort(new.positions[rest & (new.slots == slot)])))
+        for slot in np.unique(new.slots[rest])
+    )
+    return MatchResult(_stage_moves(task, storage, owners[found], nodes[found], new.take(taken)), left)
+
+
+def read_moves(
+    storage: Storage, moves: ObjectRange
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """(nodes, their new slots, their new positions)."""
+    raw = storage.read_range(moves.path, moves.offset, moves.length)
+    count = len(raw) // _MOVE_BYTES
+    slots_at, positions_at = 8 * count, 12 * count
+    return (
+        np.frombuffer(raw[:slots_at], "<i8"),
+        np.frombuffer(raw[slots_at:positions_at], "<u4"),
+        np.frombuffer(raw[positions_at:], "<i8"),
+    )
+
+
+def _range_of(hashes: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
+    return hashes >> np.uint64(64 - bits) if bits else np.zeros(len(hashes), np.uint64)
+
+
+def _dead_hashes(
+    task: MatchTask,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """(shard, node, content hash) of the dead nodes in the task's range, by shard and node."""
+    owners, nodes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    for number, blob, dead in task.shards:
+        source = PartSource(open_storage(blob.path, task.storage), blob)
+        mine = deletion_vector.decode(dead)
+        known = ShardReader(source).read_content_hashes()[mine]
+        inside = _range_of(known, task.range_bits) == task.number
+        owners.append(np.full(int(inside.sum()), number))
+        nodes.append(mine[inside])
+        hashes.append(known[inside])
+    return np.concatenate(owners), np.concatenate(nodes), np.concatenate(hashes)
+
+
+def _stage_moves(
+    task: MatchTask, storage: Storage, owners: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: Rows
+) -> tuple[Moves, ...]:
+    """All moves of the task in one object, those of a shard together."""
+    path = f"{task.staging}/moves-{task.number}-{uuid.uuid4().hex}.bin"
+    order = np.lexsort((nodes, owners))
+    owners, nodes, rows = owners[order], nodes[order], rows.take(order)
+    out, at = [], 0
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(storage.open_output(path)) if len(nodes) else None
+        for shard in np.unique(owners):
+            mine = owners == shard
+            columns = (nodes[mine].astype("<i8"), rows.slots[mine].astype("<u4"), rows.positions[mine].astype("<i8"))
+            data = b"".join(column.tobytes() for column in columns)
+            if sink is not None:
+                sink.write(data)
+            out.append(Moves(int(shard), deletion_vector.encode(nodes[mine]), ObjectRange(path, at, len(data))))
+            at += len(data)
+    return tuple(out)

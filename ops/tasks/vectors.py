@@ -1,0 +1,43 @@
+"""The vector column of data files, batch by batch, with errors that name the row."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from ann_kernels.distance import prepare
+from ann_kernels.errors import NonFiniteVectorError, ZeroVectorError
+from ann_kernels.metric import Metric
+from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
+from ops.model import LiveFile, StorageConfig
+from ops.storage import open_storage
+
+
+def read_vectors(
+    file: LiveFile, schema: Schema, field_id: int, dims: int, storage: StorageConfig
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
+    """(row positions int64[n], vectors f32[n, dims] as the table has them) of live rows, in order.
+
+    Raises VectorColumnError naming the file and the rows of the batch.
+    """
+    for batch in read_live(open_storage(file.path, storage), file, schema, [field_id]):
+        try:
+            yield batch.positions, vectors_from_arrow(batch.columns.column(0), dims)
+        except VectorColumnError as error:
+            raise VectorColumnError(
+                f"{file.path}, rows {batch.positions[0]} to {batch.positions[-1]}: {error}"
+            ) from error
+
+
+def prepared(
+    raw: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile, metric: Metric
+) -> npt.NDArray[np.float32]:
+    """As kernels take them. Raises VectorColumnError naming the row of a vector that cannot be indexed."""
+    try:
+        return prepare(raw, metric)
+    except (NonFiniteVectorError, ZeroVectorError) as error:
+        why = "holds NaN or infinity" if isinstance(error, NonFiniteVectorError) else "is zero, under cosine"
+        raise VectorColumnError(
+            f"{file.path}: the vector of row {positions[error.row]} {why}. Mend or delete it; nothing was published"
+        ) from error

@@ -1,0 +1,217 @@
+"""Delta shards from end to end: made, merged, masked, moved into, dropped; what stays is copied."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.index import Action, IndexReport, drop, maintain
+from ops.index import work as work_module
+from ops.index.versions import OpenVersion, open_version
+from ops.probe import Coverage
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 900))
+    index_head(made)
+    return made
+
+
+def hows(report: IndexReport) -> list[str]:
+    return [shard.how for shard in report.shard_reports]
+
+
+def newest(table: Table) -> OpenVersion:
+    return open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+
+
+def blob(version: OpenVersion, number: int) -> bytes:
+    part = version.shards[number]
+    return open_storage(part.path, STORAGE).read_range(part.path, part.offset, part.length)
+
+
+def append(table: Table, first: int, last: int) -> IndexReport:
+    table.refresh()
+    table.append(make_rows(first, last))
+    report = index_head(table)
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.EXACT_VERSION
+    assert recall >= 0.95
+    return report
+
+
+def test_an_append_makes_a_delta_and_older_shards_keep_every_byte(table: Table) -> None:
+    before = newest(table)
+    report = append(table, 900, 950)
+    after = newest(table)
+    assert hows(report) == ["copied"] * 3 + ["built"]
+    assert (after.routing.base_shards, len(after.routing.shards)) == (3, 4)
+    assert [blob(after, number) for number in range(3)] == [blob(before, number) for number in range(3)]
+    assert after.routing.shards[3].live == 50
+
+
+def test_deltas_are_few_and_what_comes_then_goes_into_the_smallest(table: Table) -> None:
+    for start, last in ((900, 910), (910, 940), (940, 970), (970, 1000)):
+        assert hows(append(table, start, last))[-1] == "built"
+    report = append(table, 1000, 1020)
+    assert hows(report) == ["copied"] * 3 + ["inserted", "copied", "copied", "copied"]
+    assert [shard.live for shard in report.shard_reports[3:]] == [30] * 4
+
+
+def test_when_deltas_hold_too_much_their_rows_go_where_the_codebook_leads(table: Table) -> None:
+    append(table, 900, 1000)
+    append(table, 1000, 1100)
+    report = append(table, 1100, 1200)
+    assert set(hows(report)) == {"inserted"}
+    assert (report.shards, report.inserted, report.rows) == (3, 100, 1200)
+    assert newest(table).routing.base_shards == 3
+
+
+@pytest.mark.parametrize("vectors", ["none", "f16"])
+def test_lean_and_half_precision_deltas_are_dealt_out_too(table_factory: TableFactory, vectors: str) -> None:
+    table = table_factory()
+    definition = replace(DEFINITION, vectors=vectors)
+    table.append(make_rows(0, 900))
+    index_head(table, definition)
+    for start, deltas in ((900, 1), (1020, 0)):
+        table.append(make_rows(start, start + 120))
+        report = index_head(table, definition)
+        assert report.shards == 3 + deltas
+        assert found_and_true(table, definition=definition)[1] >= 0.9
+
+
+def test_a_delta_whose_rows_are_all_gone_is_no_more(table: Table) -> None:
+    append(table, 900, 950)
+    table.delete("id >= 900")
+    assert index_head(table).shards == 3
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_a_worn_delta_is_rebuilt_alone(table: Table) -> None:
+    append(table, 900, 1000)
+    file = next(
+        item for item in live_files(table, table.metadata.current_snapshot_id or 0).files if item.record_count == 100
+    )
+    append_position_deletes(table, {file.path: np.arange(30)})
+    report = index_head(table)
+    assert hows(report) == ["copied"] * 3 + ["rebuilt"]
+    assert report.rows == 970
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_a_compaction_finds_rows_in_deltas_and_writes_addresses_alone(table: Table) -> None:
+    append(table, 900, 950)
+    before = newest(table)
+    table.refresh()
+    table.overwrite(table.scan().to_arrow())
+    report = index_head(table)
+    assert hows(report) == ["remapped"] * 4
+    assert (report.inserted, report.remapped, report.tombstones) == (0, 950, 0)
+    assert report.bytes_written < report.bytes_total / 2, "of rows this small, addresses are much"
+    after = newest(table)
+    assert {entry.sha256 for entry in after.routing.shards} == {bytes(32)}
+    assert [entry.medoid for entry in after.routing.shards] == [entry.medoid for entry in before.routing.shards]
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_equal_rows_are_matched_one_to_one_across_shards(table: Table) -> None:
+    again = make_rows(0, 60)
+    table.refresh()
+    table.append(again)
+    index_head(table)
+    table.refresh()
+    table.overwrite(table.scan().to_arrow())
+    report = index_head(table)
+    assert (report.rows, report.remapped, report.inserted, report.tombstones) == (960, 960, 0, 0)
+
+
+def test_rows_that_changed_elsewhere_only_keep_their_nodes_and_new_ones_make_a_delta(table: Table) -> None:
+    table.refresh()
+    table.overwrite(make_rows(880, 930), overwrite_filter="id >= 880")
+    report = index_head(table)
+    assert (report.inserted, report.tombstones) == (30, 0)
+    assert report.remapped == 900, "the file was rewritten"
+    assert report.shards == 4
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_a_rolled_back_delete_brings_rows_back_to_life(table: Table) -> None:
+    table.refresh()
+    before = table.metadata.current_snapshot_id or 0
+    append_position_deletes(table, {live_files(table, before).files[0].path: np.arange(40)})
+    deleted = index_head(table)
+    assert deleted.tombstones == 40
+    table.refresh().manage_snapshots().rollback_to_snapshot(before).commit()
+    table.append(make_rows(900, 910))
+    drop_version_of(table, before)
+    report = index_head(table)
+    assert (report.action, report.rows, report.tombstones) == (Action.REFRESHED, 910, 0)
+    assert found_and_true(table)[1] >= 0.95
+
+
+def drop_version_of(table: Table, snapshot_id: int) -> None:
+    for version in versions(table, "ann", "e"):
+        if version.base_snapshot_id == snapshot_id:
+            open_storage(version.puffin_path, STORAGE).delete(version.puffin_path)
+
+
+def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: TableFactory) -> None:
+    contents = []
+    table = table_factory()
+    table.append(make_rows(0, 600))
+    index_head(table)
+    first = versions(table, "ann", "e")
+    table.append(make_rows(600, 700))
+    for threads in (1, 3):
+        report = index_head(table, threads=threads)
+        assert report.action is Action.REFRESHED
+        version = newest(table)
+        store = open_storage(version.version.puffin_path, STORAGE)
+        contents.append(store.read_range(version.version.puffin_path, 0, version.file_size))
+        drop(table, "e")
+        table.refresh()
+        ours = {item.derived_snapshot_id for item in versions(table, "ann", "e")} - {
+            item.derived_snapshot_id for item in first
+        }
+        table.maintenance.expire_snapshots().by_ids(list(ours)).commit()
+        table.refresh()
+    assert contents[0] == contents[1]
+
+
+def test_maintenance_rebuilds_a_worn_delta(table: Table) -> None:
+    append(table, 900, 1000)
+    file = next(
+        item for item in live_files(table, table.metadata.current_snapshot_id or 0).files if item.record_count == 100
+    )
+    append_position_deletes(table, {file.path: np.arange(30)})
+    lenient = replace(DEFINITION, rebuild_ratio=0.9)
+    assert hows(index_head(table, lenient))[-1] == "masked"
+    report = maintain(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE)
+    assert report is not None
+    assert hows(report)[-1] == "rebuilt"
+
+
+def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ops.index import refresh  # noqa: PLC0415
+
+    monkeypatch.setattr(refresh, "HASHES_AT_ONCE", 100)
+    monkeypatch.setattr(work_module, "SMALL_WORK", 0)
+    table.refresh()
+    table.overwrite(table.scan().to_arrow())
+    table.append(make_rows(900, 930))
+    report = index_head(table)
+    assert (report.remapped, report.inserted, report.tombstones) == (900, 30, 0)
+    assert found_and_true(table)[1] >= 0.95
