@@ -12,6 +12,8 @@ from ann_kernels.spaces import FAST, distance, fetch
 
 _AHEAD = 6
 """Nodes that are fetched before the one whose distance is computed"""
+_EDGES_A_LINE = 16
+"""Node ids in a cache line"""
 
 
 @njit(nogil=True, cache=True)
@@ -44,6 +46,22 @@ def _insert(pool, size, key):  # type: ignore[no-untyped-def]
     return low
 
 
+@njit(nogil=True, cache=True)
+def _unexpanded(pool, size, start):  # type: ignore[no-untyped-def]
+    """The first place from `start` on whose node has not been expanded; `size` where there is none."""
+    while start < size and pool[start] & 1:
+        start += 1
+    return start
+
+
+@njit(nogil=True, cache=True)
+def _fetch_edges(neighbors, key):  # type: ignore[no-untyped-def]
+    """Ask for the cache lines of a node's list, which is likely to be the next to be read."""
+    limit = neighbors.shape[1]
+    for slot in range(0, limit, _EDGES_A_LINE):
+        prefetch(neighbors, np.intp(key_node(key)) * limit + slot)
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags are what counts
 def beam_search(point, neighbors, degrees, entry, seen, stamp, pool, path, fresh, keys):  # type: ignore[no-untyped-def]
     """Walk from `entry` until the `pool.size` nearest nodes found are all expanded.
@@ -55,20 +73,21 @@ def beam_search(point, neighbors, degrees, entry, seen, stamp, pool, path, fresh
     pool[0] = sort_key(distance(point, entry), np.int32(entry))
     seen[entry] = stamp
     size, computed, walked, current = 1, 1, 0, 0
-    edges = neighbors.reshape(-1)
     while current < size:
         if walked < path.size:
             path[walked] = pool[current]
         walked += 1
         node = key_node(pool[current])
         pool[current] |= 1
+        following = _unexpanded(pool, size, current + 1)
+        if following < size:
+            _fetch_edges(neighbors, pool[following])
         count = 0
-        for slot in range(degrees[node]):
+        for slot in range(degrees[node]):  # written first, counted after: no branch, which nobody could foresee
             other = neighbors[node, slot]
-            if seen[other] != stamp:
-                seen[other] = stamp
-                fresh[count] = other
-                count += 1
+            fresh[count] = other
+            count += np.intp(seen[other] != stamp)
+            seen[other] = stamp
         for slot in range(min(count, _AHEAD)):
             fetch(point, fresh[slot])
         for slot in range(count):
@@ -78,14 +97,13 @@ def beam_search(point, neighbors, degrees, entry, seen, stamp, pool, path, fresh
         nearest = size
         for slot in range(count):
             if size < pool.size or keys[slot] < pool[size - 1]:
-                nearest = min(nearest, _insert(pool, size, keys[slot]))
+                place = _insert(pool, size, keys[slot])
+                if place <= following:
+                    _fetch_edges(neighbors, keys[slot])
+                nearest = min(nearest, place)
                 size = min(size + 1, pool.size)
         computed += count
-        current = min(current + 1, nearest)
-        while current < size and pool[current] & 1:
-            current += 1
-        if current < size:
-            prefetch(edges, np.intp(key_node(pool[current])) * neighbors.shape[1])
+        current = _unexpanded(pool, size, min(current + 1, nearest))
     return size, walked, computed
 
 

@@ -279,7 +279,8 @@ dot: Any = _vnni_dot if HAS_VNNI else _plain_dot
 """dot(codes u8[..], at, query i8[..], at, blocks) -> int32: the dot product of 64 x blocks bytes."""
 vnni_tile: Any = _vnni_tile
 prefetch: Any = _prefetch if JIT else _no_prefetch
-"""prefetch(array, index): fetch the cache line of an element of a flat array."""
+"""prefetch(array, index): fetch the cache line of an element of a C-contiguous array, which is counted as if it were flat
+(a `reshape` here would keep LLVM from vectorising what stands around it)."""
 bound_of_smallest: Any = _bound_of_smallest if JIT else _plain_bound
 """bound_of_smallest(values int32[..], start, count, k) -> int32: a value that at least k, and few others, of
 values[start : start + count] do not exceed. count is a multiple of 16, k at most 16: k-th of 16 columns' minima."""

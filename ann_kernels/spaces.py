@@ -158,7 +158,7 @@ def _code_focus(space, node, scratch):  # type: ignore[no-untyped-def]
 def _float_fetch(point, node):  # type: ignore[no-untyped-def]
     size = point.query.size
     for d in range(0, size, _LINE // 4):
-        prefetch(point.vectors.reshape(-1), np.intp(node) * size + d)
+        prefetch(point.vectors, np.intp(node) * size + d)
 
 
 def _code_fetch(point, node):  # type: ignore[no-untyped-def]
@@ -169,7 +169,7 @@ def _code_fetch(point, node):  # type: ignore[no-untyped-def]
 
 
 def _pq_fetch(point, node):  # type: ignore[no-untyped-def]
-    prefetch(point.codes.reshape(-1), np.intp(node) * point.codes.shape[1])
+    prefetch(point.codes, np.intp(node) * point.codes.shape[1])
 
 
 def _float_aim(target, row):  # type: ignore[no-untyped-def]
