@@ -12,7 +12,7 @@ from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.topk import exact_top_k
 from ops.datafile import arrow_schema, vectors_from_arrow
-from ops.probe.rows import RowReader
+from ops.probe.rows import Meter, RowReader
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -90,7 +90,9 @@ def merge(parts: Sequence[Candidates], k: int) -> Candidates:
     return Candidates(*(np.take_along_axis(array, order, axis=1) for array in (files, positions, distances)))
 
 
-def rerank(found: Candidates, queries: Floats, reader: RowReader, field_id: int, metric: Metric) -> Candidates:
+def rerank(
+    found: Candidates, queries: Floats, reader: RowReader, field_id: int, metric: Metric, meter: Meter | None = None
+) -> Candidates:
     """Exact distances for approximate candidates: reads the vectors of just these rows, each once.
 
     `queries` f32[Q, D] prepared.
@@ -102,7 +104,7 @@ def rerank(found: Candidates, queries: Floats, reader: RowReader, field_id: int,
     vectors = np.empty((len(rows), queries.shape[1]), np.float32)
     for number in np.unique(rows[:, 0]):
         mine = np.flatnonzero(rows[:, 0] == number)
-        column = reader.take(int(number), [field_id], rows[mine, 1]).column(0)
+        column = reader.take(int(number), [field_id], rows[mine, 1], meter).column(0)
         vectors[mine] = prepare(vectors_from_arrow(column, queries.shape[1]), metric)
     exact = np.full(found.files.shape, np.inf, np.float32)
     for query in range(len(queries)):
@@ -118,12 +120,16 @@ def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]
     return rows, inverse.reshape(-1)
 
 
-def fetch_rows(found: Candidates, reader: RowReader, schema: Schema, field_ids: Sequence[int]) -> pa.Table:
+def fetch_rows(
+    found: Candidates, reader: RowReader, schema: Schema, field_ids: Sequence[int], meter: Meter | None = None
+) -> pa.Table:
     """query, rank, distance and the fields; only the row groups that hold a candidate are read."""
-    return fetch_hits(Hits.of(found), reader, schema, field_ids)
+    return fetch_hits(Hits.of(found), reader, schema, field_ids, meter)
 
 
-def fetch_hits(hits: Hits, reader: RowReader, schema: Schema, field_ids: Sequence[int]) -> pa.Table:
+def fetch_hits(
+    hits: Hits, reader: RowReader, schema: Schema, field_ids: Sequence[int], meter: Meter | None = None
+) -> pa.Table:
     """query, rank, distance and the fields, in the order of the hits; each row is read once."""
     lead = {
         "query": pa.array(hits.queries.astype(np.int32)),
@@ -138,7 +144,7 @@ def fetch_hits(hits: Hits, reader: RowReader, schema: Schema, field_ids: Sequenc
     order = [np.empty(0, np.int64)]
     for number in np.unique(rows[:, 0]):
         mine = np.flatnonzero(rows[:, 0] == number)
-        parts.append(reader.take(int(number), field_ids, rows[mine, 1]))
+        parts.append(reader.take(int(number), field_ids, rows[mine, 1], meter))
         order.append(mine)
     where = np.empty(len(rows), np.int64)
     where[np.concatenate(order)] = np.arange(len(rows))

@@ -55,6 +55,8 @@ class LoadedVersion:
     search_list: int
     dims: int
     advice: Advice
+    index_bytes: int
+    """Of all shards, as they are stored"""
     balled: frozenset[int] = frozenset()
     """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
 
@@ -123,6 +125,7 @@ def load(
         definition.search_list,
         opened.routing.dims,
         Advice.of(opened),
+        sum(part.length for part in opened.shards),
         balled,
     )
 

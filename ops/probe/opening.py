@@ -1,5 +1,6 @@
 """Opening an index at a snapshot: which version answers, and what that means for the answer."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from ops.model import LiveFiles, StorageConfig
 from ops.probe.errors import IndexUnavailableError
 from ops.probe.loaded import load
 from ops.probe.reader import IndexReader, Source, Target
-from ops.probe.result import SearchResult, StalePolicy
+from ops.probe.result import Opened, SearchResult, StalePolicy
 from ops.storage import StorageError
 from puffin.errors import PuffinError
 
@@ -43,8 +44,12 @@ def open_index(
     Where the snapshot has no version, or one that cannot be read, `stale` says what happens. Raises
     UnknownSnapshotError, DefinitionError, EqualityDeletesError, IndexUnavailableError (policy `fail`).
     """
+    begun = time.perf_counter()
     target = _target(table, index, snapshot, storage)
-    return IndexReader(target, _source(table, target, stale, threads), stale=stale, threads=threads)
+    source = _source(table, target, stale, threads)
+    milliseconds = round((time.perf_counter() - begun) * 1000, 3)
+    opened = Opened(milliseconds, source.loaded.index_bytes if source.loaded else 0)
+    return IndexReader(target, source, stale=stale, threads=threads, opened=opened)
 
 
 def exact_search(

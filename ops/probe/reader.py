@@ -24,8 +24,8 @@ from ops.probe.filters import MatchCache, Matches, find_matches
 from ops.probe.knobs import Asked, Knobs, settle
 from ops.probe.loaded import Indexed, LoadedVersion, search
 from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
-from ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
-from ops.probe.rows import RowReader
+from ops.probe.result import Coverage, Opened, Profile, Pruning, SearchResult, StalePolicy
+from ops.probe.rows import Meter, RowReader
 from ops.probe.scan import VectorSource, scan
 from ops.probe.within import Threshold, hits_within, rows_of
 from ops.storage import StorageError
@@ -61,7 +61,9 @@ class Source:
 class IndexReader:
     """One index of one table at one snapshot. Immutable, thread-safe; made by `open_index`."""
 
-    def __init__(self, target: Target, source: Source, *, stale: StalePolicy, threads: int) -> None:
+    def __init__(
+        self, target: Target, source: Source, *, stale: StalePolicy, threads: int, opened: Opened | None = None
+    ) -> None:
         self.table = table_name(target.table)
         self.definition = target.definition
         self.snapshot_id = target.live.snapshot_id
@@ -78,6 +80,7 @@ class IndexReader:
         self._source = source
         self._opened = source.opened
         self._loaded = source.loaded
+        self._cost = opened
         self._stale = stale
         self._threads = threads
         covered = source.loaded.covered if source.loaded else frozenset()
@@ -128,12 +131,13 @@ class IndexReader:
         k = min(k, max(1, self._live.record_count))
         matches = self._matches(where, clock)
         knobs, unmet = self._settle(k, asked, filtered=matches is not None)
-        indexed = self._search_index(ready, k, knobs, matches)
+        read = {"index": Meter(), "rows": Meter()}
+        indexed = self._search_index(ready, k, knobs, matches, read["index"])
         clock.lap("index")
         found, scanned = self._scan_tail(ready, k, matches)
         clock.lap("scan")
         found = merge([indexed.candidates, found], k)
-        rows = fetch_rows(found, self._rows, self._schema, returned)
+        rows = fetch_rows(found, self._rows, self._schema, returned, read["rows"])
         clock.lap("rows")
         profile = Profile(
             why=self._source.why,
@@ -146,6 +150,11 @@ class IndexReader:
             matching_rows=matches.count if matches else None,
             knobs=knobs,
             work=indexed.work,
+            tier_why=self._why_here(),
+            bytes_read={
+                **{stage: meter.bytes for stage, meter in read.items()},
+                "scan": 4 * scanned * ready.shape[1],
+            },
         )
         return self._result(rows, profile, (*self._warnings(), *unmet))
 
@@ -182,7 +191,8 @@ class IndexReader:
         outer = self._vectors.rows(read, ready.shape[1], matches)
         hits, compared = hits_within(ready, threshold, chain(inner, outer), limit)
         clock.lap("compare")
-        rows = fetch_hits(hits, self._rows, self._schema, returned)
+        meter = Meter()
+        rows = fetch_hits(hits, self._rows, self._schema, returned, meter)
         clock.lap("rows")
         profile = Profile(
             why=self._source.why,
@@ -194,8 +204,20 @@ class IndexReader:
             milliseconds=clock.laps,
             matching_rows=matches.count if matches else None,
             pruning=pruning,
+            tier_why=self._why_here(),
+            bytes_read={"compare": 4 * compared * ready.shape[1], "rows": meter.bytes},
         )
         return self._result(rows, profile, (*self._warnings(), *unread))
+
+    def some_vectors(self, count: int) -> npt.NDArray[np.float32]:
+        """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
+        parts: list[npt.NDArray[np.float32]] = []
+        for number in range(len(self._live.files)):
+            for rows in self._vectors.rows([number], self._loaded.dims if self._loaded else None, None):
+                parts.append(rows.vectors[: count - sum(len(part) for part in parts)])
+                if sum(len(part) for part in parts) >= count:
+                    return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.empty((0, self._loaded.dims if self._loaded else 0), np.float32)
 
     def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
         version = self._opened.version if self._opened else None
@@ -207,6 +229,7 @@ class IndexReader:
             base_snapshot_id=version.base_snapshot_id if version else None,
             profile=profile,
             warnings=warnings,
+            opened=self._cost,
         )
 
     def _reached(
@@ -239,6 +262,9 @@ class IndexReader:
             raise ValueError("there is no version to read centroids of")
         return self._balls
 
+    def _why_here(self) -> str:
+        return "the index is in memory" if self._loaded is not None else "no index is loaded: data files are read here"
+
     def _matches(self, where: str | BooleanExpression | None, clock: Clock) -> Matches | None:
         if where is None:
             return None
@@ -258,7 +284,7 @@ class IndexReader:
         return self._settled[key]
 
     def _search_index(
-        self, ready: npt.NDArray[np.float32], k: int, knobs: Knobs | None, matches: Matches | None
+        self, ready: npt.NDArray[np.float32], k: int, knobs: Knobs | None, matches: Matches | None, meter: Meter
     ) -> Indexed:
         if self._loaded is None or knobs is None:
             return Indexed(Candidates.none(len(ready), k), 0, 0, "scan")
@@ -274,7 +300,7 @@ class IndexReader:
             oversample=knobs.oversample,
         )
         if found.approximate:
-            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric)
+            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric, meter)
             found = replace(found, candidates=best)
         return found
 

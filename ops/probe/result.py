@@ -1,6 +1,7 @@
 """What a search answers: rows, and how they were found."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -77,6 +78,22 @@ class Profile:
     """How hard the index was searched; None where it was not"""
     work: tuple[ShardWork, ...] = ()
     """What each shard that was searched did"""
+    tier: str = "in-process"
+    """Where the search ran"""
+    tier_why: str = ""
+    """Why there"""
+    bytes_read: Mapping[str, int] = field(default_factory=dict)
+    """By stage, of this search alone: stored bytes of the row groups that were read for it; of scans, of the vectors
+    that were compared"""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What opening a reader cost, once."""
+
+    milliseconds: float
+    index_bytes: int
+    """Of all shards as they are stored; read, or found in the cache"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +111,51 @@ class SearchResult:
     """The data snapshot that the index was made for."""
     profile: Profile
     warnings: tuple[str, ...] = field(default=())
+    opened: Opened | None = None
+    """What opening the reader had cost; None where nothing was opened"""
+
+    def explain(self) -> str:
+        """How this answer came about, as text: path, knobs, shards, stages, bytes."""
+        return "\n".join(f"{name:<10} {text}" for name, text in explain(self))
+
+
+def explain(found: SearchResult) -> Iterator[tuple[str, str]]:
+    """(part, what there is to say of it), in the order in which things happened."""
+    profile = found.profile
+    yield "answer", f"snapshot {found.snapshot_id}, {found.coverage}: {profile.why}"
+    yield "tier", f"{profile.tier}: {profile.tier_why}" if profile.tier_why else profile.tier
+    if found.index_snapshot_id is not None:
+        yield "index", f"snapshot {found.index_snapshot_id}, made for {found.base_snapshot_id}"
+    if found.opened is not None:
+        yield "opened", f"{found.opened.index_bytes:,} bytes of shards in {found.opened.milliseconds:,.1f} ms, once"
+    strategy = (
+        profile.strategy
+        if profile.matching_rows is None
+        else f"{profile.strategy}, {profile.matching_rows:,} rows match"
+    )
+    yield "strategy", strategy
+    if (pruning := profile.pruning) is not None:
+        share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
+        yield "pruning", f"{share}; {pruning.why}"
+    if (knobs := profile.knobs) is not None and profile.work:
+        expected = "" if knobs.expected is None else f", recall to expect {knobs.expected:.4f}"
+        yield (
+            "knobs",
+            f"L = {knobs.search_list}, oversample = {knobs.oversample}, {_shards(knobs)}{expected}; {knobs.why}",
+        )
+    for item in profile.work:
+        did = f"{item.expanded:,} of {item.nodes:,} nodes visited, {item.distances:,} distances"
+        yield f"shard {item.shard}", f"{did}" + (f", {item.queries:,} queries" if item.queries > 1 else "")
+    yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
+    for stage, milliseconds in profile.milliseconds.items():
+        read = profile.bytes_read.get(stage, 0)
+        yield stage, f"{milliseconds:,.2f} ms" + (f", {read:,} bytes" if read else "")
+    yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
+    for warning in found.warnings:
+        yield "warning", warning
+
+
+def _shards(knobs: Knobs) -> str:
+    if knobs.shards is not None:
+        return f"the nearest {knobs.shards} shards"
+    return "every shard" if math.isinf(knobs.slack) else f"shards up to {knobs.slack:.0%} farther than the nearest one"

@@ -23,6 +23,13 @@ _OPEN_FILES = 1024
 _FileKey = tuple[int, tuple[int, ...]]
 
 
+class Meter:
+    """Bytes that one search has read. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class RowReader:
     """Rows by (live file number, position). Thread-safe; holds at most `budget_bytes` of decoded row groups.
 
@@ -45,11 +52,13 @@ class RowReader:
     def held_bytes(self) -> int:
         return self._held
 
-    def take(self, number: int, field_ids: Sequence[int], positions: npt.NDArray[np.int64]) -> pa.Table:
-        """Rows of one live file, in the order of `positions`. Raises DataFileError."""
+    def take(
+        self, number: int, field_ids: Sequence[int], positions: npt.NDArray[np.int64], meter: Meter | None = None
+    ) -> pa.Table:
+        """Rows of one live file, in the order of `positions`; `meter` counts what is read. Raises DataFileError."""
         key = (number, tuple(field_ids))
         file, lock = self._open(key)
-        return file.take(positions, partial(self._group, key, file, lock))
+        return file.take(positions, partial(self._group, key, file, lock, meter or Meter()))
 
     def _open(self, key: _FileKey) -> tuple[DataFile, threading.Lock]:
         with self._lock:
@@ -64,7 +73,7 @@ class RowReader:
                 self._files.popitem(last=False)
         return opened
 
-    def _group(self, key: _FileKey, file: DataFile, lock: threading.Lock, group: int) -> pa.Table:
+    def _group(self, key: _FileKey, file: DataFile, lock: threading.Lock, meter: Meter, group: int) -> pa.Table:
         with self._lock:
             held = self._groups.get((key, group))
             if held is not None:
@@ -72,6 +81,7 @@ class RowReader:
                 return held
         with lock:  # Arrow's readers are not for several threads
             rows = file.read_group(group)
+        meter.bytes += file.stored_bytes(group)
         self._hold((key, group), rows)
         return rows
 

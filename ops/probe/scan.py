@@ -34,7 +34,7 @@ class VectorSource:
     metric: Metric
     storage: StorageConfig
 
-    def rows(self, files: Sequence[int], dims: int, matches: Matches | None) -> Iterator[Rows]:
+    def rows(self, files: Sequence[int], dims: int | None, matches: Matches | None) -> Iterator[Rows]:
         """The live rows of some files (that match), a batch at a time.
 
         Raises VectorColumnError naming file and row for vectors that have no distance, QueryError where the first
@@ -45,7 +45,7 @@ class VectorSource:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number):
                 column = batch.columns.column(0)
-                if first:
+                if first and dims is not None:
                     _require_dims(column, dims, file)
                 first = False
                 try:

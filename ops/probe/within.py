@@ -67,7 +67,9 @@ def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matche
             wanted &= matches.mask(shard.file_numbers, shard.positions)
         nodes = np.flatnonzero(wanted)
         for start in range(0, len(nodes), _ROWS_AT_ONCE):
-            some = nodes[start : start + _ROWS_AT_ONCE]
+            some: npt.NDArray[np.intp] | slice = nodes[start : start + _ROWS_AT_ONCE]
+            if len(nodes) == len(shard.live):  # all of them: no copies
+                some = slice(start, start + _ROWS_AT_ONCE)
             yield Rows(shard.file_numbers[some], shard.positions[some], shard.vectors[some])
 
 

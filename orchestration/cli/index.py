@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.session import Session, located, print_json, told
 
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
 catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
@@ -107,32 +107,53 @@ def list_indexes(
 @table_argument
 @click.argument("name", required=False)
 @catalog_option
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into a file as well: .png, .svg or .html."
+)
+@click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
 @json_option
 @located
 @click.pass_obj
 def show_index(
     session: Session,
+    /,
     table: str,
     name: str | None,
     catalog: str | None,
     directory: Path | None,
     settings: Path | None,
     *,
+    plot: Path | None,
+    measure: bool,
     as_json: bool,
 ) -> None:
-    """Show an index: its definition, its versions, and the shards of the newest. NAME may be left out if there is one.
+    """Show an index: its definition and versions, and of the newest the shards, what it covers, and recall over cost.
+
+    NAME may be left out if there is one index.
 
     \b
-    Example:
+    Examples:
       icepuffin index show demo.packages embedding
+      icepuffin index show demo.packages --plot index.png
     """
     from ops.catalog.versions import versions  # noqa: PLC0415
+    from ops.probe import open_index  # noqa: PLC0415
+    from ops.probe.overview import overview, time_widths  # noqa: PLC0415
+    from ops.probe.pictures import save  # noqa: PLC0415
+    from orchestration.cli.shown import draw  # noqa: PLC0415
 
     session = session.at(directory, settings)
     chosen = session.catalog_name(catalog, table)
-    loaded = session.catalogs.table(chosen, table)
+    loaded, storage = session.catalogs.table(chosen, table), session.catalogs.storage(chosen)
     definition = _definition(session, catalog, table, name)
     known = versions(loaded, "ann", definition.name)
+    seen = overview(loaded, definition, storage)
+    milliseconds = None
+    if measure and seen is not None:
+        reader = open_index(loaded, definition, snapshot=seen.base_snapshot_id, storage=storage)
+        milliseconds = time_widths(reader, seen.curve)
+    if plot is not None and seen is not None:
+        save(seen, plot, milliseconds)
     found: list[dict[str, Any]] = [
         {
             "base_snapshot_id": str(version.base_snapshot_id),
@@ -144,33 +165,18 @@ def show_index(
         }
         for version in known
     ]
-    shards = _shards(known[-1], session.catalogs.storage(chosen)) if known else []
     if as_json:
-        print_json({"definition": dataclasses.asdict(definition), "versions": found, "shards": shards})
+        state = {} if seen is None else told(seen)
+        print_json(
+            {"definition": dataclasses.asdict(definition), "versions": found, "milliseconds": milliseconds, **state}
+        )
         return
     for key, value in dataclasses.asdict(definition).items():
         session.console.print(f"{key:>16}  {value}", highlight=False)
     rows = [{**item, "tags": " ".join(item["tags"])} for item in found]
     _print_table(session, "versions, newest last", ("base_snapshot_id", "index_snapshot_id", "tags"), rows)
-    if shards:
-        title = f"shards of the version of snapshot {known[-1].base_snapshot_id}"
-        _print_table(session, title, ("shard", "nodes", "live", "tombstones", "recall@10", "KiB"), shards)
-
-
-def _shards(version: Any, storage: Any) -> list[dict[str, Any]]:
-    from ops.index.versions import open_version  # noqa: PLC0415
-
-    return [
-        {
-            "shard": number,
-            "nodes": shard.count,
-            "live": shard.live,
-            "tombstones": f"{shard.tombstone_ratio:.1%}",
-            "recall@10": round(shard.recall, 4),
-            "KiB": round(shard.length / 1024),
-        }
-        for number, shard in enumerate(open_version(version, storage).routing.shards)
-    ]
+    if seen is not None:
+        draw(session.console, seen, milliseconds)
 
 
 @command.command("drop")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--target-recall", type=float, help="Choose these three by the curve measured with the index, such as 0.99."
 )
+@click.option("--explain", is_flag=True, help="Say how the answer came about: path, knobs, shards, stages, bytes.")
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
 @json_option
 @located
@@ -142,6 +143,7 @@ def _search(
     from ann_kernels.metric import Metric  # noqa: PLC0415
     from ops.graphs.queries import held_texts  # noqa: PLC0415
     from ops.probe import StalePolicy, exact_search, exact_within, open_index  # noqa: PLC0415
+    from ops.probe.result import explain  # noqa: PLC0415
 
     storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
     metric = Metric.parse(str(definition.metric))
@@ -172,6 +174,7 @@ def _search(
         "matching_rows": found.profile.matching_rows,
         **({"pruning": asdict(found.profile.pruning)} if found.profile.pruning else {}),
         "warnings": list(found.warnings),
+        **({"explain": dict(explain(found))} if query["explain"] else {}),
         "results": held_texts(found.rows),
     }
 
@@ -185,6 +188,8 @@ def _show(session: Session, told: dict[str, Any]) -> None:
 
     for warning in told.get("warnings", ()):
         session.console.print(f"[yellow]warning:[/] {warning}")
+    for part, text in told.get("explain", {}).items():
+        session.console.print(f"{part:>10}  {text}", highlight=False, markup=False)
     results = told["results"]
     title = f"{told['table']} at snapshot {told['snapshot_id']}: {told['coverage']}"
     if not results:

@@ -216,9 +216,10 @@ def test_centroids_that_cannot_be_read_cost_pruning_and_are_said(table: Table) -
 @given(
     seed=st.integers(0, 2**32), metric=st.sampled_from(["l2", "cosine"]), scale=st.sampled_from([1e-3, 1.0, 1e4]),
     dims=st.sampled_from([1, 3, 64, 700]), spread=st.sampled_from([0.0, 1e-6, 1e-2, 1.0]),
+    parted=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: int, spread: float) -> None:
+def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: int, spread: float, parted: bool) -> None:
     """Balls as the build makes them, thresholds at the very distance of a row: its file is always in reach."""
     rng = np.random.default_rng(seed)
     kind = Metric.parse(metric)

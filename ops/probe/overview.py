@@ -1,0 +1,105 @@
+"""What an index looks like from above: its shards, what it covers, what recall costs. Reads no shard."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.snapshots import resolve_snapshot, table_name
+from ops.catalog.versions import DerivedVersion, versions
+from ops.curves import MEASURED_K, Reach, Width
+from ops.index.definition import IndexDefinition
+from ops.index.versions import open_version, shared_rows
+from ops.model import StorageConfig
+from ops.probe.knobs import Advice
+from ops.probe.reader import IndexReader
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """One shard of a version."""
+
+    shard: int
+    nodes: int
+    live: int
+    tombstones: int
+    recall: float
+    """recall@10, measured when it was last written"""
+    bytes: int
+    led_to: bool
+    """Whether the codebook leads to it; other shards hold rows that came later, and every query probes them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The newest version of an index, beside the snapshot that a reader would get."""
+
+    table: str
+    index: str
+    base_snapshot_id: int
+    index_snapshot_id: int
+    head_snapshot_id: int
+    rows: int
+    """Of the files of the head; rows that deletes hide included"""
+    rows_covered: int
+    """Of these, in files that the version covers"""
+    shards: tuple[ShardState, ...]
+    curve: tuple[Width, ...]
+    routing: tuple[Reach, ...]
+
+    @property
+    def coverage(self) -> float:
+        return self.rows_covered / self.rows if self.rows else 1.0
+
+    @property
+    def tombstone_ratio(self) -> float:
+        nodes = sum(shard.nodes for shard in self.shards)
+        return sum(shard.tombstones for shard in self.shards) / nodes if nodes else 0.0
+
+
+def overview(
+    table: Table, definition: IndexDefinition, storage: StorageConfig, *, version: DerivedVersion | None = None
+) -> Overview | None:
+    """The newest version, or the one given; None where there is none. Raises NotAnIndexError for a broken file."""
+    known = versions(table, "ann", definition.name)
+    if version is None and not known:
+        return None
+    opened = open_version(version or max(known, key=lambda item: item.sequence_number), storage)
+    head = resolve_snapshot(table).snapshot_id
+    live = live_files(table, head)
+    advice = Advice.of(opened)
+    led = set(opened.routing.partition_to_shard.tolist())
+    return Overview(
+        table=table_name(table),
+        index=definition.name,
+        base_snapshot_id=opened.version.base_snapshot_id,
+        index_snapshot_id=opened.version.derived_snapshot_id,
+        head_snapshot_id=head,
+        rows=live.record_count,
+        rows_covered=shared_rows(opened, live),
+        shards=tuple(
+            ShardState(
+                number, entry.count, entry.live, len(entry.tombstones), entry.recall, entry.length, number in led
+            )
+            for number, entry in enumerate(opened.routing.shards)
+        ),
+        curve=advice.curve,
+        routing=advice.routing,
+    )
+
+
+def time_widths(reader: IndexReader, curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
+    """Median milliseconds of a query at each width, here and now: rows of the table, asked one after the other."""
+    asked = reader.some_vectors(queries)
+    found = []
+    for point in curve:
+        times = []
+        for query in asked:
+            begun = time.perf_counter()
+            reader.search(query, MEASURED_K, search_list=point.search_list, oversample=point.oversample, columns=[])
+            times.append((time.perf_counter() - begun) * 1000)
+        found.append(statistics.median(times))
+    return tuple(found)

@@ -1,0 +1,61 @@
+"""`icepuffin search`, `index show` as users type them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestration.cli import main
+from tests.orchestration.lake import DIMS, Lake, make_lake
+
+Run = Callable[..., str]
+VECTOR = json.dumps([0.5] * DIMS)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Two snapshots, the newest indexed."""
+    made = make_lake(tmp_path_factory.mktemp("lake"), snapshots=2)
+    main(["refresh", "demo.packages", "--json", "--dir", str(made.directory)])
+    return made
+
+
+@pytest.fixture
+def run(lake: Lake, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command on the lake; -> stdout."""
+
+    def command(*arguments: str) -> str:
+        main([*arguments, "--dir", str(lake.directory)])
+        return capsys.readouterr().out
+
+    capsys.readouterr()
+    return command
+
+
+def test_all_rows_within_a_distance(run: Run) -> None:
+    told = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--json"))
+    exact = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--exact", "--json"))
+    assert [row["id"] for row in told["results"]] == [row["id"] for row in exact["results"]]
+    assert told["results"]
+    assert all(row["distance"] < 0.6 for row in told["results"])
+    assert told["pruning"]["files"] == 2
+    assert "k" not in told
+
+
+def test_a_search_explains_itself(run: Run) -> None:
+    arguments = ("search", "demo.packages", "--vector", VECTOR, "--target-recall", "0.9", "--explain")
+    told = json.loads(run(*arguments, "--json"))["explain"]
+    assert "recall 0.9" in told["knobs"]
+    assert "nodes visited" in told["shard 0"]
+    assert "nodes visited" in run(*arguments)
+
+
+def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
+    shown = run("index", "show", "demo.packages", "--plot", str(tmp_path / "index.html"))
+    for part in ("covers 100.0%", "tombstones", "recall@10 by the width", "█"):
+        assert part in shown
+    assert "<svg" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    told = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
+    assert len(told["milliseconds"]) == len(told["curve"]) > 3
+    assert told["rows_covered"] == told["rows"] == 120
