@@ -1,10 +1,15 @@
 """What is live in a snapshot: its data files, and for each the deletes that apply to it. Read from the manifests."""
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.avro.reader import Reader
+from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     MANIFEST_ENTRY_SCHEMAS,
@@ -18,12 +23,14 @@ from pyiceberg.manifest import (
     _inherit_from_manifest,
 )
 from pyiceberg.table import Table
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from ops.catalog.snapshots import find_snapshot, table_name
 from ops.errors import IcepuffinError
 from ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles
 from ops.storage.locations import normalize
 
+_SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack the fields of deletion vectors, which then read as null
 _AT = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
 _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
@@ -101,13 +108,29 @@ def require_positional_deletes(live: LiveFiles) -> None:
             )
 
 
-def _live_entries(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
-    with AvroFile[ManifestEntry](
-        table.io.new_input(manifest.manifest_path),
+class _EntryFile(AvroFile[ManifestEntry]):
+    """A manifest. Those of a table have one schema or a few, and making sense of a schema takes longer than reading."""
+
+    def __enter__(self) -> "_EntryFile":
+        with self.input_file.open() as stream:
+            self.decoder = new_decoder(stream.read())
+        self.header = self._read_header()
+        self.reader = _entry_reader(self.header.meta[_SCHEMA_KEY])
+        return self
+
+
+@lru_cache(maxsize=64)
+def _entry_reader(schema: str) -> Reader:
+    return resolve_reader(
+        AvroSchemaConversion().avro_to_iceberg(json.loads(schema)),
         MANIFEST_ENTRY_SCHEMAS[_READ_VERSION],
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
-    ) as reader:
+    )
+
+
+def _live_entries(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
+    with _EntryFile(table.io.new_input(manifest.manifest_path)) as reader:
         return [
             _inherit_from_manifest(entry, manifest) for entry in reader if entry.status != ManifestEntryStatus.DELETED
         ]

@@ -1,11 +1,12 @@
 """A version derived from an older one, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from ops.index.moved import recognize
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, Placement, place
 from ops.index.sample import Layout
@@ -14,7 +15,6 @@ from ops.index.work import (
     SMALL_WORK,
     Progress,
     ShardsMade,
-    Slotted,
     Work,
     blocks_by_shard,
     file_table,
@@ -24,12 +24,11 @@ from ops.index.work import (
 from ops.model import ObjectRange, StorageConfig
 from ops.spark.runner import LocalRunner, TaskRunner
 from ops.storage import PartSource, open_storage
-from ops.tasks.balls import Balls
 from ops.tasks.base import BaseShard
 from ops.tasks.blocks import Block
 from ops.tasks.mark import MarkTask, mark
-from ops.tasks.recognize import HashTask, MatchTask, Moves, hash_files, match_rows
-from ops.tasks.scatter import FileRows
+from ops.tasks.recognize import Moves
+from ops.tasks.relocate import RelocateTask, relocate
 from ops.tasks.shard import How, ShardResult, ShardTask
 from ops.tasks.spill import SpillTask, spill
 from puffin.blobs import deletion_vector
@@ -38,24 +37,8 @@ from puffin.blobs.shard import ShardReader
 
 Nodes = npt.NDArray[np.int64]
 
-HASHES_AT_ONCE = 1 << 25
-"""That one task matches: about 1 GiB"""
-_MARKED_AT_ONCE = 1 << 24
-"""Nodes that the driver looks through sooner than Spark starts a job"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Rows of new files that have a node."""
-
-    moves: Mapping[int, tuple[Moves, ...]] = field(default_factory=dict)
-    """By shard of the base"""
-    left: tuple[FileRows, ...] = ()
-    """What has none"""
-    arriving: int = 0
-    """How many, at most"""
-    read: Mapping[int, int] = field(default_factory=dict)
-    balls: tuple[Balls, ...] = ()
+_NODES_AT_ONCE = 1 << 24
+"""Nodes whose addresses the driver handles sooner than Spark starts a job"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +76,7 @@ def dead_nodes(
     if not plan.live_positions_change:
         return before
     nodes = sum(entry.count for entry in base.routing.shards)
-    runner = LocalRunner() if nodes <= _MARKED_AT_ONCE else runner
+    runner = LocalRunner() if nodes <= _NODES_AT_ONCE else runner
     groups = share_out(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
     gone = np.array(plan.changes.gone, np.uint32)
@@ -126,7 +109,7 @@ def refresh_shards(
         base.routing_curve,
     )
     work = Work(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
-    known = _recognize(work, base, dead)
+    known = recognize(work, base, dead)
     shards = [_shard(base, number, dead[number], known.moves.get(number, ())) for number in range(len(base.shards))]
     placement = place(
         plan.definition,
@@ -170,68 +153,6 @@ def _shard(base: OpenVersion, number: int, dead: Nodes, moves: tuple[Moves, ...]
     )
 
 
-# ---------------------------------------------------------------------------------------------- rows that have moved
-
-
-def _recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> _Known:
-    """Only where nodes have lost their rows since the base: a plain append is not compared with anything."""
-    added = {file.path for file in work.plan.added}
-    new = [(slot, file) for slot, file in work.slots if file.path in added]
-    rows = sum(file.record_count for _, file in new)
-    fresh = any(len(now) > len(entry.tombstones) for now, entry in zip(dead, base.routing.shards, strict=True))
-    if not new or not fresh:
-        return _Known(left=tuple(FileRows(slot, file) for slot, file in new), arriving=rows)
-    bits = max(0, (max(rows, sum(map(len, dead))) - 1) // HASHES_AT_ONCE).bit_length()
-    runner = work.runner_of(rows)
-    hashed = runner.run(
-        hash_files, _hash_tasks(work, new, bits, runner), label="read content hashes", progress=work.stage("hashes")
-    )
-    blocks = blocks_by_shard([result.blocks for result in hashed])
-    shards = tuple(
-        (number, base.shards[number], deletion_vector.encode(nodes)) for number, nodes in enumerate(dead) if len(nodes)
-    )
-    tasks = [
-        MatchTask(number, bits, blocks.get(number, ()), shards, work.staging, work.storage)
-        for number in range(1 << bits)
-    ]
-    matched = runner.run(match_rows, tasks, label="recognise rows", progress=work.stage("matches"))
-    moves: dict[int, tuple[Moves, ...]] = {}
-    for item in (item for result in matched for item in result.moves):
-        moves[item.shard] = (*moves.get(item.shard, ()), item)
-    left, arriving = _left(new, [pair for result in matched for pair in result.left])
-    read = dict(pair for result in hashed for pair in result.live_rows)
-    return _Known(moves, left, arriving, read, tuple(result.balls for result in hashed))
-
-
-def _hash_tasks(work: Work, new: Sequence[Slotted], bits: int, runner: TaskRunner) -> list[HashTask]:
-    groups = share_out(new, runner, lambda item: (item[0], item[1].record_count))
-    return [
-        HashTask(
-            number=number,
-            files=group,
-            schema=work.plan.schema,
-            field_id=work.plan.field_id,
-            metric=int(work.plan.definition.metric_value),
-            dims=work.layout.dims,
-            range_bits=bits,
-            staging=work.staging,
-            storage=work.storage,
-        )
-        for number, group in enumerate(groups)
-    ]
-
-
-def _left(new: Sequence[Slotted], parts: Sequence[tuple[int, bytes]]) -> tuple[tuple[FileRows, ...], int]:
-    """(rows without a node by file, how many)."""
-    files = dict(new)
-    found: dict[int, list[Nodes]] = {}
-    for slot, positions in parts:
-        found.setdefault(slot, []).append(deletion_vector.decode(positions))
-    joined = {slot: np.sort(np.concatenate(pieces)) for slot, pieces in sorted(found.items())}
-    left = tuple(FileRows(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in joined.items())
-    return left, sum(map(len, joined.values()))
-
-
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
@@ -258,20 +179,32 @@ def _make(
     """All shards of the new version, in their order; those that need a task are written by it."""
     done: dict[int, ShardResult] = {}
     tasks: list[ShardTask] = []
+    moved: list[tuple[int, BaseShard]] = []
     rows = 0
     for number, shard in enumerate(kept):
         arriving = sum(count for _, count in blocks.get(number, ()))
         how = shard.outcome(arriving, work.plan.definition.rebuild_ratio)
         if how in (How.COPIED, How.MASKED):
             done[number] = _unwritten(number, how, shard)
-            continue
-        tasks.append(work.shard_task(number, how, blocks.get(number, ()), _base(work, shard), shard.moved))
-        rows += shard.entry.count + arriving if how is not How.REMAPPED else 0
+        elif how is How.REMAPPED:
+            moved.append((number, _base(work, shard)))
+        else:
+            tasks.append(work.shard_task(number, how, blocks.get(number, ()), _base(work, shard)))
+            rows += shard.entry.count + arriving
     if placement.target == NEW_DELTA and len(kept) in blocks:
         tasks.append(work.shard_task(len(kept), How.BUILT, blocks[len(kept)]))
         rows += sum(count for _, count in blocks[len(kept)])
-    done |= {result.number: result for result in work.make(tasks, rows)}
+    done |= {result.number: result for result in [*work.make(tasks, rows), *_relocate(work, moved)]}
     return tuple(done[number] for number in sorted(done))
+
+
+def _relocate(work: Work, shards: Sequence[tuple[int, BaseShard]]) -> list[ShardResult]:
+    nodes = sum(base.moved for _, base in shards)
+    runner = LocalRunner() if nodes <= _NODES_AT_ONCE else work.runner
+    groups = share_out(shards, runner, lambda item: (item[0], item[1].moved))
+    tasks = [RelocateTask(group, work.staging, work.storage) for group in groups]
+    made = runner.run(relocate, tasks, label="write addresses", progress=work.stage("addresses"))
+    return [result for results in made for result in results]
 
 
 def _base(work: Work, shard: _Shard) -> BaseShard:
@@ -281,6 +214,7 @@ def _base(work: Work, shard: _Shard) -> BaseShard:
         curve=shard.curve,
         tombstones=deletion_vector.encode(shard.tombstones),
         moves=tuple(item.staged for item in shard.moves),
+        moved=shard.moved,
         files=work.slots if work.plan.definition.vectors == "none" else (),
         schema=work.plan.schema,
         field_id=work.plan.field_id,

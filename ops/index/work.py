@@ -96,14 +96,7 @@ class Work:
         ]
         return runner.run(scatter, tasks, label="read and scatter vectors", progress=self.stage("scatter"))
 
-    def shard_task(
-        self,
-        number: int,
-        how: How,
-        blocks: tuple[Block, ...],
-        base: BaseShard | None = None,
-        remapped: int = 0,
-    ) -> ShardTask:
+    def shard_task(self, number: int, how: How, blocks: tuple[Block, ...], base: BaseShard | None = None) -> ShardTask:
         definition = self.plan.definition
         return ShardTask(
             number=number,
@@ -115,7 +108,7 @@ class Work:
             pq_codebook=self.layout.pq_codebook,
             blocks=blocks,
             base=base,
-            remapped=remapped,
+            is_delta=number >= self.layout.shards,
             staging=self.staging,
             storage=self.storage,
             threads=self.runner.task_threads,

@@ -29,6 +29,8 @@ class BaseShard:
     """Nodes without a live row, as a deletion vector; those that moved are not among them"""
     moves: tuple[ObjectRange, ...]
     """Staged by `ops.tasks.recognize`"""
+    moved: int
+    """Nodes that they are about"""
     files: tuple[tuple[int, LiveFile], ...]
     """(slot, file) of all live files, of a lean index: its shards hold no vectors. Else empty"""
     schema: Schema

@@ -10,6 +10,9 @@ from ops.storage import PartSource, open_storage
 from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
 
+_POSITION_BITS = np.uint64(36)
+"""Of a row's position in its file: 68 billion; the other 28 are the slot's"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarkTask:
@@ -25,28 +28,20 @@ class MarkTask:
 
 def mark(task: MarkTask) -> tuple[npt.NDArray[np.int64], ...]:
     """By shard: nodes, ascending, whose row lies in a slot that is gone, or is one of the deleted."""
-    deleted = {slot: deletion_vector.decode(positions) for slot, positions in task.deleted}
+    rows = [np.empty(0, np.uint64)]
+    for slot, vector in task.deleted:
+        rows.append(row_keys(np.uint64(slot), deletion_vector.decode(vector)))
+    deleted = np.concatenate(rows)
     found = []
     for shard in task.shards:
         reader = ShardReader(PartSource(open_storage(shard.path, task.storage), shard))
         slots, positions = reader.read_locations()
-        found.append(dead_nodes(slots, positions, task.gone, deleted))
+        dead = np.isin(slots, task.gone)
+        dead |= np.isin(row_keys(slots.astype(np.uint64), positions), deleted)
+        found.append(np.flatnonzero(dead))
     return tuple(found)
 
 
-def dead_nodes(
-    slots: npt.NDArray[np.uint32],
-    positions: npt.NDArray[np.int64],
-    gone: npt.NDArray[np.uint32],
-    deleted: dict[int, npt.NDArray[np.int64]],
-) -> npt.NDArray[np.int64]:
-    """Of nodes at u32[N] slots and int64[N] positions."""
-    dead = np.isin(slots, gone)
-    order = np.argsort(slots, kind="stable")
-    wanted = np.array(sorted(deleted), np.uint32)
-    starts = np.searchsorted(slots[order], wanted, side="left")
-    ends = np.searchsorted(slots[order], wanted, side="right")
-    for slot, start, end in zip(wanted, starts, ends, strict=True):
-        nodes = order[start:end]
-        dead[nodes] |= np.isin(positions[nodes], deleted[int(slot)])
-    return np.flatnonzero(dead)
+def row_keys(slots: npt.NDArray[np.uint64] | np.uint64, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """One number u64 for each row of each file."""
+    return np.asarray((slots << _POSITION_BITS) | positions.astype(np.uint64))

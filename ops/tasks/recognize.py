@@ -170,11 +170,12 @@ def _stage_moves(
     path = f"{task.staging}/moves-{task.number}-{uuid.uuid4().hex}.bin"
     order = np.lexsort((nodes, owners))
     owners, nodes, rows = owners[order], nodes[order], rows.take(order)
+    shards, starts = np.unique(owners, return_index=True)
     out, at = [], 0
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(storage.open_output(path)) if len(nodes) else None
-        for shard in np.unique(owners):
-            mine = owners == shard
+        for shard, start, end in zip(shards, starts, [*starts[1:], len(owners)], strict=True):
+            mine = slice(start, end)
             columns = (nodes[mine].astype("<i8"), rows.slots[mine].astype("<u4"), rows.positions[mine].astype("<i8"))
             data = b"".join(column.tobytes() for column in columns)
             if sink is not None:

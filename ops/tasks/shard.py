@@ -1,4 +1,4 @@
-"""Stage 1b: one shard's version for a snapshot: built, or derived from an older version of the same shard."""
+"""Stage 1b: a shard whose graph is new or changes: built, rebuilt without its dead nodes, or inserted into."""
 
 import hashlib
 import uuid
@@ -20,7 +20,6 @@ from ops.tasks.base import BaseShard
 from ops.tasks.blocks import Block, read_blocks
 from ops.tasks.gate import measure_curve, measure_recall
 from ops.tasks.rows import Rows
-from puffin.blobs import deletion_vector, relocate
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
 
@@ -45,7 +44,7 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTask:
-    """One shard of one version that is to be written."""
+    """One shard of one version that is to be made."""
 
     number: int
     how: How
@@ -58,8 +57,8 @@ class ShardTask:
     blocks: tuple[Block, ...]
     """Staged rows for this shard"""
     base: BaseShard | None
-    remapped: int
-    """Nodes of the base that get other rows"""
+    is_delta: bool
+    """Then what recall costs is not measured: the curve of the others is advice enough"""
     staging: str
     storage: StorageConfig
     threads: int = 1
@@ -115,8 +114,6 @@ def _result(recorded: dict[str, Any]) -> ShardResult:
 
 
 def _make(task: ShardTask, storage: Storage) -> ShardResult:
-    if task.base is not None and task.how is How.REMAPPED:
-        return _relocate(task, storage, task.base)
     incoming = read_blocks(storage, task.blocks, task.dims)
     if task.base is not None and task.how is How.INSERTED:
         return _insert(task, storage, task.base, incoming)
@@ -136,34 +133,6 @@ def _insert(task: ShardTask, storage: Storage, base: BaseShard, incoming: Rows) 
     graph = vamana.insert(graph, rows.vectors, Metric(task.metric), task.params, threads=task.threads)
     shard = _assemble(task, graph, rows, reader.read_pq()[1])
     return _write(task, storage, shard, rows.vectors, live, incoming.count)
-
-
-def _relocate(task: ShardTask, storage: Storage, base: BaseShard) -> ShardResult:
-    """Only what names rows is written; graph, vectors and hashes are the base's bytes."""
-    reader = base.reader()
-    path = f"{task.staging}/moved-{task.number}-{uuid.uuid4().hex}.dann"
-    parts, at = [], 0
-    with storage.open_output(path) as sink:
-        for piece in relocate.relocated(reader, *base.locations(reader)):
-            if isinstance(piece, bytes):
-                sink.write(piece)
-                parts.append(ObjectRange(path, at, len(piece)))
-                at += len(piece)
-            else:
-                parts.append(ObjectRange(base.blob.path, base.blob.offset + piece[0], piece[1]))
-    return ShardResult(
-        number=task.number,
-        how=task.how,
-        parts=tuple(part for part in parts if part.length),
-        sha256=UNKNOWN_SHA256,
-        count=reader.header.count,
-        medoid=reader.header.medoid,
-        recall=base.recall,
-        curve=base.curve,
-        tombstones=deletion_vector.decode(base.tombstones),
-        inserted=0,
-        remapped=task.remapped,
-    )
 
 
 def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
@@ -206,7 +175,7 @@ def _write(
 ) -> ShardResult:
     recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
     curve = task.base.curve if task.base is not None else ""
-    if task.how is not How.INSERTED:
+    if task.how is not How.INSERTED and not task.is_delta:
         curve = measure_curve(shard, vectors, live, seed=task.params.seed, threads=task.threads)
     path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
@@ -226,5 +195,5 @@ def _write(
         curve=curve,
         tombstones=np.flatnonzero(~live).astype(np.int64),
         inserted=inserted,
-        remapped=task.remapped,
+        remapped=task.base.moved if task.base is not None else 0,
     )
