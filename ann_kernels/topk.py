@@ -99,7 +99,8 @@ def merge_top_k(runs: Sequence[Neighbors], k: int) -> tuple[npt.NDArray[np.int32
     """Merge runs of (ids[Q, ki], distances[Q, ki]), each ascending, into the k nearest: a loser tree per query.
 
     -> (run int32[Q, k], ids int64[Q, k], distances f32[Q, k]); -1, -1, inf where there are fewer.
-    Ties go to the earlier run, then to the earlier place in it. Source: Knuth, TAOCP 3, 5.4.1.
+    Ties go to the smaller id, then to the earlier run: of runs that are sorted so the result does not depend on how
+    rows were dealt to them. Source: Knuth, TAOCP 3, 5.4.1.
     """
     queries = len(runs[0][0])
     widest = max(ids.shape[1] for ids, _ in runs)
@@ -116,13 +117,16 @@ def merge_top_k(runs: Sequence[Neighbors], k: int) -> tuple[npt.NDArray[np.int32
 
 
 @njit(nogil=True, cache=True)
-def _beats(a, b, at, distances):  # type: ignore[no-untyped-def]
+def _beats(a, b, at, ids, distances):  # type: ignore[no-untyped-def]
     """Whether run a's head comes before run b's; run -1 is empty and loses."""
     if a < 0 or b < 0:
         return b < 0 <= a
     x = distances[a, at[a]] if at[a] < distances.shape[1] else np.float32(np.inf)
     y = distances[b, at[b]] if at[b] < distances.shape[1] else np.float32(np.inf)
-    return x < y or (x == y and a < b)
+    if x != y or at[a] >= ids.shape[1] or at[b] >= ids.shape[1]:
+        return x < y or (x == y and a < b)
+    i, j = ids[a, at[a]], ids[b, at[b]]
+    return i < j or (i == j and a < b)
 
 
 @njit(nogil=True, cache=True)
@@ -140,7 +144,7 @@ def _merge(ids, distances, out_runs, out_ids, out_distances):  # type: ignore[no
             winner[leaves + leaf] = leaf if leaf < count else -1
         for node in range(leaves - 1, 0, -1):
             left, right = winner[2 * node], winner[2 * node + 1]
-            ahead = _beats(left, right, at, distances[query])
+            ahead = _beats(left, right, at, ids[query], distances[query])
             winner[node] = left if ahead else right
             loser[node] = right if ahead else left
         best = winner[1]
@@ -153,6 +157,6 @@ def _merge(ids, distances, out_runs, out_ids, out_distances):  # type: ignore[no
             at[best] += 1
             node = (leaves + best) // 2
             while node > 0:
-                if _beats(loser[node], best, at, distances[query]):
+                if _beats(loser[node], best, at, ids[query], distances[query]):
                     best, loser[node] = loser[node], best
                 node //= 2

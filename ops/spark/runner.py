@@ -2,11 +2,13 @@
 
 import pickle
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import pyarrow as pa
+
 from ops.errors import IcepuffinError
-from ops.tasks.run import RESULT_SCHEMA, TaskFailure, pack_call, run_packed
+from ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,13 +87,21 @@ class SparkRunner:
     ) -> list[R]:
         if not tasks:
             return []
-        rows = [(number, bytearray(pack_call(function, task))) for number, task in enumerate(tasks)]
-        calls = self._session.createDataFrame(rows, "number int, call binary")
-        spread = calls.repartitionByRange(len(rows), "number")
-        found = spread.mapInArrow(run_packed, RESULT_SCHEMA).collect()
+        calls = pa.table(
+            {
+                "number": pa.array(range(len(tasks)), pa.int32()),
+                "task": pa.array([pickle.dumps(task) for task in tasks], pa.binary()),
+            }
+        )
+        # by number, not by range: Spark would sample a range first, in a job of its own
+        spread = self._session.createDataFrame(calls).repartitionById(len(tasks), "number")
+        found = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
         if progress:
-            progress(len(found), len(tasks))
-        results: dict[int, Any] = {row["number"]: pickle.loads(bytes(row["result"])) for row in found}  # noqa: S301
+            progress(found.num_rows, len(tasks))
+        results: dict[int, Any] = {
+            number: pickle.loads(result)  # noqa: S301
+            for number, result in zip(found["number"].to_pylist(), found["result"].to_pylist(), strict=True)
+        }
         if len(results) != len(tasks):
             raise RunnerError(
                 f"{label}: {len(tasks) - len(results)} of {len(tasks)} tasks gave no result; run it again"

@@ -21,17 +21,16 @@ class TaskFailure:
         self.error = error
 
 
-def pack_call(function: Callable[[Any], Any], task: Any) -> bytes:
-    """The function goes by its module and name: the executors import the project themselves."""
-    return pickle.dumps((function, task))
+def run_packed(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Body of `mapInArrow`: rows (number int, task binary) -> rows (number int, result binary).
 
-
-def run_packed(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Body of `mapInArrow`: rows (number int, call binary) -> rows (number int, result binary)."""
+    `function` goes by its module and name: the executors import the project themselves. It may be a `partial`, with
+    what is the same for all tasks.
+    """
+    call = pickle.loads(function)  # noqa: S301  made by our own driver, in this very job
     for batch in batches:
-        for number, call in zip(batch["number"].to_pylist(), batch["call"].to_pylist(), strict=True):
-            function, task = pickle.loads(call)  # noqa: S301  made by our own driver, in this very job
-            result = pickle.dumps(_attempt(function, task))
+        for number, task in zip(batch["number"].to_pylist(), batch["task"].to_pylist(), strict=True):
+            result = pickle.dumps(_attempt(call, pickle.loads(task)))  # noqa: S301
             yield pa.record_batch({"number": pa.array([number], pa.int32()), "result": pa.array([result], pa.binary())})
 
 

@@ -68,9 +68,9 @@ def test_a_merge_of_sorted_runs_is_the_sorted_whole(runs: list[list[int]], k: in
         ordered = np.sort(np.array(run, np.float32))[None]
         arrays.append((np.arange(len(run), dtype=np.int64)[None], ordered))
     which, ids, distances = merge_top_k(arrays, k)
-    whole = sorted((value, number, place) for number, run in enumerate(runs) for place, value in enumerate(sorted(run)))
-    got = [(float(d), int(r), int(i)) for d, r, i in zip(distances[0], which[0], ids[0], strict=True) if i >= 0]
-    assert got == [(float(value), number, place) for value, number, place in whole[:k]]
+    whole = sorted((value, place, number) for number, run in enumerate(runs) for place, value in enumerate(sorted(run)))
+    got = [(float(d), int(i), int(r)) for d, r, i in zip(distances[0], which[0], ids[0], strict=True) if i >= 0]
+    assert got == [(float(value), place, number) for value, place, number in whole[:k]]
 
 
 @given(st.integers(0, 2**31), st.integers(1, 8), st.floats(1.0, 2.0))
