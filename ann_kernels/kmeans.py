@@ -1,5 +1,10 @@
-"""Lloyd's k-means over GEMM, seeded by k-means++ on a part of the sample. Deterministic for a seed."""
+"""Lloyd's k-means, seeded by k-means++ on a part of the sample. Deterministic for a seed.
 
+Which centroid is nearest comes from a matrix product, or, for vectors so narrow that a product is mostly overhead (the
+parts of product quantization), from one kernel that keeps a row's scores in the first-level cache.
+"""
+
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,8 +13,13 @@ from numba import njit
 
 from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import KernelError
-from ann_kernels.spaces import frozen
+from ann_kernels.simd import LANES, nearest_of_lanes
+from ann_kernels.spaces import FAST, frozen, squared_l2
 
+NARROW = 32
+"""Dimensions up to which no matrix product is made"""
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
 _SEEDED_FROM = 16
 """Vectors a centroid that seeding chooses from"""
 _BLOCK_BYTES = 1024**2
@@ -43,25 +53,63 @@ def assign(
     """(label int32[N] of the nearest centroid, squared distance f32[N] to it); ties go to the smaller label."""
     labels = np.empty(len(vectors), np.int32)
     squared = np.empty(len(vectors), np.float32)
-    norms = np.einsum("ij,ij->i", centroids, centroids)
-    doubled = np.ascontiguousarray(-2 * centroids.T)
+    narrow = vectors.shape[1] <= NARROW
     rows = max(64, _BLOCK_BYTES // (4 * len(centroids)))
-
-    def stretch(low: int, high: int) -> None:
-        scores = np.empty((rows, len(centroids)), np.float32)
-        for start in range(low, high, rows):
-            part = vectors[start : min(start + rows, high)]
-            near = np.dot(part, doubled, out=scores[: len(part)])
-            near += norms
-            best = near.argmin(axis=1)
-            labels[start : start + len(part)] = best
-            gap = part - centroids[best]
-            squared[start : start + len(part)] = np.einsum("ij,ij->i", gap, gap)
-
+    stretch = _narrow_stretch if narrow else _product_stretch
     bounds = _bounds(len(vectors), rows, max(1, threads))
     with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(stretch, bounds[:-1], bounds[1:]))
+        ends = itertools.pairwise(bounds)
+        list(pool.map(lambda end: stretch(vectors, centroids, rows, *end, labels, squared), ends))
     return labels, squared
+
+
+def _product_stretch(
+    vectors: Floats, centroids: Floats, rows: int, low: int, high: int, labels: Ints, squared: Floats
+) -> None:
+    norms = np.einsum("ij,ij->i", centroids, centroids)
+    doubled = np.ascontiguousarray(-2 * centroids.T)
+    scores = np.empty((rows, len(centroids)), np.float32)
+    for start in range(low, high, rows):
+        part = vectors[start : min(start + rows, high)]
+        near = np.dot(part, doubled, out=scores[: len(part)])
+        near += norms
+        end = start + len(part)
+        labels[start:end] = near.argmin(axis=1)
+        _squared_to(frozen(part), frozen(centroids), labels[start:end], squared[start:end])
+
+
+def _narrow_stretch(
+    vectors: Floats, centroids: Floats, rows: int, low: int, high: int, labels: Ints, squared: Floats
+) -> None:
+    part = frozen(vectors[low:high])
+    nearest_narrow(part, 0, *narrow_codebook(centroids), labels[low:high])
+    _squared_to(part, frozen(centroids), labels[low:high], squared[low:high])
+
+
+def narrow_codebook(centroids: Floats) -> tuple[Floats, Floats]:
+    """(-2 times the centroids f32[k, D]; their squared norms f32[k]), as `nearest_narrow` takes them."""
+    return np.ascontiguousarray(-2 * centroids), np.einsum("ij,ij->i", centroids, centroids)
+
+
+@njit(nogil=True, cache=True)
+def nearest_narrow(vectors, first, doubled, norms, labels):  # type: ignore[no-untyped-def]
+    """Label of the centroid nearest to each vectors[:, first : first + D], of vectors f32[N, ..]; ties: the smaller."""
+    points = np.zeros((doubled.shape[1], LANES), np.float32)
+    found = np.empty(LANES, np.int32)
+    for start in range(0, vectors.shape[0], LANES):
+        count = min(LANES, vectors.shape[0] - start)
+        for lane in range(count):
+            for d in range(doubled.shape[1]):
+                points[d, lane] = vectors[start + lane, first + d]
+        nearest_of_lanes(points, doubled, norms, found)
+        for lane in range(count):
+            labels[start + lane] = found[lane]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _squared_to(vectors, centroids, labels, squared):  # type: ignore[no-untyped-def]
+    for row in range(vectors.shape[0]):
+        squared[row] = squared_l2(centroids, labels[row], vectors[row])
 
 
 def _bounds(count: int, rows: int, pieces: int) -> list[int]:
@@ -73,16 +121,29 @@ def _bounds(count: int, rows: int, pieces: int) -> list[int]:
 def _spread(sample: npt.NDArray[np.float32], k: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
     """k-means++ seeding: each next centroid is drawn in proportion to its squared distance to the ones before."""
     chosen = sample[rng.choice(len(sample), min(len(sample), _SEEDED_FROM * k), replace=False)]
-    out = np.empty((k, sample.shape[1]), np.float32)
-    out[0] = chosen[rng.integers(len(chosen))]
-    nearest = np.full(len(chosen), np.inf)
-    for number in range(1, k):
-        gap = chosen - out[number - 1]
-        nearest = np.minimum(nearest, np.einsum("ij,ij->i", gap, gap))
+    places = np.empty(k, np.int64)
+    _draw(frozen(np.ascontiguousarray(chosen)), rng.random(k), places)
+    return np.asarray(chosen[places])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _draw(vectors, uniform, places):  # type: ignore[no-untyped-def]
+    """Places of k-means++ seeds; uniform f64[k] says where in the running total of distances each is."""
+    nearest = np.ones(vectors.shape[0], np.float64)  # the first is drawn evenly
+    for number in range(places.size):
         total = nearest.sum()
-        at = rng.choice(len(chosen), p=nearest / total) if total > 0 else rng.integers(len(chosen))
-        out[number] = chosen[at]
-    return out
+        if total > 0:
+            running, place, wanted = nearest[0], 0, uniform[number] * total
+            while running <= wanted and place + 1 < nearest.size:
+                place += 1
+                running += nearest[place]
+        else:
+            place = int(uniform[number] * nearest.size)
+        places[number] = place
+        if number == 0:
+            nearest[:] = np.inf
+        for row in range(nearest.size):
+            nearest[row] = min(nearest[row], np.float64(squared_l2(vectors, row, vectors[place])))
 
 
 def _means(

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from ann_kernels import kmeans
 from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import DimensionError, KernelError
+from ann_kernels.spaces import frozen
 
 CODEWORDS = 256
 _TRAINING_ROWS = 65_536
@@ -50,19 +51,17 @@ def encode_pq(
     m, _, width = codebook.shape
     if vectors.shape[1] != m * width:
         raise DimensionError(f"vectors have {vectors.shape[1]} dimensions, the codebook {m * width}")
+    if codebook.shape[1] != CODEWORDS:
+        raise KernelError(f"the codebook has {codebook.shape[1]} codewords a part, not {CODEWORDS}")
     codes = np.empty((len(vectors), m), np.uint8)
-    doubled = np.ascontiguousarray(-2 * codebook.transpose(0, 2, 1))
-    norms = np.einsum("mcw,mcw->mc", codebook, codebook)
+    books = [kmeans.narrow_codebook(part) for part in codebook]
 
     def encode(start: int) -> None:
-        rows = slice(start, start + _ROWS_A_PIECE)
-        scores = np.empty((len(codes[rows]), CODEWORDS), np.float32)
-        for part in range(m):
-            np.dot(vectors[rows, part * width : (part + 1) * width], doubled[part], out=scores)
-            np.add(scores, norms[part], out=scores)
-            codes[rows, part] = scores.argmin(axis=1)
+        rows = frozen(vectors[start : start + _ROWS_A_PIECE])
+        for part, book in enumerate(books):
+            kmeans.nearest_narrow(rows, part * width, *book, codes[start : start + len(rows), part])
 
-    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(max(1, threads)) as pool:
         list(pool.map(encode, range(0, len(vectors), _ROWS_A_PIECE)))
     return codes
 

@@ -237,7 +237,7 @@ def _lowest_bit(typing_context, mask):  # type: ignore[no-untyped-def]
 
 
 def _spread(builder: Any, value: Any) -> Any:
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
     return builder.shuffle_vector(
         builder.insert_element(undefined, value, _I32(0)), undefined, ir.Constant(_VECTOR, [0] * LANES)
     )
@@ -255,6 +255,48 @@ def _plain_at_most(values: Any, start: int, bound: Any) -> int:
 def _plain_lowest_bit(mask: Any) -> int:
     bits = int(mask)
     return (bits & -bits).bit_length() - 1
+
+
+# ------------------------------------------------------------------------------------------------------- nearest
+
+
+@intrinsic
+def _nearest_of_lanes(typing_context, points, centroids, norms, labels):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        kinds = signature.args
+        zero = _I64(0)
+        floats = ir.FloatType()
+        lanes = ir.VectorType(floats, LANES)
+        point = _address(context, builder, kinds[0], args[0], zero, lanes)
+        centroid = _address(context, builder, kinds[1], args[1], zero, floats)
+        norm = _address(context, builder, kinds[2], args[2], zero, floats)
+        label = _address(context, builder, kinds[3], args[3], zero, _VECTOR)
+        dims = builder.extract_value(context.make_array(kinds[0])(context, builder, args[0]).shape, 0)
+        count = builder.extract_value(context.make_array(kinds[2])(context, builder, args[2]).shape, 0)
+        score, best = cgutils.alloca_once(builder, lanes), cgutils.alloca_once(builder, lanes)
+        builder.store(ir.Constant(lanes, [float("inf")] * LANES), best)
+        builder.store(ir.Constant(_VECTOR, [0] * LANES), label, align=4)
+        add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(lanes, [lanes] * 3), f"llvm.fmuladd.v{LANES}f32"
+        )
+        with cgutils.for_range(builder, count) as outer:
+            builder.store(_spread(builder, builder.load(builder.gep(norm, [outer.index]))), score)
+            first = builder.mul(outer.index, dims)
+            with cgutils.for_range(builder, dims) as inner:
+                weight = _spread(builder, builder.load(builder.gep(centroid, [builder.add(first, inner.index)])))
+                values = builder.load(builder.gep(point, [inner.index]), align=4)
+                builder.store(builder.call(add, [values, weight, builder.load(score)]), score)
+            nearer = builder.fcmp_ordered("<", builder.load(score), builder.load(best))
+            builder.store(builder.select(nearer, builder.load(score), builder.load(best)), best)
+            number = _spread(builder, builder.trunc(outer.index, _I32))
+            builder.store(builder.select(nearer, number, builder.load(label, align=4)), label, align=4)
+        return context.get_dummy_value()
+
+    return types.void(points, centroids, norms, labels), generate
+
+
+def _plain_nearest_of_lanes(points: Any, centroids: Any, norms: Any, labels: Any) -> None:
+    labels[:] = (norms[:, None] + centroids @ points).argmin(axis=0)
 
 
 # -------------------------------------------------------------------------------------------------- without VNNI
@@ -279,7 +321,7 @@ dot: Any = _vnni_dot if HAS_VNNI else _plain_dot
 """dot(codes u8[..], at, query i8[..], at, blocks) -> int32: the dot product of 64 x blocks bytes."""
 vnni_tile: Any = _vnni_tile
 prefetch: Any = _prefetch if JIT else _no_prefetch
-"""prefetch(array, index): fetch the cache line of an element of a C-contiguous array, which is counted as if it were flat
+"""prefetch(array, index): fetch the cache line of an element of a C-contiguous array, counted as if it were flat
 (a `reshape` here would keep LLVM from vectorising what stands around it)."""
 bound_of_smallest: Any = _bound_of_smallest if JIT else _plain_bound
 """bound_of_smallest(values int32[..], start, count, k) -> int32: a value that at least k, and few others, of
@@ -288,6 +330,9 @@ at_most: Any = _at_most if JIT else _plain_at_most
 """at_most(values int32[..], start, bound) -> bit i set where values[start + i] <= bound, of 16."""
 lowest_bit: Any = _lowest_bit if JIT else _plain_lowest_bit
 """lowest_bit(mask) -> place of the lowest bit set."""
+nearest_of_lanes: Any = _nearest_of_lanes if JIT else _plain_nearest_of_lanes
+"""nearest_of_lanes(points f32[D, 16], centroids f32[k, D], norms f32[k], labels int32[16]): for each of 16 points, the
+first c with the smallest norms[c] + centroids[c] . point."""
 make_room: Any = _make_room if JIT else _plain_make_room
 """make_room(values int64[..], start, end): move values[start:end] one place on."""
 sort_key: Any = _sort_key if JIT else _plain_sort_key

@@ -7,16 +7,22 @@ from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import KernelError
 
 
-def test_each_vector_goes_to_its_nearest_centroid() -> None:
+@pytest.mark.parametrize("rows", [1, 16, 500])
+@pytest.mark.parametrize("dims", [1, 6, kmeans.NARROW, kmeans.NARROW + 1])
+def test_each_vector_goes_to_its_nearest_centroid(dims: int, rows: int) -> None:
     rng = np.random.default_rng(0)
-    vectors, centroids = (
-        rng.standard_normal((500, 6)).astype(np.float32),
-        rng.standard_normal((9, 6)).astype(np.float32),
-    )
+    vectors, centroids = (rng.standard_normal((count, dims)).astype(np.float32) for count in (rows, 9))
     labels, squared = kmeans.assign(vectors, centroids, threads=2)
     gaps = np.square(vectors[:, None] - centroids[None]).sum(axis=2)
     assert (labels == gaps.argmin(axis=1)).all()
     np.testing.assert_allclose(squared, gaps.min(axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dims", [3, kmeans.NARROW + 1])
+def test_of_equal_centroids_the_first_is_taken(dims: int) -> None:
+    centroids = np.repeat(np.eye(2, dims, dtype=np.float32), 3, axis=0)
+    labels, _ = kmeans.assign(centroids, centroids)
+    assert labels.tolist() == [0, 0, 0, 3, 3, 3]
 
 
 def test_well_parted_clusters_are_found() -> None:
