@@ -28,7 +28,9 @@ class TableSpec:
     retries: int = 2
     retry_delay_seconds: float = 30.0
     max_freshness_lag: int = 1
-    """Data snapshots that the newest version may be behind before the freshness check warns."""
+    """Data snapshots that the newest version may be behind before the freshness check warns..."""
+    max_freshness_minutes: float = 0.0
+    """... if the oldest of them is at least this old."""
     retention: Retention = field(default_factory=Retention)
     """Which versions stay; `retentions` says otherwise for some of the indexes."""
     retentions: Mapping[str, Retention] = field(default_factory=dict)

@@ -6,6 +6,7 @@ in the UI, and these hold secrets. The run process builds them again from the se
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,19 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from ops.catalog.connect import CatalogUnavailableError, open_catalog, without_values
+from ops.catalog.connect import CatalogUnavailableError, answering_within, open_catalog, without_values
 from ops.errors import IcepuffinError
 from ops.graphs.prices import Prices
 from ops.model import StorageConfig
 
 if TYPE_CHECKING:
     from ops.spark.runner import TaskRunner
+
+
+LOOK_SECONDS = 4.0
+"""How long a look waits for a connection, and for each answer."""
+AWAY_SECONDS = 20.0
+"""How long looks believe that a catalog is still away."""
 
 
 class CatalogUnreachableError(CatalogUnavailableError):
@@ -37,6 +44,7 @@ class Catalogs:
     def __init__(self, properties: Mapping[str, Mapping[str, str]]) -> None:
         self._properties = {name: dict(items) for name, items in properties.items()}
         self._opened: dict[str, Catalog] = {}
+        self._away: dict[str, tuple[float, str]] = {}
 
     def __repr__(self) -> str:
         return f"Catalogs({', '.join(sorted(self._properties))})"
@@ -68,6 +76,22 @@ class Catalogs:
         except Exception as error:
             self._opened.pop(catalog, None)
             raise self._unreachable(catalog, error) from without_values(error, self._properties[catalog])
+
+    def look(self, catalog: str, identifier: str) -> Table:
+        """As `table`, for those who look again and again, at many tables: gives up within seconds, and asks a catalog
+        that did not answer only every 20 s; in between the same error is raised without a call.
+        """
+        since, why = self._away.get(catalog, (float("-inf"), ""))
+        if time.monotonic() - since < AWAY_SECONDS:
+            raise CatalogUnreachableError(why)
+        try:
+            with answering_within(LOOK_SECONDS):
+                found = self.table(catalog, identifier)
+        except CatalogUnavailableError as error:
+            self._away[catalog] = (time.monotonic(), str(error))
+            raise
+        self._away.pop(catalog, None)
+        return found
 
     def storage(self, catalog: str) -> StorageConfig:
         """How the files of the catalog's tables are reached."""

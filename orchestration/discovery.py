@@ -28,7 +28,7 @@ def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
     note = ""
     if table.indexes_from_table:
         try:
-            for definition in list_definitions(catalogs.table(table.catalog, table.name)):
+            for definition in list_definitions(catalogs.look(table.catalog, table.name)):
                 given = definitions.get(definition.name)
                 definitions[definition.name] = replace(given, field_id=definition.field_id) if given else definition
         except IcepuffinError as error:
@@ -44,6 +44,7 @@ def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
         retries=table.retries,
         retry_delay_seconds=table.retry_delay_seconds,
         max_freshness_lag=table.max_freshness_lag,
+        max_freshness_minutes=table.max_freshness_minutes,
         retention=retention(table.keep),
         retentions={name: retention(item.keep) for name, item in table.indexes.items() if item.keep is not None},
         note=note,

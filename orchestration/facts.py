@@ -1,14 +1,17 @@
 """The facts of one look at a table, from its metadata and from the Dagster instance."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
+from assets.checks import freshness_evaluation, is_late, lag_metadata
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
-from ops.catalog.snapshots import data_snapshots, find_snapshot, is_derived, resolve_snapshot
+from ops.catalog.snapshots import DataSnapshot, data_snapshots, is_derived, resolve_snapshot
+from ops.graphs.lag import index_lag
 from orchestration.watch import Facts, Watched
 
 TABLE_TAG = "icepuffin/table"
@@ -23,20 +26,33 @@ _UNFINISHED = [
 
 
 def watched_snapshots(table: Table, refs: Sequence[str]) -> tuple[Watched, ...]:
-    """Data snapshots of all watched refs, each once, in sequence order. A ref that does not exist yet has none."""
-    found: dict[int, Watched] = {}
+    """Data snapshots of all watched refs, each once, in commit order. A ref that does not exist yet has none."""
+    found: dict[int, DataSnapshot] = {}
+    heads: set[int] = set()
     for ref in refs:
-        if not _exists(table, ref):
-            continue
-        lineage = data_snapshots(table, ref)
-        for snapshot in lineage:
-            is_head = snapshot is lineage[-1] or (snapshot.snapshot_id in found and found[snapshot.snapshot_id].is_head)
-            found[snapshot.snapshot_id] = Watched(snapshot.snapshot_id, snapshot.sequence_number, is_head)
-    return tuple(sorted(found.values(), key=lambda item: (item.sequence_number, item.snapshot_id)))
+        lineage = data_snapshots(table, ref) if _exists(table, ref) else ()
+        found |= {snapshot.snapshot_id: snapshot for snapshot in lineage}
+        heads |= {snapshot.snapshot_id for snapshot in lineage[-1:]}
+    ordered = sorted(found.values(), key=lambda item: (item.sequence_number, item.timestamp_ms, item.snapshot_id))
+    return tuple(Watched(item.snapshot_id, item.sequence_number, item.snapshot_id in heads) for item in ordered)
 
 
 def _exists(table: Table, ref: str) -> bool:
     return ref == "main" or ref in table.metadata.refs
+
+
+def _parents(table: Table) -> dict[str, str | None]:
+    """Each data snapshot with the data snapshot that it descends from, in commit order; derived ones are left out."""
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    parents: dict[str, str | None] = {}
+    for snapshot in sorted(known.values(), key=lambda item: (item.sequence_number or 0, item.timestamp_ms)):
+        if is_derived(snapshot):
+            continue
+        parent = known.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        while parent is not None and is_derived(parent):
+            parent = known.get(parent.parent_snapshot_id) if parent.parent_snapshot_id is not None else None
+        parents[str(snapshot.snapshot_id)] = None if parent is None else str(parent.snapshot_id)
+    return parents
 
 
 def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts:
@@ -48,7 +64,7 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts
     return Facts(
         watched=watched,
         head=str(head),
-        existing={str(snapshot.snapshot_id) for snapshot in table.metadata.snapshots if not is_derived(snapshot)},
+        parents=_parents(table),
         partitions=instance.get_dynamic_partitions(partitions_name(spec)),
         recorded=instance.get_materialized_partitions(spec.key),
         done=set.intersection(*done) if done else set(),
@@ -56,9 +72,14 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts
     )
 
 
-def table_materialization(spec: TableSpec, table: Table, key: str) -> dg.AssetMaterialization:
-    """The event that says: this snapshot of the table exists. With the totals of its summary, which plot."""
-    snapshot = find_snapshot(table, int(key))
+def table_materializations(spec: TableSpec, table: Table, keys: Collection[str]) -> list[dg.AssetMaterialization]:
+    """The events that say: these snapshots of the table exist. With the totals of their summaries, which plot."""
+    known = {str(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
+    return [_materialization(spec, known[key]) for key in keys]
+
+
+def _materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:
+    key = str(snapshot.snapshot_id)
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     numbers = {
         name.removeprefix("total-").replace("-", " "): dg.MetadataValue.int(int(value))
@@ -77,6 +98,30 @@ def table_materialization(spec: TableSpec, table: Table, key: str) -> dg.AssetMa
         },
         tags={"dagster/data_version": key},
     )
+
+
+def told_lags(
+    spec: TableSpec, table: Table, told: Mapping[str, str]
+) -> tuple[list[dg.AssetCheckEvaluation], dict[str, str]]:
+    """(evaluations of the freshness checks that say something new, what each check was told by now).
+
+    A run that is late or fails tells nothing; so the one who looks does, whenever an index comes to be late, is later
+    than before, or is late no more.
+    """
+    events, now = [], {}
+    for index in spec.indexes:
+        lag = index_lag(table, index.name, spec.watched_refs[0])
+        late = is_late(spec, lag)
+        now[index.name] = f"late by {lag.snapshots}" if late else "fresh"
+        if told.get(index.name) != now[index.name]:
+            events.append(freshness_evaluation(spec, index.name, passed=not late, metadata=lag_metadata(lag)))
+    return events, now
+
+
+def unknown_lags(spec: TableSpec, since: float, why: str) -> list[dg.AssetCheckEvaluation]:
+    """Evaluations that say: nobody knows how far behind the indexes are, because the catalog does not answer."""
+    metadata = {"catalog away since": dg.MetadataValue.timestamp(since), "why": why}
+    return [freshness_evaluation(spec, index.name, passed=False, metadata=metadata) for index in spec.indexes]
 
 
 def run_tags(spec: TableSpec, key: str, max_runtime_seconds: int) -> dict[str, str]:

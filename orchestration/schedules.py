@@ -9,7 +9,7 @@ from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.resources import Catalogs
-from orchestration.facts import run_tags, table_materialization, watched_snapshots
+from orchestration.facts import run_tags, table_materializations, watched_snapshots
 from orchestration.settings import TableSettings
 
 
@@ -58,16 +58,15 @@ def _nightly(
         context: dg.ScheduleEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
     ) -> dg.SkipReason | list[dg.RunRequest]:
         try:
-            table = catalogs.table(spec.catalog, spec.identifier)
+            table = catalogs.look(spec.catalog, spec.identifier)
         except IcepuffinError as error:
             return dg.SkipReason(str(error))
         heads = [item for item in watched_snapshots(table, spec.watched_refs) if item.is_head]
         if not heads:
             return dg.SkipReason(f"{spec.identifier} has no snapshot yet")
         known = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
-        for item in heads:
-            if item.key not in known:
-                context.instance.report_runless_asset_event(table_materialization(spec, table, item.key))
+        for event in table_materializations(spec, table, [item.key for item in heads if item.key not in known]):
+            context.instance.report_runless_asset_event(event)
         context.instance.add_dynamic_partitions(partitions_name(spec), [item.key for item in heads])
         return [
             dg.RunRequest(

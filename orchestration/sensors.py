@@ -1,5 +1,8 @@
 """A sensor a table: sees new snapshots on the watched refs, adds them as partitions, requests their runs."""
 
+import time
+from dataclasses import replace
+
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
@@ -8,12 +11,16 @@ from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.resources import Catalogs
 from orchestration import watch
-from orchestration.facts import gather, run_tags, table_materialization
+from orchestration.facts import gather, run_tags, table_materializations, told_lags, unknown_lags
 from orchestration.settings import TableSettings
+
+_AWAY_MINUTES = 15
+"""A catalog that does not answer for so long makes the freshness checks warn."""
+_UNKNOWN = "unknown"
 
 
 def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Looks at metadata only. A catalog that does not answer is a skipped tick that says so; the cursor stays."""
+    """Looks at metadata only. A catalog that does not answer is a skipped tick that says so, and nothing is lost."""
 
     @dg.sensor(
         name=f"watch_{spec.slug}",
@@ -22,13 +29,11 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
         description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; {settings.snapshots}.",
     )
-    def watch_table(
-        context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
-    ) -> dg.SensorResult | dg.SkipReason:
+    def watch_table(context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.SensorResult:
         try:
-            table = catalogs.table(spec.catalog, spec.identifier)
+            table = catalogs.look(spec.catalog, spec.identifier)
         except IcepuffinError as error:
-            return dg.SkipReason(str(error))
+            return _away(spec, watch.Cursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
         cursor = watch.Cursor.parse(context.cursor, uuid)
         plan = watch.plan(
@@ -48,12 +53,13 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
             changes.append(partitions.build_add_request(list(plan.add)))
         if plan.drop:
             changes.append(partitions.build_delete_request(list(plan.drop)))
+        lags, told = told_lags(spec, table, cursor.told)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else _nothing(plan),
-            cursor=plan.cursor.text(),
+            cursor=replace(plan.cursor, told=told).text(),
             dynamic_partitions_requests=changes,
-            asset_events=[table_materialization(spec, table, key) for key in plan.record],
+            asset_events=[*table_materializations(spec, table, plan.record), *lags],
         )
 
     return watch_table
@@ -65,6 +71,24 @@ def _request(spec: TableSpec, settings: TableSettings, uuid: str, key: str, retu
         partition_key=key,
         tags=run_tags(spec, key, settings.max_runtime_seconds),
     )
+
+
+def _away(spec: TableSpec, cursor: watch.Cursor, why: str) -> dg.SensorResult:
+    """Nothing is asked for, and nothing forgotten. After a while the freshness checks say that they know nothing."""
+    now = time.time()
+    since = cursor.away_since or now
+    silent = now - since >= 60 * max(_AWAY_MINUTES, spec.max_freshness_minutes)
+    news = silent and any(said != _UNKNOWN for said in _told(spec, cursor))
+    told = dict.fromkeys((index.name for index in spec.indexes), _UNKNOWN) if news else cursor.told
+    return dg.SensorResult(
+        skip_reason=why,
+        cursor=replace(cursor, away_since=since, told=told).text(),
+        asset_events=unknown_lags(spec, since, why) if news else [],
+    )
+
+
+def _told(spec: TableSpec, cursor: watch.Cursor) -> list[str | None]:
+    return [cursor.told.get(index.name) for index in spec.indexes]
 
 
 def _nothing(plan: watch.Plan) -> str:

@@ -106,6 +106,7 @@ class TableSettings(_Model):
     retries: int = Field(default=2, ge=0, le=10)
     retry_delay_seconds: float = Field(default=30.0, ge=0.0)
     max_freshness_lag: int = Field(default=1, ge=0)
+    max_freshness_minutes: float = Field(default=0.0, ge=0.0)
 
     @field_validator("indexes")
     @classmethod

@@ -12,7 +12,7 @@ from ops.resources import Catalogs
 from orchestration import watch
 from orchestration.definitions import build, catalogs_of
 from orchestration.discovery import table_spec
-from orchestration.facts import gather, run_tags, table_materialization
+from orchestration.facts import gather, run_tags, table_materializations
 from orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
@@ -65,8 +65,8 @@ def look(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, ca
     The cursor moves with `finish`, so that a look that is cut off is made again.
     """
     plan, loaded = _planned(instance, spec, table, catalogs)
-    for key in plan.record:
-        instance.report_runless_asset_event(table_materialization(spec, loaded, key))
+    for event in table_materializations(spec, loaded, plan.record):
+        instance.report_runless_asset_event(event)
     if plan.add:
         instance.add_dynamic_partitions(partitions_name(spec), list(plan.add))
     for key in plan.drop:

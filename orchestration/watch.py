@@ -1,8 +1,8 @@
 """What one look at a table asks for. Pure: facts in, plan out; the sensor and the command line carry it out."""
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 DROPS_PER_TICK = 500
@@ -24,34 +24,76 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What the sensor has dealt with: snapshots whose run was requested, or was passed over for a newer one."""
+    """What the sensor has dealt with: snapshots whose run was requested, or was passed over for a newer one.
+
+    Dagster keeps it with every tick, so it names few of them: all that a tip descends from was dealt with too.
+    """
 
     table_uuid: str = ""
-    handled: frozenset[str] = frozenset()
+    tips: frozenset[str] = frozenset()
+    """Dealt with, and so is every snapshot that they descend from."""
+    ahead: frozenset[str] = frozenset()
+    """Dealt with before one that they descend from."""
     head: str = ""
     """Where the first watched ref pointed at the last look."""
     returns: int = 0
     """How often it went back, or forward again, to a snapshot that was dealt with before."""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """What the freshness check of each index was told last."""
+    away_since: float | None = None
+    """When the catalog first did not answer; None where it answered last time. Seconds since the epoch."""
 
     @classmethod
-    def parse(cls, text: str | None, table_uuid: str) -> "Cursor":
-        """The cursor of the table with this uuid; a new one where the table was made again under its name."""
-        if not text:
-            return cls(table_uuid)
-        found = json.loads(text)
-        if found["table_uuid"] != table_uuid:
-            return cls(table_uuid)
-        return cls(table_uuid, frozenset(found["handled"]), found["head"], found["returns"])
+    def parse(cls, text: str | None, table_uuid: str | None = None) -> "Cursor":
+        """The cursor of the table with this uuid; a new one where the table was made again under its name.
+
+        Without a uuid, because the catalog did not answer: whatever is there.
+        """
+        found = json.loads(text) if text else {}
+        if not found or table_uuid not in (None, found["table_uuid"]):
+            return cls(table_uuid or "")
+        return cls(
+            found["table_uuid"],
+            frozenset(found.get("tips", ())),
+            frozenset(found.get("ahead", found.get("handled", ()))),
+            found["head"],
+            found["returns"],
+            found.get("told", {}),
+            found.get("away_since"),
+        )
 
     def text(self) -> str:
         return json.dumps(
             {
                 "table_uuid": self.table_uuid,
-                "handled": sorted(self.handled),
+                "tips": sorted(self.tips),
+                "ahead": sorted(self.ahead),
                 "head": self.head,
                 "returns": self.returns,
+                "told": dict(self.told),
+                "away_since": self.away_since,
             }
         )
+
+    def handled(self, parents: Mapping[str, str | None]) -> set[str]:
+        """Every snapshot that was dealt with. A tip that has expired tells nothing: run keys keep runs single then."""
+        seen: set[str] = set()
+        for tip in self.tips:
+            at: str | None = tip
+            while at is not None and at in parents and at not in seen:
+                seen.add(at)
+                at = parents[at]
+        return seen | self.ahead
+
+
+def _as_tips(handled: Collection[str], parents: Mapping[str, str | None]) -> tuple[frozenset[str], frozenset[str]]:
+    """(tips, ahead) of what was dealt with; `parents` has each snapshot after the one that it descends from."""
+    closed: set[str] = set()
+    for key, parent in parents.items():
+        if key in handled and (parent not in parents or parent in closed):
+            closed.add(key)
+    tips = closed - {parent for key, parent in parents.items() if key in closed and parent is not None}
+    return frozenset(tips), frozenset(key for key in handled if key in parents and key not in closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +101,11 @@ class Facts:
     """What is known when the sensor looks."""
 
     watched: Sequence[Watched]
-    """In sequence order."""
+    """In commit order."""
     head: str
     """Where the first watched ref points; empty for a table without snapshots."""
-    existing: Collection[str]
-    """Ids of all snapshots in the table's metadata, watched or not."""
+    parents: Mapping[str, str | None]
+    """Every data snapshot in the table's metadata, watched or not, with the one that it descends from; oldest first."""
     partitions: Sequence[str]
     """Partition keys that Dagster has."""
     recorded: Collection[str]
@@ -90,33 +132,32 @@ class Plan:
 
 
 def plan(facts: Facts, cursor: Cursor, *, policy: Literal["every", "newest"], limit: int) -> Plan:
-    """Decide what one look asks for: at most `limit` new snapshots and runs, oldest first.
+    """Decide what one look asks for: at most `limit` new snapshots and runs, oldest first; `newest` takes the heads of
+    the watched refs before all others, and requests runs for them alone.
 
     A run is requested for a snapshot only once; one that failed is for the op's retries, the nightly schedule, or a
     person. Nothing is lost by stopping anywhere: what was not carried out is planned again from the same facts.
     """
-    pending = [item for item in facts.watched if item.key not in cursor.handled]
-    now = pending if policy == "newest" else pending[:limit]
+    before = cursor.handled(facts.parents)
+    pending = [item for item in facts.watched if item.key not in before]
+    first = {item.key for item in pending[:limit]}
+    now = [item for item in pending if item.key in first or (policy == "newest" and item.is_head)]
     partitions, recorded, done = set(facts.partitions), set(facts.recorded), set(facts.done)
-    request = [item.key for item in now if item.key not in done]
+    request = [item.key for item in now if item.key not in done and (policy == "every" or item.is_head)]
     handled = {item.key for item in now}
-    if policy == "newest":
-        request = [item.key for item in now if item.is_head and item.key not in done]
-        if facts.in_flight:
-            handled -= set(request)
-            request = []
-    returned = bool(cursor.head) and facts.head != cursor.head and facts.head in cursor.handled
+    if policy == "newest" and facts.in_flight:
+        handled -= set(request)
+        request = []
+    returned = bool(cursor.head) and facts.head != cursor.head and facts.head in before
+    tips, ahead = _as_tips(before | handled, facts.parents)
     return Plan(
         record=tuple(item.key for item in now if item.key not in recorded),
         add=tuple(item.key for item in now if item.key not in partitions),
         request=tuple(request),
         returned_to=facts.head if returned else None,
-        drop=tuple(key for key in facts.partitions if key not in facts.existing)[:DROPS_PER_TICK],
-        cursor=Cursor(
-            cursor.table_uuid,
-            frozenset((cursor.handled | handled) & set(facts.existing)),
-            facts.head,
-            cursor.returns + returned,
+        drop=tuple(key for key in facts.partitions if key not in facts.parents)[:DROPS_PER_TICK],
+        cursor=replace(
+            cursor, tips=tips, ahead=ahead, head=facts.head, returns=cursor.returns + returned, away_since=None
         ),
         waiting=len(pending) - len(handled),
     )

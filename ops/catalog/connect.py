@@ -1,6 +1,9 @@
 """Opening a catalog the way this project needs it: no call waits for ever, and no secret shows."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -14,8 +17,9 @@ from sqlalchemy.engine import make_url
 
 from ops.errors import IcepuffinError
 
-CONNECT_SECONDS = 10
+CONNECT_SECONDS = 5
 ANSWER_SECONDS = 60
+_LIMIT: ContextVar[float] = ContextVar("limit", default=math.inf)
 _BUSY_TIMEOUT_MS = 30_000
 _STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
 
@@ -71,11 +75,20 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
     return load_catalog(name, **properties)
 
 
+@contextmanager
+def answering_within(seconds: float) -> Iterator[None]:
+    """Within the block a REST catalog is given no longer to connect, and to answer each request, than this."""
+    token = _LIMIT.set(seconds)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
 class _BoundedAdapter(HTTPAdapter):
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]  # called by name
-        return super().send(
-            request, **{**options, "timeout": options.get("timeout") or (CONNECT_SECONDS, ANSWER_SECONDS)}
-        )
+        limits = min(CONNECT_SECONDS, _LIMIT.get()), min(ANSWER_SECONDS, _LIMIT.get())
+        return super().send(request, **{**options, "timeout": options.get("timeout") or limits})
 
 
 class _BoundedRestCatalog(RestCatalog):

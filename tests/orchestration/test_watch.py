@@ -19,12 +19,18 @@ def facts(*ids: int, **known: object) -> Facts:
     base = Facts(
         watched=lineage(*ids),
         head=str(ids[-1]) if ids else "",
-        existing={str(i) for i in ids},
+        parents=descent(*ids),
         partitions=(),
         recorded=(),
         done=(),
     )
     return replace(base, **known)  # type: ignore[arg-type]
+
+
+def descent(*ids: int) -> dict[str, str | None]:
+    """Each snapshot with the one before it."""
+    keys = [str(i) for i in ids]
+    return dict(zip(keys, [None, *keys], strict=False))
 
 
 def every(found: Facts, cursor: Cursor | None = None, limit: int = 100) -> Plan:
@@ -66,14 +72,14 @@ def test_what_is_materialised_already_is_not_requested() -> None:
 
 
 def test_expired_snapshots_lose_their_partition() -> None:
-    assert every(facts(3, partitions=["1", "2", "3"], existing={"2", "3"})).drop == ("1",)
+    assert every(facts(3, partitions=["1", "2", "3"], parents=descent(2, 3))).drop == ("1",)
 
 
 def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
     first = every(facts(1, 2))
-    back = every(facts(1, existing={"1", "2"}, done=["1", "2"]), first.cursor)
+    back = every(facts(1, parents=descent(1, 2), done=["1", "2"]), first.cursor)
     assert (back.request, back.returned_to, back.cursor.returns) == ((), "1", 1)
-    assert every(facts(1, existing={"1", "2"}, done=["1", "2"]), back.cursor).returned_to is None
+    assert every(facts(1, parents=descent(1, 2), done=["1", "2"]), back.cursor).returned_to is None
     again = every(facts(1, 2, done=["1", "2"]), back.cursor)
     assert (again.returned_to, again.cursor.returns) == ("2", 2)
     assert run_key(UUID, "1", 1) != run_key(UUID, "1")

@@ -1,0 +1,227 @@
+"""A sensor under load: tables with long histories in a real catalog, a real Dagster instance, ticks as the daemon makes
+them. Histories are synthetic (snapshots that share one manifest list); everything else is what runs in production.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import sqlalchemy
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
+
+from ops.resources import Catalogs
+from orchestration.definitions import build, catalogs_of
+from orchestration.settings import Settings, load
+from tests.orchestration.lake import make_rows
+
+_SERIAL = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Tables `demo.t0`, `demo.t1`, ... of catalog `demo`, and the settings that watch them."""
+
+    directory: Path
+    catalog: SqlCatalog
+    names: tuple[str, ...]
+
+    def settings(self, **table: object) -> Settings:
+        lines = "".join(
+            f"{key} = {str(value).lower() if isinstance(value, bool) else value!r}\n" for key, value in table.items()
+        )
+        tables = "".join(
+            f'[tables.{name}]\ncatalog = "demo"\nname = "demo.{name}"\n{lines}'
+            f'[tables.{name}.indexes.e]\ncolumn = "embedding"\n'
+            for name in self.names
+        )
+        file = self.directory / "icepuffin.toml"
+        file.write_text(
+            f'[catalogs.demo]\ntype = "sql"\nuri = "sqlite:///{self.directory}/catalog.db"\n'
+            f'warehouse = "file://{self.directory}/warehouse"\n{tables}',
+            encoding="utf-8",
+        )
+        return load(file)
+
+    def grow(self, name: str, count: int) -> list[str]:
+        """Commit that many snapshots to main at once; -> their ids."""
+        table = self.catalog.load_table(f"demo.{name}")
+        metadata = with_snapshots(table.metadata, count)
+        location = f"{table.location()}/metadata/{next(_SERIAL):05d}-synthetic.metadata.json"
+        ToOutputFile.table_metadata(metadata, table.io.new_output(location))
+        with self.catalog.engine.begin() as connection:
+            connection.execute(
+                sqlalchemy.text("UPDATE iceberg_tables SET metadata_location = :at WHERE table_name = :name"),
+                {"at": location, "name": name},
+            )
+        return [str(item.snapshot_id) for item in metadata.snapshots[-count:]]
+
+    @contextmanager
+    def down(self, *clients: Catalogs) -> Iterator[None]:
+        """The catalog's database is away, and connections to it are lost."""
+        database, away = self.directory / "catalog.db", self.directory / "away.db"
+        for catalog in (self.catalog, *(item for client in clients for item in client._opened.values())):
+            catalog.engine.dispose()  # type: ignore[attr-defined]
+        database.rename(away)
+        database.mkdir()
+        try:
+            yield
+        finally:
+            database.rmdir()
+            away.rename(database)
+
+
+def with_snapshots(metadata: TableMetadata, count: int) -> TableMetadata:
+    """The metadata after `count` more appends, each 1 s after the last."""
+    last = metadata.snapshots[-1]
+    added: list[Snapshot] = []
+    for number in range(1, count + 1):
+        added.append(
+            last.model_copy(
+                update={
+                    "snapshot_id": 7_000_000_000_000_000_000 + next(_SERIAL),
+                    "parent_snapshot_id": added[-1].snapshot_id if added else last.snapshot_id,
+                    "sequence_number": (last.sequence_number or 0) + number,
+                    "timestamp_ms": last.timestamp_ms + 1000 * number,
+                }
+            )
+        )
+    log = [SnapshotLogEntry(snapshot_id=item.snapshot_id, timestamp_ms=item.timestamp_ms) for item in added]
+    head = SnapshotRef(snapshot_id=added[-1].snapshot_id, snapshot_ref_type=SnapshotRefType.BRANCH)
+    return metadata.model_copy(
+        update={
+            "snapshots": [*metadata.snapshots, *added],
+            "current_snapshot_id": added[-1].snapshot_id,
+            "last_sequence_number": added[-1].sequence_number,
+            "last_updated_ms": added[-1].timestamp_ms,
+            "snapshot_log": [*metadata.snapshot_log, *log],
+            "refs": {**metadata.refs, "main": head},
+        }
+    )
+
+
+def make_backlog(directory: Path, tables: int, snapshots: int) -> Backlog:
+    """`tables` tables of `snapshots` snapshots each."""
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/warehouse")
+    catalog.create_namespace("demo")
+    first: Table = catalog.create_table("demo.t0", make_rows(0, 1).schema)
+    first.append(make_rows(0, 10))
+    names = tuple(f"t{number}" for number in range(tables))
+    made = Backlog(directory, catalog, names)
+    if snapshots > 1:
+        made.grow("t0", snapshots - 1)
+    location = catalog.load_table("demo.t0").metadata_location
+    for name in names[1:]:
+        catalog.register_table(f"demo.{name}", location)
+    return made
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What one look did."""
+
+    calls: int
+    """To the catalog."""
+    events: int
+    partitions: int
+    launched: tuple[str, ...]
+    """Snapshots whose run started now."""
+    skipped: str
+    cursor_bytes: int
+    look_seconds: float
+    """The sensor's own: what Dagster limits to 60 s."""
+    apply_seconds: float
+    """Of the daemon: writing events and partitions."""
+
+
+@dataclass
+class Daemon:
+    """Ticks sensors as Dagster's daemon does: events, partitions, runs (each run key of a sensor once), the cursor."""
+
+    instance: dg.DagsterInstance
+    settings: Settings
+    calls: int = 0
+    launched: dict[str, list[str]] = field(default_factory=dict)
+    """By sensor: snapshots whose run was started, in order."""
+    checks: list[dg.AssetCheckEvaluation] = field(default_factory=list)
+    _cursors: dict[str, str | None] = field(default_factory=dict)
+    _run_keys: set[tuple[str, str | None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.catalogs: Catalogs = catalogs_of(self.settings)
+        self.definitions = build(self.settings)
+        self.sensors: dict[str, Any] = {sensor.name: sensor for sensor in self.definitions.sensors or ()}
+        self._counted: list[Catalog] = []
+
+    def tick(self, name: str) -> Tick:
+        self._count_calls()
+        calls, begun = self.calls, time.perf_counter()
+        context = dg.build_sensor_context(
+            instance=self.instance,
+            cursor=self._cursors.get(name),
+            definitions=self.definitions,
+            resources={"catalogs": self.catalogs},
+        )
+        found: dg.SensorResult = self.sensors[name](context)
+        looked = time.perf_counter()
+        for event in found.asset_events:
+            self.instance.report_runless_asset_event(event)
+            if isinstance(event, dg.AssetCheckEvaluation):
+                self.checks.append(event)
+        partitions = 0
+        for change in found.dynamic_partitions_requests or ():
+            partitions += len(change.partition_keys)
+            if isinstance(change, dg.AddDynamicPartitionsRequest):
+                self.instance.add_dynamic_partitions(change.partitions_def_name, list(change.partition_keys))
+            else:
+                for key in change.partition_keys:
+                    self.instance.delete_dynamic_partition(change.partitions_def_name, key)
+        started = [item for item in found.run_requests or () if (name, item.run_key) not in self._run_keys]
+        self._run_keys |= {(name, item.run_key) for item in started}
+        launched = tuple(str(item.partition_key) for item in started)
+        self.launched.setdefault(name, []).extend(launched)
+        self._cursors[name] = found.cursor
+        reason = found.skip_reason.skip_message if found.skip_reason else ""
+        size = len(found.cursor or "")
+        applied = time.perf_counter() - looked
+        self._count_calls()
+        return Tick(
+            self.calls - calls,
+            len(found.asset_events),
+            partitions,
+            launched,
+            reason or "",
+            size,
+            looked - begun,
+            applied,
+        )
+
+    def succeed(self, name: str, keys: Sequence[str]) -> None:
+        """The runs of these snapshots succeed."""
+        for asset in self.definitions.resolve_asset_graph().materializable_asset_keys:
+            if "_".join(asset.path).startswith(name.removeprefix("watch_") + "_"):
+                for key in keys:
+                    self.instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=key))
+
+    def _count_calls(self) -> None:
+        """Count `load_table` of every catalog that is open now."""
+        for catalog in self.catalogs._opened.values():
+            if catalog not in self._counted:
+                self._counted.append(catalog)
+                through = catalog.load_table
+
+                def load_table(identifier: Any, through: Any = through) -> Table:
+                    self.calls += 1
+                    return through(identifier)  # type: ignore[no-any-return]
+
+                catalog.load_table = load_table  # type: ignore[method-assign]

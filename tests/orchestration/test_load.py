@@ -1,0 +1,198 @@
+"""The sensor under load: bounded looks, bounded calls, nothing twice, nothing missed, and a lag that shows.
+
+With ICEPUFFIN_FULL_LOAD=1 in the sizes that were promised (10,000 snapshots, 200 tables): minutes. No test asserts on
+seconds; `python -m benchmarks.sensor_load` measures them.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import create_run_for_test
+
+from assets.partitions import partitions_name
+from ops.catalog import bind
+from ops.resources import AWAY_SECONDS
+from orchestration.discovery import table_spec
+from orchestration.facts import TABLE_TAG
+from orchestration.instance import open_instance
+from tests.ops.catalog.bindings import binding
+from tests.orchestration.backlog import Backlog, Daemon, make_backlog
+
+FULL = os.environ.get("ICEPUFFIN_FULL_LOAD") == "1"
+SNAPSHOTS = 10_000 if FULL else 200
+TABLES = 200 if FULL else 12
+LIMIT = 500 if FULL else 40
+WATCH = "watch_demo_demo_t0"
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with open_instance(tmp_path / "dagster_home") as opened:
+        yield opened
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> Backlog:
+    return make_backlog(tmp_path, tables=1, snapshots=SNAPSHOTS)
+
+
+def ids(backlog: Backlog) -> list[str]:
+    return [str(item.snapshot_id) for item in backlog.catalog.load_table("demo.t0").metadata.snapshots]
+
+
+def test_a_backlog_is_worked_off_in_bounded_looks_and_each_snapshot_is_run_once(
+    backlog: Backlog, instance: dg.DagsterInstance
+) -> None:
+    daemon = Daemon(instance, backlog.settings(snapshots_per_tick=LIMIT))
+    ticks = [daemon.tick(WATCH) for _ in range(SNAPSHOTS // LIMIT + 2)]
+    assert daemon.launched[WATCH] == ids(backlog)
+    assert all(tick.calls <= 1 for tick in ticks)
+    assert all(tick.events <= LIMIT + 1 and tick.partitions <= LIMIT for tick in ticks)
+    assert max(tick.cursor_bytes for tick in ticks) < 500, "Dagster keeps the cursor with every tick"
+    assert [tick.launched for tick in ticks[-2:]] == [(), ()]
+    spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
+    assert list(instance.get_dynamic_partitions(partitions_name(spec))) == ids(backlog)
+    assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
+
+
+def test_newest_runs_the_head_at_once_and_records_the_rest_in_bounded_looks(
+    backlog: Backlog, instance: dg.DagsterInstance
+) -> None:
+    daemon = Daemon(instance, backlog.settings(snapshots="newest", snapshots_per_tick=LIMIT))
+    head = ids(backlog)[-1]
+    first = daemon.tick(WATCH)
+    assert first.launched == (head,)
+    assert first.partitions <= LIMIT + 1
+    daemon.succeed(WATCH, [head])
+    (newer,) = backlog.grow("t0", 1)
+    rest = [daemon.tick(WATCH) for _ in range(SNAPSHOTS // LIMIT + 1)]
+    assert daemon.launched[WATCH] == [head, newer]
+    assert all(tick.events <= LIMIT + 2 and tick.partitions <= LIMIT + 1 for tick in rest)
+    spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
+    assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
+    assert daemon.tick(WATCH).cursor_bytes < 500
+
+
+def test_newest_passes_over_what_comes_while_a_run_is_in_flight(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=3)
+    daemon = Daemon(instance, backlog.settings(snapshots="newest"))
+    daemon.tick(WATCH)
+    run = create_run_for_test(
+        instance, status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/t0"}, job_name="refresh"
+    )
+    for _ in range(4):
+        backlog.grow("t0", 2)
+        assert daemon.tick(WATCH).launched == ()
+    instance.report_run_canceled(run)
+    daemon.tick(WATCH)
+    assert daemon.launched[WATCH] == [ids(backlog)[2], ids(backlog)[-1]]
+
+
+def test_many_tables_cost_a_call_each_and_do_not_mix(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    backlog = make_backlog(tmp_path, tables=TABLES, snapshots=3)
+    daemon = Daemon(instance, backlog.settings(indexes_from_table=False))
+    before = daemon.calls
+    ticks = [daemon.tick(name) for name in daemon.sensors]
+    assert daemon.calls - before <= TABLES
+    assert len(daemon.sensors) == TABLES
+    assert all(len(tick.launched) == 3 for tick in ticks)
+    grown = backlog.grow("t5", 1)
+    again = {name: daemon.tick(name).launched for name in daemon.sensors}
+    assert {name: keys for name, keys in again.items() if keys} == {"watch_demo_demo_t5": tuple(grown)}
+
+
+class Clock:
+    """Time that a test lets pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._passed, real, monotonic = 0.0, time.time, time.monotonic
+        monkeypatch.setattr(time, "time", lambda: real() + self._passed)
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + self._passed)
+
+    def advance(self, seconds: float) -> None:
+        self._passed += seconds
+
+
+def test_a_catalog_that_is_down_for_an_hour_costs_few_calls_and_nothing_else(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = make_backlog(tmp_path, tables=4, snapshots=2)
+    daemon = Daemon(instance, backlog.settings(indexes_from_table=False))
+    for name in daemon.sensors:
+        daemon.tick(name)
+    clock = Clock(monkeypatch)
+    tries = count_openings(monkeypatch)
+    with backlog.down(daemon.catalogs):
+        for _ in range(120):
+            clock.advance(30)
+            ticks = [daemon.tick(name) for name in daemon.sensors]
+            assert all("catalog 'demo'" in tick.skipped for tick in ticks)
+            assert not any(tick.launched or tick.partitions for tick in ticks)
+    assert AWAY_SECONDS < 30
+    assert len(tries) <= 120 + 1, "one table asks for all"
+    unknown = [event for event in daemon.checks if "catalog away since" in event.metadata]
+    assert [event.passed for event in unknown] == [False] * 4, "each check says it once"
+    for name in backlog.names:
+        backlog.grow(name, 5)
+    clock.advance(30)
+    for name in daemon.sensors:
+        assert len(daemon.tick(name).launched) == 5
+        assert len(daemon.launched[name]) == len(set(daemon.launched[name])) == 7
+    assert daemon.checks[-1].metadata["lag (snapshots)"].value == 7
+
+
+def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the catalogs that are opened from now on."""
+    from ops import resources  # noqa: PLC0415
+
+    opened: list[str] = []
+    through = resources.open_catalog
+
+    def open_catalog(name: str, properties: dict[str, str]) -> object:
+        opened.append(name)
+        return through(name, properties)
+
+    monkeypatch.setattr(resources, "open_catalog", open_catalog)
+    return opened
+
+
+def test_the_lag_goes_red_with_the_look_that_sees_it_and_green_with_the_version(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=1)
+    daemon = Daemon(instance, backlog.settings(max_freshness_lag=1, max_freshness_minutes=10))
+    clock = Clock(monkeypatch)
+
+    def told() -> list[tuple[bool, object]]:
+        daemon.checks.clear()
+        daemon.tick(WATCH)
+        return [(event.passed, event.metadata["lag (snapshots)"].value) for event in daemon.checks]
+
+    assert told() == [(True, 1)]
+    assert told() == []
+    backlog.grow("t0", 2)
+    assert told() == [], "late by three, but only just"
+    clock.advance(11 * 60)
+    assert told() == [(False, 3)]
+    assert told() == [], "nothing new"
+    backlog.grow("t0", 4)
+    assert told() == [(False, 7)]
+    table = backlog.catalog.load_table("demo.t0")
+    bind.publish(table, binding(table))
+    assert told() == [(True, 0)]
+
+
+def test_a_look_that_is_cut_off_anywhere_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=6)
+    daemon = Daemon(instance, backlog.settings(snapshots_per_tick=2))
+    daemon.tick(WATCH)
+    cursor = dict(daemon._cursors)
+    daemon.tick(WATCH)
+    daemon._cursors = cursor  # the daemon was killed before it kept the new one
+    for _ in range(3):
+        daemon.tick(WATCH)
+    assert daemon.launched[WATCH] == ids(backlog)
