@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from ann_kernels.metric import Metric
 from ops.model import LiveFiles
+from ops.probe.distributed import RemoteVersion
 from ops.probe.loaded import LoadedVersion
 from ops.storage import relative_to
 from puffin.blobs.centroid import CentroidIndex
@@ -68,7 +69,7 @@ def euclidean(distance: float, metric: Metric) -> float:
     return max(0.0, distance)
 
 
-def balls_of(index: CentroidIndex, live: LiveFiles, version: LoadedVersion) -> Balls:
+def balls_of(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | RemoteVersion) -> Balls:
     """The balls of a version that hold for the snapshot that it was loaded for.
 
     A ball holds the rows that were live in the version's own snapshot. Where others are live now it says nothing.

@@ -117,16 +117,20 @@ def load(
         for entry, part in zip(opened.routing.shards, parts, strict=True)
     ]
     balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
+    return replace(version_of(opened, tuple(as_loaded(part) for part in parts), covered), balled=balled)
+
+
+def version_of(opened: OpenVersion, shards: tuple[LoadedShard, ...], covered: frozenset[int]) -> LoadedVersion:
+    """A version of which these shards are searched."""
     definition = opened.definition
     return LoadedVersion(
-        tuple(as_loaded(part) for part in parts),
+        shards,
         covered,
         definition.metric_value,
         definition.search_list,
         opened.routing.dims,
         Advice.of(opened),
         sum(part.length for part in opened.shards),
-        balled,
     )
 
 

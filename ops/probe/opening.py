@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
+from ops.cache import process_cache
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import resolve_snapshot, table_name
 from ops.catalog.versions import versions
@@ -17,10 +18,13 @@ from ops.index.definition import DefinitionError, IndexDefinition, resolve_field
 from ops.index.upkeep import list_definitions
 from ops.index.versions import OpenVersion, open_versions, shared_rows
 from ops.model import LiveFiles, StorageConfig
+from ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
 from ops.probe.errors import IndexUnavailableError
-from ops.probe.loaded import load
+from ops.probe.loaded import LoadedVersion, load
+from ops.probe.pinned import Pin
 from ops.probe.reader import IndexReader, Source, Target
 from ops.probe.result import Opened, SearchResult, StalePolicy
+from ops.spark.runner import TaskRunner
 from ops.storage import StorageError
 from puffin.errors import PuffinError
 
@@ -28,6 +32,16 @@ _VERSIONS_LOOKED_AT = 16
 
 SnapshotName = int | str | datetime | None
 """Snapshot id, tag, branch or time; None is the head of main"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a search may run."""
+
+    threads: int
+    """Of this process"""
+    runner: TaskRunner | None
+    in_process_mb: int
 
 
 def open_index(
@@ -38,15 +52,20 @@ def open_index(
     storage: StorageConfig,
     stale: StalePolicy = StalePolicy.COMPLETE,
     threads: int = 2,
+    runner: TaskRunner | None = None,
+    in_process_mb: int = IN_PROCESS_MB,
 ) -> IndexReader:
     """Open an index at a snapshot.
+
+    With a `runner`, such as `SparkRunner(session)`, an index of more than `in_process_mb` that is not in this process's
+    memory is searched by its tasks.
 
     Where the snapshot has no version, or one that cannot be read, `stale` says what happens. Raises
     UnknownSnapshotError, DefinitionError, EqualityDeletesError, IndexUnavailableError (policy `fail`).
     """
     begun = time.perf_counter()
     target = _target(table, index, snapshot, storage)
-    source = _source(table, target, stale, threads)
+    source = _source(table, target, stale, Place(threads, runner, in_process_mb))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
     opened = Opened(milliseconds, source.loaded.index_bytes if source.loaded else 0)
     return IndexReader(target, source, stale=stale, threads=threads, opened=opened)
@@ -120,12 +139,12 @@ def _answers(version: OpenVersion, target: Target) -> bool:
     return made_for.field_id == target.field_id and made_for.metric_value is target.definition.metric_value
 
 
-def _source(table: Table, target: Target, stale: StalePolicy, threads: int) -> Source:
+def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> Source:
     """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
     here = target.live.snapshot_id
     known = sorted(versions(table, "ann", target.definition.name), key=lambda item: -item.sequence_number)
     own, unreadable = open_versions((item for item in known if item.base_snapshot_id == here), target.storage)
-    source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, threads)
+    source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, place)
     if source.loaded is not None:
         return source
     if stale is StalePolicy.FAIL:
@@ -141,23 +160,36 @@ def _source(table: Table, target: Target, stale: StalePolicy, threads: int) -> S
     )
     shared = [(shared_rows(item, target.live), item) for item in others if _answers(item, target)]
     nearest = [item for rows, item in sorted(shared, key=lambda pair: -pair[0]) if rows]
-    return _load_first(nearest, (*source.warnings, *unreadable), target, stale, threads)
+    return _load_first(nearest, (*source.warnings, *unreadable), target, stale, place)
 
 
 def _load_first(
-    usable: list[OpenVersion], warnings: tuple[str, ...], target: Target, stale: StalePolicy, threads: int
+    usable: list[OpenVersion], warnings: tuple[str, ...], target: Target, stale: StalePolicy, place: Place
 ) -> Source:
     """The first version whose shards can be read; where none can, every row is to be compared."""
     for opened in usable:
         try:
-            complete = stale is not StalePolicy.NEAREST_ONLY
-            loaded = load(opened, target.live, target.storage, complete=complete, threads=threads)
+            loaded, tier_why = _load(opened, target, place, complete=stale is not StalePolicy.NEAREST_ONLY)
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{opened.version.puffin_path} cannot be read: {error}")
             continue
-        return Source(opened, loaded, _why(opened, target.live), warnings)
+        return Source(opened, loaded, _why(opened, target.live), warnings, tier_why)
     why = "no version can be read" if warnings else "no version shares a row with the snapshot"
     return Source(None, None, why, warnings)
+
+
+def _load(
+    opened: OpenVersion, target: Target, place: Place, *, complete: bool
+) -> tuple[LoadedVersion | RemoteVersion, str]:
+    """The version where it is to be searched, and why there."""
+    pin = Pin(
+        target.live, target.schema, target.field_id, target.definition.metric_value, target.storage, opened,
+        cache=process_cache().settings,
+    )  # fmt: skip
+    why = where_to_search(opened, pin, place.runner, place.in_process_mb)
+    if why.remote and place.runner is not None:
+        return RemoteVersion.open(pin, place.runner, complete=complete), why.text
+    return load(opened, target.live, target.storage, complete=complete, threads=place.threads), why.text
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:

@@ -19,10 +19,12 @@ from ops.index.versions import OpenVersion, read_centroids
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.balls import Balls, balls_of
 from ops.probe.candidates import Candidates, fetch_hits, fetch_rows, merge, rerank
+from ops.probe.distributed import RemoteVersion
 from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
 from ops.probe.knobs import Asked, Knobs, settle
 from ops.probe.loaded import Indexed, LoadedVersion, search
+from ops.probe.pinned import Pin
 from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
 from ops.probe.result import Coverage, Opened, Profile, Pruning, SearchResult, StalePolicy
 from ops.probe.rows import Meter, RowReader
@@ -48,14 +50,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What answers: an index version in memory, or none, and then every row is compared."""
+    """What answers: an index version in memory or where tasks run, or none, and then every row is compared."""
 
     opened: OpenVersion | None
-    loaded: LoadedVersion | None
+    loaded: LoadedVersion | RemoteVersion | None
     why: str
     """Why this one, in words"""
     warnings: tuple[str, ...]
     """What could not be used"""
+    tier_why: str = "no index is loaded: data files are read here"
+    """Why it is searched where it is"""
 
 
 class IndexReader:
@@ -91,6 +95,11 @@ class IndexReader:
     def why(self) -> str:
         """Why this version answers, or none."""
         return self._source.why
+
+    @property
+    def tier(self) -> str:
+        """Where the index is searched: `in-process`, or `distributed`."""
+        return "distributed" if isinstance(self._loaded, RemoteVersion) else "in-process"
 
     def _decide_coverage(self) -> Coverage:
         if self._opened is None:
@@ -150,7 +159,8 @@ class IndexReader:
             matching_rows=matches.count if matches else None,
             knobs=knobs,
             work=indexed.work,
-            tier_why=self._why_here(),
+            tier=self.tier,
+            tier_why=self._source.tier_why,
             bytes_read={
                 **{stage: meter.bytes for stage, meter in read.items()},
                 "scan": 4 * scanned * ready.shape[1],
@@ -183,11 +193,11 @@ class IndexReader:
         matches = self._matches(where, clock)
         near, pruning, unread = self._reached(ready, threshold)
         clock.lap("prune")
-        held = self._loaded is not None and self._loaded.exact
+        held = isinstance(self._loaded, LoadedVersion) and self._loaded.exact
         covered = self._loaded.covered if self._loaded else frozenset[int]()
         tail = frozenset[int]() if self.coverage is Coverage.NEAREST_VERSION_ONLY else frozenset(self._tail)
         read = sorted(number for number in (tail if held else tail | covered) if near[number])
-        inner = rows_of(self._loaded, near, matches) if held and self._loaded else ()
+        inner = rows_of(self._loaded, near, matches) if held and isinstance(self._loaded, LoadedVersion) else ()
         outer = self._vectors.rows(read, ready.shape[1], matches)
         hits, compared = hits_within(ready, threshold, chain(inner, outer), limit)
         clock.lap("compare")
@@ -204,7 +214,7 @@ class IndexReader:
             milliseconds=clock.laps,
             matching_rows=matches.count if matches else None,
             pruning=pruning,
-            tier_why=self._why_here(),
+            tier_why=self._source.tier_why,
             bytes_read={"compare": 4 * compared * ready.shape[1], "rows": meter.bytes},
         )
         return self._result(rows, profile, (*self._warnings(), *unread))
@@ -262,8 +272,20 @@ class IndexReader:
             raise ValueError("there is no version to read centroids of")
         return self._balls
 
-    def _why_here(self) -> str:
-        return "the index is in memory" if self._loaded is not None else "no index is loaded: data files are read here"
+    def pin(self) -> Pin:
+        """What this reader searches, to be searched elsewhere: snapshot and version stay what they are."""
+        covered = (
+            None if self._loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY else self._loaded.covered
+        )
+        target = self._target
+        return Pin(
+            self._live, self._schema, target.field_id, self._vectors.metric, target.storage, self._opened, covered
+        )
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """Numbers of the live files that every search scans."""
+        return () if self.coverage is Coverage.NEAREST_VERSION_ONLY else self._tail
 
     def _matches(self, where: str | BooleanExpression | None, clock: Clock) -> Matches | None:
         if where is None:
@@ -288,28 +310,38 @@ class IndexReader:
     ) -> Indexed:
         if self._loaded is None or knobs is None:
             return Indexed(Candidates.none(len(ready), k), 0, 0, "scan")
-        ask = partial(search, probed=self._loaded.advice.probed(ready, knobs))
+        if isinstance(self._loaded, RemoteVersion):
+            found = self._loaded.search(ready, k, knobs, matches)
+        else:
+            found = self._search_here(self._loaded, ready, k, knobs, matches)
+        if found.approximate:
+            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric, meter)
+            found = replace(found, candidates=best)
+        return found
+
+    def _search_here(
+        self, version: LoadedVersion, ready: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None
+    ) -> Indexed:
+        ask = partial(search, probed=version.advice.probed(ready, knobs))
         if matches is not None:
             ask = partial(search_matches, matches=matches)
-        found = ask(
-            self._loaded,
+        return ask(
+            version,
             queries=ready,
             k=k,
             search_list=knobs.search_list,
             threads=self._threads,
             oversample=knobs.oversample,
         )
-        if found.approximate:
-            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric, meter)
-            found = replace(found, candidates=best)
-        return found
 
     def _find_matches(self, where: str | BooleanExpression) -> Matches:
         return find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
 
     def _scan_tail(self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None) -> tuple[Candidates, int]:
-        if self.coverage is Coverage.NEAREST_VERSION_ONLY or not self._tail:
+        if not self.tail:
             return Candidates.none(len(ready), k), 0
+        if isinstance(self._loaded, RemoteVersion):
+            return self._loaded.scan(ready, k, self._tail, matches)
         return scan(ready, k, self._vectors, self._tail, matches=matches)
 
     def _warnings(self) -> tuple[str, ...]:

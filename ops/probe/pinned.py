@@ -1,0 +1,214 @@
+"""What executors search: one snapshot, and the version that answers for it, decided once for a whole job."""
+
+import pickle
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from ann_kernels.distance import prepare
+from ann_kernels.metric import Metric
+from ann_kernels.topk import exact_top_k, merge_top_k
+from ops.cache import CacheSettings, process_cache, use_settings
+from ops.datafile import vectors_from_arrow
+from ops.index.versions import OpenVersion
+from ops.model import LiveFiles, StorageConfig
+from ops.probe.candidates import Candidates
+from ops.probe.filtered import search_matches
+from ops.probe.filters import Matches
+from ops.probe.knobs import Knobs
+from ops.probe.loaded import Indexed, LoadedShard, as_loaded, search, version_of
+from ops.probe.parts import PartReader
+from ops.probe.rows import RowReader
+from ops.probe.scan import VectorSource, scan
+
+_POSITION_BITS = 40
+_HELD = 2
+"""Pins that a process keeps ready"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pin:
+    """A snapshot's files and the version that covers some of them. Picklable; holds credentials, which never show."""
+
+    live: LiveFiles
+    schema: Schema
+    field_id: int
+    metric: Metric
+    storage: StorageConfig
+    opened: OpenVersion | None
+    covered: frozenset[int] | None = None
+    """Numbers of the live files that the version answers for, whose nodes alone are returned; None: all"""
+    cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
+    threads: int = 1
+
+    def packed(self) -> "PackedPin":
+        return PackedPin(uuid.uuid4().hex, pickle.dumps(self))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPin:
+    """A pin as it travels: unpacked once a process, whatever the number of tasks."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+    def worker(self) -> "Worker":
+        """What searches it in this process."""
+        with _lock:
+            if self.name not in _workers:
+                _workers[self.name] = Worker(pickle.loads(self.data))  # noqa: S301  made by our own driver
+            while len(_workers) > _HELD:
+                _workers.popitem(last=False)
+            return _workers[self.name]
+
+
+_lock = threading.Lock()
+_workers: "OrderedDict[str, Worker]" = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """What is asked for each of some queries."""
+
+    k: int
+    knobs: Knobs | None
+    """None where there is no version"""
+    matches: Matches | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A part of a version and of the tail: what one task looks at."""
+
+    shards: tuple[int, ...] = ()
+    files: tuple[int, ...] = ()
+    """Live files to scan"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InFile:
+    """Candidates of some queries that lie in one data file."""
+
+    file: int
+    positions: npt.NDArray[np.int64]
+    """int64[n]"""
+    queries: npt.NDArray[np.int64]
+    """int64[n], into `vectors`"""
+    vectors: npt.NDArray[np.float32]
+    """f32[Q, D] prepared"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What a group has for some queries."""
+
+    indexed: Indexed | None
+    """None where it has no shard"""
+    scanned: Candidates
+    rows: int
+    """Scanned"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardFacts:
+    """One shard, as the task that loaded it tells of it."""
+
+    number: int
+    nodes: npt.NDArray[np.int64]
+    """int64[files], live nodes of each live file"""
+    revived: frozenset[int]
+    """Files with rows that are live in the snapshot, and were not in the version's own"""
+    lean: bool
+
+
+class Worker:
+    """Searches parts of a pin in this process; shards come out of the process's cache."""
+
+    def __init__(self, pin: Pin) -> None:
+        self.pin = pin
+        self.rows = RowReader(pin.live, pin.schema, pin.storage)
+        self._shards: dict[int, LoadedShard] = {}
+        if process_cache().settings != pin.cache:  # an executor's: as the driver has it
+            use_settings(pin.cache)
+
+    @cached_property
+    def parts(self) -> PartReader:
+        return PartReader(self._version, self.pin.live, self.pin.storage)
+
+    @property
+    def _version(self) -> OpenVersion:
+        if self.pin.opened is None:
+            raise ValueError("the pin has no version")
+        return self.pin.opened
+
+    def facts(self, number: int) -> "ShardFacts":
+        """Load one shard, and tell what a reader must know of it."""
+        part = self.parts.read(number, threads=self.pin.threads)
+        buried = self._version.routing.shards[number].tombstones
+        return ShardFacts(
+            number,
+            self.parts.nodes_by_file([part]),
+            frozenset(part.files[buried][part.live[buried]].tolist()),
+            lean=part.shard.vectors is None,
+        )
+
+    def find(self, queries: npt.NDArray[np.float32], group: Group, ask: Ask) -> Found:
+        """The k nearest rows of the group (of lean shards, more). `queries` f32[Q, D] prepared."""
+        pin = self.pin
+        indexed = self._search(queries, group.shards, ask) if group.shards else None
+        scanned, rows = Candidates.none(len(queries), ask.k), 0
+        if group.files:
+            source = VectorSource(pin.live, pin.schema, pin.field_id, pin.metric, pin.storage)
+            scanned, rows = scan(queries, ask.k, source, group.files, matches=ask.matches)
+        return Found(indexed, scanned, rows)
+
+    def _search(self, queries: npt.NDArray[np.float32], numbers: Sequence[int], ask: Ask) -> Indexed:
+        knobs = ask.knobs
+        if knobs is None:
+            raise ValueError("a version is searched with knobs")
+        shards = tuple(self._shard(number) for number in numbers)
+        version = version_of(self._version, shards, self.pin.covered or frozenset())
+        given = {"search_list": knobs.search_list, "threads": self.pin.threads, "oversample": knobs.oversample}
+        if ask.matches is not None:
+            found = search_matches(version, ask.matches, queries, ask.k, **given)
+        else:
+            probed = version.advice.probed(queries, knobs)
+            mine = None if probed is None else probed[:, list(numbers)]
+            found = search(version, queries, ask.k, probed=mine, **given)
+        return replace(found, work=tuple(replace(item, shard=numbers[item.shard]) for item in found.work))
+
+    def _shard(self, number: int) -> LoadedShard:
+        if number not in self._shards:
+            part = self.parts.read(number, threads=self.pin.threads)
+            self._shards[number] = as_loaded(part if self.pin.covered is None else part.within(self.pin.covered))
+        return self._shards[number]
+
+    def rank(self, asked: "InFile") -> npt.NDArray[np.float32]:
+        """f32[n], exact distances of a file's candidates; only the row groups that hold one are read, each once."""
+        rows, places = np.unique(asked.positions, return_inverse=True)
+        column = self.rows.take(asked.file, [self.pin.field_id], rows).column(0)
+        vectors = prepare(vectors_from_arrow(column, asked.vectors.shape[1]), self.pin.metric)
+        distances = np.empty(len(places), np.float32)
+        for query in np.unique(asked.queries):
+            mine = np.flatnonzero(asked.queries == query)
+            ids, near = exact_top_k(asked.vectors[query : query + 1], vectors[places[mine]], len(mine), self.pin.metric)
+            distances[mine[ids[0]]] = near[0]
+        return distances
+
+
+def merged(parts: Sequence[Candidates], k: int) -> Candidates:
+    """The k nearest of sorted lists, by a loser tree; ties by file, then position, as `candidates.merge` has them."""
+    runs = [
+        (np.where(part.files >= 0, part.files << _POSITION_BITS | part.positions, -1), part.distances) for part in parts
+    ]
+    _, keys, distances = merge_top_k(runs, k)
+    found = keys >= 0
+    files, positions = keys >> _POSITION_BITS, keys & ((1 << _POSITION_BITS) - 1)
+    return Candidates(np.where(found, files, -1), np.where(found, positions, -1), distances)

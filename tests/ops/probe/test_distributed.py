@@ -1,0 +1,150 @@
+"""The distributed tier gives what the in-process reader gives: here by tasks that a runner of this process runs.
+
+On Spark: tests/ops/spark/test_search.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import IndexDefinition
+from ops.probe import Coverage, IndexReader, StalePolicy, open_index
+from ops.probe.candidates import Candidates, merge
+from ops.probe.distributed import balanced
+from ops.probe.pinned import merged
+from ops.spark.runner import LocalRunner
+from ops.storage.local import to_path
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+LEAN = replace(DEFINITION, vectors="none", pq_m=8)
+
+
+class SeveralAtOnce(LocalRunner):
+    """Cuts work as for three executors."""
+
+    parallelism = 3
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 300))
+    made.append(make_rows(300, 600))
+    return made
+
+
+def both(table: Table, definition: IndexDefinition = DEFINITION, **options: Any) -> tuple[IndexReader, IndexReader]:
+    """(in this process, by tasks)."""
+    here = open_index(table, definition, storage=STORAGE, **options)
+    runner = SeveralAtOnce()
+    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0, **options)
+    return here, there
+
+
+@pytest.fixture(autouse=True)
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no index is warm."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN])
+@pytest.mark.parametrize("options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}])
+def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefinition, options: dict[str, Any]) -> None:
+    index_head(table, definition)
+    here, there = both(table, definition)
+    assert (here.tier, there.tier) == ("in-process", "distributed")
+    for asked in (queries(1), queries(200)):
+        mine, theirs = here.search(asked, 7, **options), there.search(asked, 7, **options)
+        assert theirs.rows.equals(mine.rows)
+        assert theirs.coverage is mine.coverage
+        assert theirs.profile.nodes_expanded == mine.profile.nodes_expanded or "where" in options
+        assert {item.shard for item in theirs.profile.work} == {item.shard for item in mine.profile.work}
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN])
+def test_rows_added_and_deleted_since_are_treated_alike(table: Table, definition: IndexDefinition) -> None:
+    index_head(table, definition)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 150)})
+    table.refresh()
+    for stale in (StalePolicy.COMPLETE, StalePolicy.NEAREST_ONLY):
+        here, there = both(table, definition, stale=stale)
+        mine, theirs = here.search(queries(30), 9), there.search(queries(30), 9)
+        assert theirs.coverage is mine.coverage is not Coverage.EXACT_VERSION
+        assert theirs.rows.equals(mine.rows)
+        assert theirs.profile.tail_rows == mine.profile.tail_rows
+        assert theirs.warnings == mine.warnings
+
+
+def test_threshold_queries_read_the_table_where_no_vector_is_here(table: Table) -> None:
+    index_head(table)
+    here, there = both(table)
+    assert there.within(queries(3), 3.0).rows.equals(here.within(queries(3), 3.0).rows)
+
+
+def test_a_shard_that_no_task_can_read_leads_to_the_exact_answer(table: Table) -> None:
+    report = index_head(table)
+    path = to_path(str(report.puffin_path))
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 0xFF
+    path.write_bytes(data)
+    _, there = both(table)
+    assert there.coverage is Coverage.EXACT_SCAN
+    assert any(".puffin" in warning for warning in there.search(queries(1)).warnings)
+
+
+def test_the_tier_and_the_reason_are_in_the_profile(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_head(table)
+    runner = SeveralAtOnce()
+
+    def told(**options: Any) -> tuple[str, str]:
+        profile = open_index(table, DEFINITION, storage=STORAGE, **options).search(queries(1)).profile
+        return profile.tier, profile.tier_why
+
+    assert told() == ("in-process", "the index is in memory")
+    assert "not over the threshold of 100 MB" in told(runner=runner)[1]
+    tier, why = told(runner=runner, in_process_mb=0)
+    assert tier == "distributed"
+    assert "over the threshold of 0 MB" in why
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "10")
+    told()
+    tier, why = told(runner=runner, in_process_mb=0)
+    assert tier == "in-process"
+    assert "in this process's memory" in why
+
+
+@given(st.lists(st.integers(0, 100), max_size=30), st.integers(1, 8))
+def test_groups_hold_everything_once_and_none_is_much_heavier(weights: list[int], count: int) -> None:
+    groups = balanced(weights, count)
+    assert sorted(place for group in groups for place in group) == list(range(len(weights)))
+    loads = [sum(weights[place] for place in group) for group in groups]
+    assert not loads or max(loads) - min(loads) <= max(weights)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 6))
+def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    runs = []
+    for _ in range(parts):
+        distances = rng.integers(0, 4, (3, 5)).astype(np.float32)
+        found = Candidates(rng.integers(0, 3, (3, 5)), rng.permutation(10**6)[:15].reshape(3, 5), distances)
+        gone = np.arange(5) >= rng.integers(0, 6, (3, 1))
+        found = Candidates(
+            np.where(gone, -1, found.files), np.where(gone, -1, found.positions), np.where(gone, np.inf, distances)
+        )
+        runs.append(merge([found], 5))
+    one, other = merged(runs, k), merge([*runs, Candidates.none(3, k)], k)
+    for name in ("files", "positions", "distances"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
