@@ -1,7 +1,8 @@
 """Running statements: the nearest rows by `ops.probe`, indexes by `ops.index`, the rest by Spark where there is one."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,16 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from ann_kernels.metric import Metric
 from ops.catalog.snapshots import resolve_snapshot
 from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
 from ops.index.definition import IndexDefinition
 from ops.model import StorageConfig
-from ops.probe import SearchResult, exact_search, open_index
+from ops.probe import SearchResult, exact_search, exact_within, open_index
 from ops.spark.runner import LocalRunner, TaskRunner
 from ops.sql.errors import SqlError
+from ops.sql.foreign import for_spark
 from ops.sql.parse import parse
 from ops.sql.statements import (
     CreateIndex,
@@ -25,15 +28,16 @@ from ops.sql.statements import (
     Explain,
     Foreign,
     Nearest,
-    Output,
     RefreshIndex,
     ShowIndexes,
     Statement,
 )
+from ops.sql.steps import DISTANCE, expand_star
 
 _WITHOUT_SPARK = (
     "Without a Spark session only the k nearest rows of one table can be asked for: "
-    "SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k"
+    "SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, "
+    "or all within a distance: ... WHERE l2_distance(column, ARRAY(...)) < 0.5"
 )
 
 
@@ -83,7 +87,7 @@ class SqlSession:
             case Nearest():
                 return self._search(statement)
             case Explain():
-                return self._explain(statement.statement)
+                return self._explain(statement)
             case CreateIndex():
                 return self._create(statement)
             case RefreshIndex():
@@ -100,41 +104,64 @@ class SqlSession:
         table, storage = self._open(asked.table)
         index, why = _find_index(table, asked)
         names = [field.name for field in table.schemas()[self._schema_id(table, asked)].fields]
-        outputs = asked.outputs or tuple(Output(name, name) for name in names)
-        columns = list(dict.fromkeys(output.column for output in outputs if output.column is not None))
-        query = np.array([asked.query])
-        if index is None:
-            found = exact_search(
-                table, asked.vector_column, asked.metric, query, asked.limit, snapshot=asked.snapshot,
-                storage=storage, columns=columns, where=asked.where,
-            )  # fmt: skip
-        else:
-            reader = open_index(table, index, snapshot=asked.snapshot, storage=storage, threads=self._threads)
-            found = reader.search(query, asked.limit, columns=columns, where=asked.where)
+        first = replace(asked.steps[0], outputs=expand_star(asked.outputs, names))
+        wanted = first.columns()
+        if unknown := sorted(wanted - set(names)):
+            raise SqlError(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}")
+        found = self._find(asked, table, storage, index, [name for name in names if name in wanted])
         distance = pc.negate(found.rows["distance"]) if asked.negated else found.rows["distance"]
-        arrays = [distance if output.column is None else found.rows[output.column] for output in outputs]
-        rows = pa.Table.from_arrays(arrays, names=[output.name for output in outputs])
+        rows = found.rows.drop_columns(["query", "rank", "distance"]).append_column(DISTANCE, distance)
+        for step in (first, *asked.steps[1:]):
+            rows = step.apply(rows)
         return SqlResult(rows, f"{why}; {found.coverage}: {found.profile.why}", found)
+
+    def _find(
+        self,
+        asked: Nearest,
+        table: Table,
+        storage: StorageConfig,
+        index: IndexDefinition | None,
+        columns: Sequence[str],
+    ) -> SearchResult:
+        query, limit, where = np.array([asked.query]), asked.limit, asked.where
+        column, metric, at = asked.vector_column, asked.metric, asked.snapshot
+        reader = open_index(table, index, snapshot=at, storage=storage, threads=self._threads) if index else None
+        if limit is not None:
+            if reader is not None:
+                return reader.search(query, limit, columns=columns, where=where)
+            return exact_search(
+                table, column, metric, query, limit, snapshot=at, storage=storage, columns=columns, where=where
+            )
+        within = math.inf if asked.within is None else asked.within
+        if reader is not None:
+            return reader.within(query, within, inclusive=asked.inclusive, columns=columns, where=where)
+        return exact_within(
+            table, column, metric, query, within, inclusive=asked.inclusive, snapshot=at, storage=storage,
+            columns=columns, where=where,
+        )  # fmt: skip
 
     @staticmethod
     def _schema_id(table: Table, asked: Nearest) -> int:
         return resolve_snapshot(table, asked.snapshot).schema_id
 
-    def _explain(self, statement: Statement) -> SqlResult:
+    def _explain(self, explained: Explain) -> SqlResult:
+        statement = explained.statement
         if isinstance(statement, Foreign):
             engine = "Spark runs it as it is" if self._spark is not None else "it cannot run here"
             return _told(f"no index answers it: {statement.why}; {engine}")
         if not isinstance(statement, Nearest):
             return _told(str(type(statement).__doc__))
+        if explained.analyze:
+            found = self._search(statement)
+            lines = [found.how, *([] if found.search is None else found.search.explain().splitlines())]
+            return SqlResult(pa.table({"plan": lines}), found.how, found.search)
         table, storage = self._open(statement.table)
         index, why = _find_index(table, statement)
         lines = [why]
         if index is not None:
             reader = open_index(table, index, snapshot=statement.snapshot, storage=storage, threads=self._threads)
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
-        if statement.where is not None:
-            lines.append(f"condition, pushed to partitions, statistics and rows: {statement.where}")
-        return SqlResult(pa.table({"plan": lines}), lines[0])
+        return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])
 
     def _create(self, statement: CreateIndex) -> SqlResult:
         table, _ = self._open(statement.table)
@@ -161,8 +188,30 @@ class SqlSession:
     def _foreign(self, statement: Foreign) -> SqlResult:
         if self._spark is None:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
-        rows = self._spark.sql(statement.text).toArrow()
+        rows = self._spark.sql(for_spark(statement)).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
+
+
+def _plan_lines(asked: Nearest) -> list[str]:
+    """What happens beside the choice of an index."""
+    lines = []
+    if asked.where is not None:
+        lines.append(f"condition, pushed to partitions, statistics and rows: {asked.where}")
+    if asked.limit is None:
+        sign = "<=" if asked.inclusive else "<"
+        pruned = "" if asked.metric is not Metric.INNER_PRODUCT else "; inner product lets no file be left out"
+        lines.append(f"every row with a distance {sign} {asked.within:g}, exactly{pruned}")
+    else:
+        lines.append(f"the {asked.limit} nearest rows")
+    for step in asked.steps:
+        done = ["WHERE " + step.where.sql(dialect="spark")] if step.where is not None else []
+        done += ["ORDER BY " + ", ".join(item.key.sql(dialect="spark") for item in step.order)] if step.order else []
+        done += [f"LIMIT {step.limit}"] if step.limit is not None and asked.limit != step.limit else []
+        done += [f"OFFSET {step.offset}"] if step.offset else []
+        done += ["expressions"] if any(output.expression is not None for output in step.outputs or ()) else []
+        if done:
+            lines.append("then, of the rows that were found: " + ", ".join(done).replace(f"`{DISTANCE}`", "distance"))
+    return lines
 
 
 def _find_index(table: Table, asked: Nearest) -> tuple[IndexDefinition | None, str]:

@@ -2,24 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
 
 from ann_kernels.metric import Metric
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One column of the answer."""
-
-    column: str | None
-    """Of the table; None is the distance."""
-    name: str
+from ops.sql.steps import Output, Step
+from ops.sql.values import Node
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """SELECT ... FROM table [AS OF ...] [WHERE ...] ORDER BY distance LIMIT k."""
+    """The nearest rows of one table, k of them or all within a distance, and what is done with them."""
 
     table: str
     snapshot: int | str | None
@@ -27,12 +21,21 @@ class Nearest:
     vector_column: str
     metric: Metric
     query: tuple[float, ...]
-    limit: int
-    outputs: tuple[Output, ...] | None
-    """None: every column of the table, as `*` means it"""
+    limit: int | None
+    """k; None: all that are within the distance"""
+    steps: tuple[Step, ...]
+    """What is done with the rows that are found; the first knows the table's columns"""
     where: BooleanExpression | None = None
+    within: float | None = None
+    """As a search takes it: smaller is nearer. With a limit it is looked at afterwards, by the first step"""
+    inclusive: bool = False
     negated: bool = False
     """`inner_product` is the negated distance"""
+
+    @property
+    def outputs(self) -> tuple[Output, ...] | None:
+        """Of the query that reads the table; None: every column, as `*` means it"""
+        return self.steps[0].outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class Explain:
     """EXPLAIN statement: what would answer it, and why."""
 
     statement: "Statement"
+    analyze: bool = False
+    """Run it, and tell what it cost"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,9 @@ class Foreign:
     text: str
     why: str
     """Why no index answers it"""
+    query: Node = field(default=None, compare=False)
+    parameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """By name, as the query has them"""
 
 
 Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | Foreign

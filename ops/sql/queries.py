@@ -1,0 +1,359 @@
+"""SELECT statements -> the nearest rows of one table, and what is done with them afterwards.
+
+Subqueries (and WITH) that only project and filter are merged into the query around them. Around a subquery that finds
+the nearest rows, the outer query works on the rows that it found.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from pyiceberg.expressions import And, BooleanExpression
+from sqlglot import exp
+
+from ann_kernels.metric import Metric
+from ops.sql.conditions import to_filter
+from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.expressions import check
+from ops.sql.statements import Nearest
+from ops.sql.steps import DISTANCE, Order, Output, Step
+from ops.sql.values import Node, Values
+
+DISTANCES = {
+    "l2_distance": (Metric.L2, False),
+    "cosine_distance": (Metric.COSINE, False),
+    "inner_product": (Metric.INNER_PRODUCT, True),
+}
+"""Function -> (metric, whether larger is nearer)"""
+_REFUSED = (
+    ("joins", "a join"), ("laterals", "a lateral view"), ("group", "GROUP BY"), ("having", "HAVING"),
+    ("distinct", "DISTINCT"), ("windows", "a window"), ("qualify", "QUALIFY"), ("sort", "SORT BY"),
+    ("sample", "a sample"),
+)  # fmt: skip
+_UPPER = {exp.LT: False, exp.LTE: True}
+_LOWER = {exp.GT: False, exp.GTE: True}
+
+
+def read_query(query: Node, values: Values) -> Nearest:
+    """Raises NotIndexableError, saying which part no index can answer."""
+    return _read(query, values, {})
+
+
+def _read(query: Node, values: Values, named: Mapping[str, Node]) -> Nearest:
+    query, source, named = _opened(query, named)
+    if isinstance(source, exp.Table):
+        return _direct(query, source, values)
+    inner, _, within = _opened(source.this, named)
+    if not any(inner.args.get(part) for part in ("order", "limit", "offset")):
+        return _read(_merged(query, inner, source.alias), values, within)
+    found = _read(source.this, values, named)
+    return replace(found, steps=(*found.steps, _outer(query, source.alias, values)))
+
+
+def _opened(query: Node, named: Mapping[str, Node]) -> tuple[Node, Node, Mapping[str, Node]]:
+    """(the SELECT, what it reads: a table or a subquery, the queries that WITH names)."""
+    if not isinstance(query, exp.Select):
+        raise NotIndexableError("it is no SELECT")
+    for part, name in _REFUSED:
+        if query.args.get(part):
+            raise NotIndexableError(f"it has {name}")
+    with_ = query.args.get("with_") or query.args.get("with")
+    if with_ is not None:
+        named = {**named, **{item.alias: item.this for item in with_.expressions}}
+    read = query.args.get("from_") or query.args.get("from")
+    source: Node = None if read is None else read.this
+    if isinstance(source, exp.Table) and not source.db and source.name in named:
+        alias = source.args.get("alias") or exp.to_identifier(source.name)
+        source = exp.Subquery(this=named[source.name], alias=alias)
+    is_table = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
+    if not is_table and not isinstance(source, exp.Subquery):
+        raise NotIndexableError("it does not read one table")
+    if any(source.args.get(part) for part in ("joins", "sample", "pivots", "laterals")):
+        raise NotIndexableError("it reads more than a table")
+    for star in query.find_all(exp.Star):
+        if any(star.args.values()):
+            raise NotIndexableError(f"it selects {star.sql(dialect='spark')}: name the columns")
+    return query, source, named
+
+
+# ---------------------------------------------------------------------------------------------------- subqueries
+
+
+def _merged(outer: Node, inner: Node, alias: str) -> Node:
+    """One SELECT of two, where the inner one only projects and filters."""
+    star = any(isinstance(item, exp.Star) for item in inner.expressions)
+    made = {item.alias_or_name: item.unalias() for item in inner.expressions if not isinstance(item, exp.Star)}
+    given = {item.alias for item in outer.expressions if isinstance(item, exp.Alias)}
+
+    def inlined(node: Node, *, aliases: bool = False) -> Node:
+        """Columns of the inner query as what they stand for there."""
+
+        def replaced(part: Node) -> Node:
+            if not isinstance(part, exp.Column) or isinstance(part.this, exp.Star):
+                return part
+            _require_source(part, alias)
+            if aliases and not part.table and part.name in given:
+                return part
+            if part.name in made:
+                simple = isinstance(made[part.name], exp.Column | exp.Literal | exp.Func)
+                return made[part.name].copy() if simple else exp.paren(made[part.name].copy())
+            if star:
+                return exp.column(part.name)
+            raise NotIndexableError(f"{part.sql()} is no column of the subquery; it has {', '.join(made)}")
+
+        return node.transform(replaced)
+
+    merged = outer.copy()
+    merged.set("with_", None)
+    items: list[Node] = []
+    for item in outer.expressions:
+        if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
+            items += [inner_item.copy() for inner_item in inner.expressions]
+        elif isinstance(item, exp.Column):
+            items.append(exp.alias_(inlined(item), item.name, quoted=True))
+        else:
+            items.append(inlined(item))
+    merged.set("expressions", items)
+    for part in ("order", "limit", "offset"):
+        if outer.args.get(part):
+            merged.set(part, inlined(outer.args[part], aliases=True))
+    conditions = [inner.args["where"].this] if inner.args.get("where") else []
+    conditions += [inlined(outer.args["where"].this)] if outer.args.get("where") else []
+    merged.set("where", exp.Where(this=exp.and_(*conditions)) if conditions else None)
+    merged.set("from_", (inner.args.get("from_") or inner.args.get("from")).copy())
+    return merged
+
+
+def _outer(query: Node, alias: str, values: Values) -> Step:
+    """A query around rows that were found."""
+    aliases = {item.alias: item.this for item in query.expressions if isinstance(item, exp.Alias)}
+    where = query.args.get("where")
+    own = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
+    if any(function_name(node) in DISTANCES for part in own for node in part.walk()):
+        raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
+    for column in (column for part in own for column in part.find_all(exp.Column)):
+        _require_source(column, alias)
+    stars = [isinstance(item, exp.Star) for item in query.expressions]
+    if any(stars) and len(stars) > 1:
+        raise NotIndexableError("it selects * of a subquery, and more")
+    return Step(
+        outputs=None if any(stars) else tuple(_output(item, None, values) for item in query.expressions),
+        where=None if where is None else _computed(where.this, values),
+        order=_orders(query, aliases, None, values),
+        limit=_count(query, "limit", values),
+        offset=_count(query, "offset", values) or 0,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- one table
+
+
+def _direct(query: Node, table: Node, values: Values) -> Nearest:
+    """Of one table: the k nearest, or all within a distance."""
+    for column in query.find_all(exp.Column):
+        _require_source(column, table.alias_or_name)
+    aliases = {item.alias: item.this for item in query.expressions if isinstance(item, exp.Alias)}
+    ordered = query.args["order"].expressions if query.args.get("order") else ()
+    keys = [_resolved(item.this, aliases) for item in ordered]
+    conjuncts = _conjuncts(query)
+    bound = next((found for item in conjuncts if (found := _bound(item, values)) is not None), None)
+    nearest_first = _nearest_first(query, keys)
+    limit, offset = _count(query, "limit", values), _count(query, "offset", values) or 0
+    if (nearest_first is None and bound is None) or (nearest_first and limit is None and bound is None):
+        raise NotIndexableError(_why_not(query, keys, limit))
+    function = nearest_first or (bound[0] if bound else None)
+    _require_one_distance(query, function)
+    metric, larger = DISTANCES[function_name(function)]
+    column, vector = _compared(function, values)
+    top = nearest_first is not None and limit is not None
+    where, rest = _pushed(conjuncts, values, strict=top, bound=bound)
+    step = Step(
+        outputs=_outputs(query, function, values),
+        where=None if not rest else _computed(exp.and_(*rest), values, function),
+        order=() if top else _orders(query, aliases, function, values),
+        limit=limit,
+        offset=offset,
+    )
+    return Nearest(
+        table=exp.table_name(table).replace('"', "").replace("`", ""),
+        snapshot=_snapshot(table, values),
+        vector_column=column,
+        metric=metric,
+        query=vector,
+        limit=limit + offset if top and limit is not None else None,
+        within=None if bound is None else bound[1],
+        inclusive=bool(bound and bound[2]),
+        steps=(step,),
+        where=where,
+        negated=larger,
+    )
+
+
+def _conjuncts(query: Node) -> list[Node]:
+    """The conditions that WHERE joins by AND."""
+
+    def split(node: Node) -> list[Node]:
+        node = node.unnest()
+        return [*split(node.left), *split(node.right)] if isinstance(node, exp.And) else [node]
+
+    return split(query.args["where"].this) if query.args.get("where") else []
+
+
+def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
+    """(distance function, limit as a search takes it, inclusive) of `distance < constant`; None for others."""
+    if type(node) not in (*_UPPER, *_LOWER):
+        return None
+    left, right, kind = node.left.unnest(), node.right.unnest(), type(node)
+    if function_name(right) in DISTANCES:
+        left, right = right, left
+        kind = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}[kind]
+    if function_name(left) not in DISTANCES:
+        return None
+    larger = DISTANCES[function_name(left)][1]
+    sides = _LOWER if larger else _UPPER
+    if kind not in sides:
+        return None
+    limit = values.of(right)
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        raise SqlError(f"{node.sql()}: {limit!r} is no distance")
+    return left, -float(limit) if larger else float(limit), sides[kind]
+
+
+def _pushed(
+    conjuncts: list[Node], values: Values, *, strict: bool, bound: tuple[Node, float, bool] | None
+) -> tuple[BooleanExpression | None, list[Node]]:
+    """(conditions that Iceberg filters by, others that are looked at afterwards). `strict`: there may be no others."""
+    filters, rest = [], []
+    for item in conjuncts:
+        mine = _bound(item, values)
+        if mine is not None and bound is not None and mine[0] == bound[0]:
+            if mine[1:] != bound[1:] or strict:
+                rest.append(item)
+            continue
+        try:
+            filters.append(to_filter(item, values))
+        except NotIndexableError:
+            if strict:
+                raise
+            rest.append(item)
+    return (reduce(And, filters) if filters else None), rest
+
+
+def _nearest_first(query: Node, keys: list[Node]) -> Node | None:
+    """The distance that the query is ordered by, nearest first, and by nothing else."""
+    if len(keys) != 1 or function_name(keys[0]) not in DISTANCES:
+        return None
+    larger = DISTANCES[function_name(keys[0])][1]
+    return keys[0] if bool(query.args["order"].expressions[0].args.get("desc")) == larger else None
+
+
+def _why_not(query: Node, keys: list[Node], limit: int | None) -> str:
+    if len(keys) != 1:
+        return "it is not ordered by one distance, and has no condition distance < number"
+    name = function_name(keys[0])
+    if name not in DISTANCES:
+        return f"it is ordered by {keys[0].sql()}, not by one of {', '.join(DISTANCES)}"
+    if _nearest_first(query, keys) is None:
+        return f"the nearest come first only with ORDER BY {name}(...) {'DESC' if DISTANCES[name][1] else 'ASC'}"
+    return "it has no LIMIT: an index finds the k nearest" if limit is None else "it cannot use an index"
+
+
+def _require_one_distance(query: Node, function: Node) -> None:
+    for node in query.walk():
+        if function_name(node) in DISTANCES and node != function:
+            raise NotIndexableError(f"it compares with more than one vector: {function.sql()} and {node.sql()}"[:300])
+
+
+def function_name(node: Node) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower()
+    return node.sql_name().lower() if isinstance(node, exp.Func) else ""
+
+
+def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...]]:
+    arguments = function.expressions or [function.this, function.expression]
+    columns = [item for item in arguments if isinstance(item, exp.Column)]
+    others = [item for item in arguments if not isinstance(item, exp.Column)]
+    if len(columns) != 1 or len(others) != 1:
+        raise NotIndexableError(f"{function.sql()} does not compare one column with one vector")
+    return columns[0].name, values.vector(others[0])
+
+
+# --------------------------------------------------------------------------------------------------------- parts
+
+
+def _require_source(column: Node, alias: str) -> None:
+    if column.table and column.table != alias:
+        raise NotIndexableError(f"{column.sql()} is no column of {alias or 'what it reads'}")
+
+
+def _resolved(node: Node, aliases: Mapping[str, Node]) -> Node:
+    if isinstance(node, exp.Column) and not node.table and node.name in aliases:
+        return aliases[node.name]
+    return node
+
+
+def _outputs(query: Node, function: Node, values: Values) -> tuple[Output, ...] | None:
+    if len(query.expressions) == 1 and _is_star(query.expressions[0]):
+        return None
+    return tuple(_output(item, function, values) for item in query.expressions)
+
+
+def _is_star(node: Node) -> bool:
+    return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
+
+
+def _output(item: Node, function: Node | None, values: Values) -> Output:
+    inner = item.this if isinstance(item, exp.Alias) else item
+    if _is_star(inner):
+        return Output("*", "*")
+    if function is not None and inner.unnest() == function:
+        return Output(None, item.alias or "distance")
+    if isinstance(inner, exp.Column):
+        return Output(inner.name, item.alias or inner.name)
+    name = item.alias or inner.sql(dialect="spark")
+    return Output(None, name, _computed(inner, values, function))
+
+
+def _orders(query: Node, aliases: Mapping[str, Node], function: Node | None, values: Values) -> tuple[Order, ...]:
+    found = []
+    for item in query.args["order"].expressions if query.args.get("order") else ():
+        descending = bool(item.args.get("desc"))
+        key = _computed(_resolved(item.this, aliases), values, function)
+        found.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
+    return tuple(found)
+
+
+def _computed(node: Node, values: Values, function: Node | None = None) -> Node:
+    """An expression over rows that were found: the distance is a column, parameters are constants."""
+
+    def replaced(part: Node) -> Node:
+        if function is not None and part == function:
+            return exp.column(DISTANCE)
+        if isinstance(part, exp.Placeholder):
+            return exp.convert(values.of(part))
+        return exp.column(part.name) if isinstance(part, exp.Column) else part
+
+    made = node.copy().transform(replaced)
+    check(made)
+    return made
+
+
+def _count(query: Node, part: str, values: Values) -> int | None:
+    found = query.args.get(part)
+    if found is None:
+        return None
+    value: Any = values.of(found.expression)
+    least = 1 if part == "limit" else 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SqlError(f"{part.upper()} {value}: ask for at least {'one row' if least else 'none'}")
+    return value
+
+
+def _snapshot(table: Node, values: Values) -> int | str | None:
+    version = table.args.get("version")
+    if version is None:
+        return None
+    at = values.of(version.expression)
+    return at if isinstance(at, int) else str(at)

@@ -1,0 +1,93 @@
+"""What a query still does with rows that were found: filter, order, cut, project."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from ops.sql.expressions import as_column, evaluate
+from ops.sql.values import Node
+
+DISTANCE = " distance"
+"""Column of the distance among the rows that were found: no SQL text can name it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One column of an answer."""
+
+    column: str | None
+    """Of the rows that come in; None is the distance, or an expression"""
+    name: str
+    expression: Node | None = None
+
+    @property
+    def node(self) -> Node:
+        if self.expression is not None:
+            return self.expression
+        return exp.column(DISTANCE if self.column is None else self.column)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One key of an ORDER BY."""
+
+    key: Node
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """SELECT outputs ... WHERE ... ORDER BY ... LIMIT ... OFFSET, over rows that are there."""
+
+    outputs: tuple[Output, ...] | None
+    """None: every column, as `*` means it"""
+    where: Node | None = None
+    order: tuple[Order, ...] = ()
+    limit: int | None = None
+    offset: int = 0
+
+    def columns(self) -> frozenset[str]:
+        """Names that its expressions read, the distance left out."""
+        nodes = [output.node for output in self.outputs or ()] + [order.key for order in self.order]
+        nodes += [] if self.where is None else [self.where]
+        return frozenset(column.name for node in nodes for column in node.find_all(exp.Column)) - {DISTANCE}
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """Raises SqlError for an expression that has no value."""
+        if self.where is not None:
+            rows = rows.filter(as_column(evaluate(self.where, rows), rows.num_rows))
+        for order in reversed(self.order):
+            rows = rows.take(_places(as_column(evaluate(order.key, rows), rows.num_rows), order))
+        rows = rows.slice(self.offset, self.limit)
+        outputs = self.outputs
+        if outputs is None:
+            return rows.select([name for name in rows.column_names if name != DISTANCE])
+        arrays = [as_column(evaluate(output.node, rows), rows.num_rows) for output in outputs]
+        return pa.Table.from_arrays(arrays, names=[output.name for output in outputs])
+
+
+def _places(keys: pa.ChunkedArray | pa.Array, order: Order) -> pa.Array:
+    """Stable: keys are applied from the last to the first. As Spark has it, NaN is larger than every number."""
+    places = pc.sort_indices(keys, sort_keys=[("", "descending" if order.descending else "ascending")])
+    sorted_ = keys.take(places)
+    rank = np.ones(len(sorted_), np.int8)
+    if pa.types.is_floating(sorted_.type):
+        nan = pc.fill_null(pc.is_nan(sorted_), fill_value=False)
+        rank[np.asarray(nan)] = 0 if order.descending else 2
+    rank[np.asarray(pc.is_null(sorted_))] = -1 if order.nulls_first else 3
+    return places.take(pa.array(np.argsort(rank, kind="stable")))
+
+
+def expand_star(outputs: Sequence[Output] | None, names: Sequence[str]) -> tuple[Output, ...]:
+    """Outputs with `*` replaced by the columns of the table."""
+    given = (Output("*", "*"),) if outputs is None else outputs
+    return tuple(
+        item
+        for output in given
+        for item in ([Output(name, name) for name in names] if output.column == "*" else [output])
+    )

@@ -1,0 +1,65 @@
+"""Every SQL example of README.md and docs/search.md is run."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from ops.catalog.versions import versions
+from ops.sql import SqlSession
+from tests.conftest import STORAGE
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("README.md", "docs/search.md")
+STATEMENT = re.compile(r"^(SELECT|WITH|EXPLAIN|CREATE INDEX|REFRESH INDEX|SHOW INDEXES|DROP INDEX)\b")
+IN_SHELL = re.compile(r'icepuffin sql "([^"]+)"')
+VECTOR = [0.1, 0.2, 0.3, 0.4]
+
+
+def examples(page: str) -> list[str]:
+    """Indented lines that start as SQL does, the texts given to `icepuffin sql`, and those given to `sql.sql`."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    found = [line for line in lines if STATEMENT.match(line)]
+    found += [re.sub(r"\s+", " ", item) for item in IN_SHELL.findall(text)]
+    return found + re.findall(r'sql\.sql\("([^"]+)"', text)
+
+
+@pytest.fixture
+def session(sql_catalog: Catalog) -> SqlSession:
+    """The tables that the examples speak of."""
+    rng = np.random.default_rng(0)
+    rows = pa.table(
+        {
+            "id": np.arange(60),
+            "name": [f"package {number}" for number in range(60)],
+            "section": ["database" if number % 2 else "a" for number in range(60)],
+            "embedding": pa.array(rng.random((60, 4)).astype(np.float32).tolist(), pa.list_(pa.float32())),
+        }
+    )
+    made = SqlSession.on(sql_catalog, storage=STORAGE)
+    for name in ("ns.t", "demo.packages"):
+        sql_catalog.create_namespace_if_not_exists(name.split(".")[0])
+        table = sql_catalog.create_table(name, rows.schema, properties={"format-version": "2"})
+        table.append(rows)
+        head = table.metadata.current_snapshot_id or 0
+        table.manage_snapshots().create_tag(head, "release-1").commit()
+    return made
+
+
+def test_there_are_examples_to_run() -> None:
+    assert [len(examples(page)) > least for page, least in zip(PAGES, (0, 8), strict=True)] == [True, True]
+
+
+def test_every_example_runs(session: SqlSession, sql_catalog: Catalog) -> None:
+    head = str(sql_catalog.load_table("ns.t").metadata.current_snapshot_id)
+    for text in (text for page in PAGES for text in examples(page)):
+        statement = text.replace("VERSION AS OF 17 ", f"VERSION AS OF {head} ")
+        found = session.sql(statement, [VECTOR] if "?" in statement else {"q": VECTOR})
+        if statement.startswith(("SELECT", "WITH")):
+            assert found.rows.num_rows > 0, statement
+            assert found.search is not None, statement
+    assert versions(sql_catalog.load_table("ns.t"), "ann", "i")

@@ -1,0 +1,224 @@
+"""What SQL texts answer, beside DuckDB on the same rows: thresholds, subqueries, expressions, order, parameters."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.probe import Coverage
+from ops.sql import SqlError, SqlSession
+from ops.sql.parse import parse
+from ops.sql.statements import Nearest
+from tests.conftest import STORAGE, make_rows, queries
+
+VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
+DISTANCE = f"l2_distance(embedding, ARRAY({VECTOR}))"
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    made = table_factory()
+    for start in range(0, 600, 200):
+        made.append(make_rows(start, start + 200))
+    return made
+
+
+@pytest.fixture
+def session(sql_catalog: Catalog, table: Table) -> SqlSession:
+    made = SqlSession.on(sql_catalog, storage=STORAGE)
+    made.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 24, shards = 2)")
+    made.sql("REFRESH INDEX e ON db.t")
+    return made
+
+
+def duck(table: Table, text: str) -> pa.Table:
+    """The same text in DuckDB's words."""
+    rows = table.refresh().scan().to_arrow()  # noqa: F841  DuckDB reads it by its name
+    for ours, theirs in (
+        ("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance"),
+        ("inner_product", "list_inner_product"), (f"ARRAY({VECTOR})", f"[{VECTOR}]::FLOAT[]"), ("db.t", "rows"),
+    ):  # fmt: skip
+        text = text.replace(ours, theirs)
+    with duckdb.connect() as db:
+        return db.execute(text).to_arrow_table()
+
+
+def same(ours: pa.Table, theirs: pa.Table) -> None:
+    assert ours.column_names == theirs.column_names
+    assert ours.num_rows == theirs.num_rows > 0
+    for name in ours.column_names:
+        mine, yours = ours[name].to_pylist(), theirs[name].to_pylist()
+        if mine and isinstance(mine[0], float):
+            np.testing.assert_allclose(mine, yours, rtol=1e-4, atol=1e-5)
+        else:
+            assert mine == yours, name
+
+
+# {d} is the distance, {t} the table
+QUERIES = [
+    "SELECT id, {d} AS d FROM {t} WHERE {d} < 2.9 ORDER BY d",
+    "SELECT id FROM {t} WHERE 2.9 >= {d} AND section = 'section 2' ORDER BY {d}",
+    "SELECT id, section FROM {t} WHERE {d} < 3.2 AND length(name) > 7 ORDER BY section DESC, id",
+    "SELECT id, {d} AS d FROM {t} WHERE {d} < 3.0 ORDER BY d LIMIT 4",
+    "SELECT id, {d} AS d FROM {t} WHERE {d} BETWEEN 2 AND 2.9 AND {d} < 3 ORDER BY d DESC",
+    "SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 5 OFFSET 3",
+    "SELECT upper(section) AS s, round({d} * 2, 2) AS r, id + 1 AS next FROM {t} ORDER BY {d} LIMIT 5",
+    "SELECT id, CASE WHEN {d} < 2.5 THEN 'near' ELSE 'far' END AS how FROM {t} ORDER BY {d} LIMIT 9",
+    "SELECT x.id, x.d FROM (SELECT id, section, {d} AS d FROM {t}) x WHERE section = 'section 1' ORDER BY x.d LIMIT 5",
+    "SELECT * FROM (SELECT id, {d} AS d FROM {t} WHERE id >= 100) s WHERE d < 3.1 AND id < 500 ORDER BY id",
+    "SELECT id, d FROM (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 20) WHERE id > 99 ORDER BY d DESC LIMIT 2",
+    "SELECT section, d FROM (SELECT id, section, {d} AS d FROM {t} ORDER BY d LIMIT 20) ORDER BY section, d",
+    "WITH near AS (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 10) SELECT id, 1 - d AS score FROM near WHERE d > 1",
+    "SELECT number FROM (SELECT n AS number FROM (SELECT id AS n, {d} AS d FROM {t}) WHERE d < 3) ORDER BY number",
+    "SELECT id FROM (SELECT id, section, {d} AS d FROM {t}) WHERE d < 2.9 AND section LIKE '%2' ORDER BY id",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_an_answer_is_that_of_an_engine_that_compares_every_row(session: SqlSession, table: Table, text: str) -> None:
+    text = text.format(d=DISTANCE, t="db.t")
+    found = session.sql(text)
+    same(found.rows, duck(table, text))
+    assert found.search is not None
+    assert found.search.coverage is Coverage.EXACT_VERSION
+
+
+@pytest.mark.parametrize(
+    ("function", "order", "bound"), [("cosine_distance", "ASC", "< 0.4"), ("inner_product", "DESC", "> 9")]
+)
+def test_other_metrics_have_thresholds_too(
+    session: SqlSession, table: Table, function: str, order: str, bound: str
+) -> None:
+    value = f"{function}(embedding, ARRAY({VECTOR}))"
+    text = f"SELECT id, {value} AS v FROM db.t WHERE {value} {bound} ORDER BY v {order}"
+    found = session.sql(text)
+    same(found.rows, duck(table, text))
+    assert "no index on embedding" in found.how
+
+
+def test_a_threshold_is_pruned_and_says_so(session: SqlSession) -> None:
+    found = session.sql("SELECT id FROM db.t WHERE l2_distance(embedding, :far) < 1", {"far": [100.0] * 16})
+    assert found.rows.num_rows == 0
+    assert found.search is not None
+    assert found.search.profile.pruning is not None
+    assert found.search.profile.pruning.files_pruned == 3
+
+
+def test_parameters_stand_everywhere(session: SqlSession, table: Table) -> None:
+    text = (
+        "SELECT id, l2_distance(embedding, :q) * :scale AS scaled FROM (SELECT * FROM db.t WHERE id >= :low) "
+        "WHERE l2_distance(embedding, :q) < :t AND length(section) = :n ORDER BY scaled LIMIT :k"
+    )
+    values: dict[str, Any] = {"q": queries(1)[0], "scale": 2, "low": 100, "t": 3.1, "n": 9, "k": 7}
+    found = session.sql(text, values)
+    plain = text.replace(":q", f"ARRAY({VECTOR})")
+    for name in ("scale", "low", "t", "n", "k"):
+        plain = plain.replace(f":{name} ", f"{values[name]} ").replace(f":{name})", f"{values[name]})")
+    same(found.rows, duck(table, plain.replace(":k", "7")))
+    positional = session.sql(
+        "SELECT id FROM db.t WHERE l2_distance(embedding, ?) < ? ORDER BY id", [queries(1)[0], 3.1]
+    )
+    same(positional.rows, duck(table, f"SELECT id FROM db.t WHERE {DISTANCE} < 3.1 ORDER BY id"))
+
+
+def test_a_star_among_others_is_every_column(session: SqlSession) -> None:
+    found = session.sql(f"SELECT *, {DISTANCE} AS d FROM db.t ORDER BY d LIMIT 2")
+    assert found.rows.column_names == ["id", "name", "section", "embedding", "d"]
+
+
+@pytest.mark.parametrize("name", ["VERSION AS OF {id}", "VERSION AS OF 'before'", "TIMESTAMP AS OF '{time}'"])
+def test_a_subquery_reads_a_snapshot(session: SqlSession, table: Table, name: str) -> None:
+    snapshot = table.refresh().metadata.current_snapshot_id or 0
+    table.manage_snapshots().create_tag(snapshot, "before").commit()
+    log = table.refresh().metadata.snapshot_log[-1]
+    table.append(make_rows(600, 900))
+    at = name.format(id=snapshot, time=f"{np.datetime64(log.timestamp_ms, 'ms')}+00:00")
+    text = f"SELECT id FROM (SELECT id, {DISTANCE} AS d FROM db.t {at}) WHERE d < 9 ORDER BY id DESC LIMIT 1"
+    assert session.sql(text).rows["id"].to_pylist() == [599]
+    assert session.sql(text.replace(at, "")).rows["id"].to_pylist() == [899]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'; it has id, name"),
+        (f"SELECT nope FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "there is no column 'nope'"),
+        (f"SELECT id / 0 AS x FROM db.t ORDER BY {DISTANCE} LIMIT 3", "division by zero"),
+        (f"SELECT name + 1 AS x FROM db.t ORDER BY {DISTANCE} LIMIT 3", "name"),
+        (f"SELECT id FROM db.t WHERE {DISTANCE} < 'far'", "is no distance"),
+        (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3 OFFSET -1", "OFFSET -1"),
+        (f"SELECT id, rank() OVER (ORDER BY id) FROM db.t ORDER BY {DISTANCE} LIMIT 3", "not computed here"),
+        (f"SELECT count(*) FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "not computed here"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_reason(session: SqlSession, text: str, said: str) -> None:
+    with pytest.raises(SqlError, match=said):
+        session.sql(text)
+
+
+def test_explain_tells_what_happens_outside_of_the_index(session: SqlSession) -> None:
+    inner = f"SELECT id, {DISTANCE} AS d FROM db.t WHERE id > 5 ORDER BY d LIMIT 20"
+    plan = "\n".join(session.sql(f"EXPLAIN SELECT id FROM ({inner}) WHERE d < 3 ORDER BY id").rows["plan"].to_pylist())
+    assert "the 20 nearest rows" in plan
+    assert "then, of the rows that were found: WHERE d < 3, ORDER BY id" in plan
+    within = "\n".join(session.sql(f"EXPLAIN SELECT id FROM db.t WHERE {DISTANCE} <= 3").rows["plan"].to_pylist())
+    assert "every row with a distance <= 3, exactly" in within
+    analyzed = session.sql(f"EXPLAIN ANALYZE {inner}")
+    assert any(line.startswith("strategy") for line in analyzed.rows["plan"].to_pylist())
+
+
+def nearest_of(text: str) -> Nearest:
+    found = parse(text)
+    assert isinstance(found, Nearest)
+    return found
+
+
+def test_a_limit_over_a_threshold_asks_the_index_for_the_nearest() -> None:
+    found = nearest_of("SELECT id FROM t WHERE l2_distance(v, array(1)) < 2 ORDER BY l2_distance(v, array(1)) LIMIT 3")
+    assert (found.limit, found.within) == (3, 2.0)
+    assert found.steps[0].where is not None
+
+
+NULLS = pa.table({"a": [3.0, None, float("nan"), 1.0], "b": ["x", "y", None, "z"], " distance": [1.0, 2.0, 3.0, 4.0]})
+
+
+@pytest.mark.parametrize(
+    ("order", "wanted"),
+    [
+        ("a", [None, 1.0, 3.0, "nan"]),
+        ("a DESC", ["nan", 3.0, 1.0, None]),
+        ("a NULLS LAST", [1.0, 3.0, "nan", None]),
+        ("a DESC NULLS FIRST", [None, "nan", 3.0, 1.0]),
+    ],
+)
+def test_nulls_and_nans_are_ordered_as_spark_orders_them(order: str, wanted: Sequence[object]) -> None:
+    step = nearest_of(f"SELECT a FROM t WHERE l2_distance(v, array(1)) < 9 ORDER BY {order}").steps[0]
+    found = ["nan" if value is not None and np.isnan(value) else value for value in step.apply(NULLS)["a"].to_pylist()]
+    assert found == list(wanted)
+
+
+def test_unknown_is_not_true() -> None:
+    step = nearest_of("SELECT b FROM t WHERE l2_distance(v, array(1)) < 9 AND NOT (concat(b, 'q') = 'xq')").steps[0]
+    assert step.apply(NULLS)["b"].to_pylist() == ["y", "z"]
+
+
+@pytest.mark.jvm
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_spark_computes_distances_that_no_index_answers(sql_catalog: Catalog, table: Table, spark: Any) -> None:
+    rows = make_rows(0, 50)
+    spark.createDataFrame(rows.select(["id", "embedding"])).createOrReplaceTempView("packages")
+    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=spark)
+    for function, theirs in (("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance")):
+        text = f"SELECT count(*) AS n, sum({function}(embedding, :q)) AS total FROM packages WHERE id < :most"
+        found = session.sql(text, {"q": queries(1)[0].astype(float), "most": 20})
+        with duckdb.connect() as db:
+            sql = f"SELECT sum({theirs}(embedding, [{VECTOR}]::FLOAT[])) FROM rows WHERE id < 20"
+            total = db.execute(sql).fetchall()[0][0]
+        assert found.rows["n"].to_pylist() == [20]
+        assert found.rows["total"][0].as_py() == pytest.approx(total, rel=1e-4)
+        assert found.how.startswith("Spark ran it as it is")
