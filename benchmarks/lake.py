@@ -1,5 +1,7 @@
 """A real table with vectors, indexed, for benchmarks: SQLite catalog, local warehouse, and what a step of work cost."""
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from ops.index import IndexDefinition, IndexReport, materialize_index
 from ops.index.versions import open_version
 from ops.model import StorageConfig
 from ops.probe import exact_search, open_index
-from ops.spark.runner import LocalRunner, TaskRunner
+from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.storage import PartSource, normalize, open_storage, resolve
 from puffin.blobs.shard import ShardReader
 
@@ -35,7 +37,14 @@ class Lake:
     """Table `db.t` of some of the vectors; further rows come from those held back."""
 
     def __init__(
-        self, folder: Path, vectors: npt.NDArray[Any], rows: int, files: int, definition: IndexDefinition, threads: int
+        self,
+        folder: Path,
+        vectors: npt.NDArray[Any],
+        rows: int,
+        files: int,
+        definition: IndexDefinition,
+        threads: int,
+        tasks: str = "local",
     ) -> None:
         self.properties = {
             "type": "sql",
@@ -49,7 +58,7 @@ class Lake:
         self.base_rows = rows
         self._vectors = vectors
         self._next = 0
-        self.runner: TaskRunner = LocalRunner(threads)
+        self.runner = _runner_of(tasks, threads)
         for part in np.array_split(np.arange(rows), files):
             self.append(len(part))
 
@@ -71,6 +80,14 @@ class Lake:
         return materialize_index(
             self.table.refresh(), definition or self.definition, self.head, runner=self.runner, storage=STORAGE
         )
+
+    def forget(self, index: str) -> None:
+        """Drop an index, its versions and their files."""
+        table = self.table.refresh()
+        own = versions(table, "ann", index)
+        bind.drop(table, f"ann_{index}")
+        table.refresh().maintenance.expire_snapshots().by_ids([item.derived_snapshot_id for item in own]).commit()
+        self.table.refresh()
 
     def back_to(self, snapshot_id: int, index_snapshot_id: int) -> None:
         """Undo everything since a snapshot and its version: other snapshots and tags go, the files stay."""
@@ -110,17 +127,46 @@ class Lake:
             for slot in np.unique(slots[chosen])
         }
 
-    def recall(self, definition: IndexDefinition, queries: int = 200, k: int = 10) -> float:
-        """recall@k of the head's version, of queries near rows of the table."""
+    def queries(self, count: int) -> npt.NDArray[np.float32]:
+        """f32[count, D] near rows of all ages."""
         rng = np.random.default_rng(3)
-        picked = np.sort(rng.choice(self.base_rows, queries, replace=False))
+        picked = np.sort(rng.choice(self._next, count, replace=False))
         asked = self._vectors[picked].astype(np.float32)
-        asked += rng.standard_normal(asked.shape).astype(np.float32) * asked.std() * 0.1
+        return asked + rng.standard_normal(asked.shape).astype(np.float32) * asked.std() * np.float32(0.1)
+
+    def probe_ms(self, count: int = 300, k: int = 10) -> dict[str, float]:
+        """Median milliseconds of one query after another, one thread: all of it, and what the graphs take."""
+        reader = open_index(self.table.refresh(), self.definition, storage=STORAGE, threads=1)
+        asked = self.queries(count)
+        reader.search(asked[:20], k, columns=["id"])
+        whole, graphs = [], []
+        for query in asked:
+            begun = time.perf_counter()
+            found = reader.search(query, k, columns=["id"])
+            whole.append(1000 * (time.perf_counter() - begun))
+            graphs.append(found.profile.milliseconds["index"])
+        return {"p50_ms": float(np.median(whole)), "graphs_p50_ms": float(np.median(graphs))}
+
+    def recall(self, definition: IndexDefinition, queries: int = 200, k: int = 10) -> float:
+        """recall@k of the head's version, of queries near rows that the table has or had."""
+        asked = self.queries(queries)
         found = open_index(self.table.refresh(), definition, storage=STORAGE).search(asked, k, columns=["id"])
         metric = definition.metric_value
         true = exact_search(self.table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"])
         mine, wanted = _by_query(found.rows, queries, k), _by_query(true.rows, queries, k)
         return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(mine, wanted, strict=True)]))
+
+
+def _runner_of(name: str, threads: int) -> TaskRunner:
+    """`local`: this process; `spark`: workers of `local[threads]`."""
+    if name == "local":
+        return LocalRunner(threads)
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{threads},4]").config("spark.driver.memory", "1g")
+    builder = builder.config("spark.log.level", "ERROR").config("spark.ui.enabled", "false")
+    return SparkRunner(builder.getOrCreate())
 
 
 def arrow_rows(ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
@@ -136,25 +182,31 @@ def _by_query(rows: pa.Table, queries: int, k: int) -> npt.NDArray[np.int64]:
 
 
 def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
-    """Seconds, seconds in graph kernels, and bytes that this process read and wrote (in-store copies included)."""
+    """Seconds, of those in graph kernels and in the store's copying, and bytes that this process read and wrote."""
     before = _io()
     with _kernel_clock() as kernels:
         begun = time.perf_counter()
         report = work()
         seconds = time.perf_counter() - begun
     after = _io()
+    # what the store reads and writes by itself to join the file is counted as ours by the kernel
+    joined = report.bytes_total if "copy" in report.stage_seconds else 0
     return {
         "seconds": seconds,
         "kernel_seconds": sum(kernels),
-        "bytes_read": after["rchar"] - before["rchar"],
-        "bytes_written": after["wchar"] - before["wchar"],
-        "bytes_copied": report.bytes_total - report.bytes_written,
+        "bytes_read": after["rchar"] - before["rchar"] - joined,
+        "bytes_written": after["wchar"] - before["wchar"] - joined,
+        "bytes_copied": joined,
         "action": str(report.action),
         "inserted": report.inserted,
         "remapped": report.remapped,
         "tombstones": report.tombstones,
         "shards_rebuilt": report.shards_rebuilt,
+        "deltas": report.deltas,
+        "merged": report.merged,
+        "gate_recall": report.recall,
         "stage_seconds": dict(report.stage_seconds),
+        "copy_seconds": report.stage_seconds.get("copy", 0.0),
         "index_snapshot_id": report.index_snapshot_id,
     }
 

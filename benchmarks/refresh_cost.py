@@ -1,18 +1,23 @@
 """What a refresh costs beside a full rebuild, in one run: every scenario from an equal start, end to end.
 
-    python -m benchmarks.refresh_cost --vectors embeddings.npy --out refresh.json [--threads 2] [--shards 16]
+    python -m benchmarks.refresh_cost --vectors embeddings.npy --out refresh.json [--shards 16] [--tasks spark]
 
 The table holds 90 % of the rows in `--files` files and is indexed. Each scenario makes its change and times
 `materialize_index` (plan, reading Parquet, kernels, gate, writing, commit); then the same snapshot is indexed from
 nothing under another name: that is the rebuild it is compared with. After it the table is rolled back to the start and
 everything newer is expired. Recall@10 is of 200 queries against exact search, of the refreshed and the fresh version.
-Tasks run in this process, so that what Spark adds (its start, a job's overhead) is in neither side.
+Tasks run in this process, or in Spark's workers, whose session is warm by then; on both sides. `ratio_to_rebuild` is
+of all seconds, `ratio_without_copying` leaves out those in which the store joins the file's parts. Bytes are what this
+process read and wrote by system calls, the store's copying and Spark's workers not among them.
+
+At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 of them.
 """
 
 import argparse
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from ops.catalog.rowdeletes import append_position_deletes
 from ops.index import IndexDefinition
 
 HELD_BACK = 0.12
+DELTAS = (0, 1, 4, 8)
 
 
 def append_1pct(lake: Lake) -> None:
@@ -78,20 +84,24 @@ def main() -> None:
     definition = IndexDefinition(
         name="bench", column="embedding", metric=options.metric, shards=options.shards, target_recall=0.0
     )
-    out: dict[str, Any] = {"rows": rows, "dims": vectors.shape[1], "shards": options.shards, "scenarios": {}}
+    out: dict[str, Any] = {"rows": rows, "dims": vectors.shape[1], "shards": options.shards, "tasks": options.tasks}
+    out["scenarios"] = {}
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-        lake = Lake(Path(folder), vectors, rows, options.files, definition, options.threads)
+        lake = Lake(Path(folder), vectors, rows, options.files, definition, options.threads, options.tasks)
         start = lake.head
+        lake.index(replace(definition, name="warm", max_degree=8, search_list=8))
+        lake.forget("warm")
         first = measured(lake.index)
         out["rebuild"] = first
         print("first build", json.dumps(first), flush=True)
-        for name in options.scenarios.split(","):
+        for name in filter(None, options.scenarios.split(",")):
             SCENARIOS[name](lake)
             refreshed = measured(lake.index)
             again = measured(lambda: lake.index(fresh(definition)))
             refreshed |= {
                 "rebuild_seconds": again["seconds"],
                 "ratio_to_rebuild": refreshed["seconds"] / again["seconds"],
+                "ratio_without_copying": (refreshed["seconds"] - refreshed["copy_seconds"]) / again["seconds"],
                 "recall": lake.recall(definition),
                 "recall_fresh": lake.recall(fresh(definition)),
             }
@@ -99,6 +109,22 @@ def main() -> None:
             print(name, json.dumps(refreshed), flush=True)
             options.out.write_text(json.dumps(out, indent=1))
             lake.back_to(start, first["index_snapshot_id"])
+        out["probe"] = probe_cost(lake)
+        options.out.write_text(json.dumps(out, indent=1))
+
+
+def probe_cost(lake: Lake) -> dict[str, dict[str, float]]:
+    """Milliseconds of a query by the number of deltas, each of 1 % of the rows."""
+    many = replace(lake.definition, max_deltas=max(DELTAS), delta_share=1.0)
+    found = {}
+    for deltas in range(max(DELTAS) + 1):
+        if deltas:
+            append_1pct(lake)
+            lake.index(many)
+        if deltas in DELTAS:
+            found[str(deltas)] = lake.probe_ms()
+            print(f"{deltas} deltas", json.dumps(found[str(deltas)]), flush=True)
+    return found
 
 
 def _options() -> argparse.Namespace:
@@ -108,6 +134,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--tasks", choices=("local", "spark"), default="local", help="where they run")
     parser.add_argument("--metric", choices=("l2", "cosine", "ip"), default="l2")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="[default: %(default)s]")
     parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")

@@ -1,7 +1,7 @@
 """Which rows of a data file are deleted: position delete files and deletion vectors, read into row positions."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +46,10 @@ def deleted_by_file(
             else:
                 covering.setdefault(delete.path, (delete, set()))[1].add(file.path)
     for delete, paths in covering.values():
-        rows = _position_deletes(open_store(delete.path), delete)
-        for path in paths:
-            mine = pc.is_in(rows["file_path"], pa.array({path, normalize(path)}, pa.string()))
-            parts[path].append(np.asarray(rows["pos"].filter(mine).to_numpy(), dtype=np.int64))
+        wanted = {name: path for path in paths for name in (path, normalize(path))}
+        for name, positions in _position_deletes(open_store(delete.path), delete):
+            if name in wanted:
+                parts[wanted[name]].append(positions)
     return {path: np.unique(np.concatenate(found)) if found else np.empty(0, np.int64) for path, found in parts.items()}
 
 
@@ -69,10 +69,18 @@ def _deletion_vector(storage: Storage, delete: DeleteFile, data_path: str) -> np
     return deletion_vector.decode(storage.read_range(delete.path, delete.content_offset, delete.content_length))
 
 
-def _position_deletes(storage: Storage, delete: DeleteFile) -> pa.Table:
-    """file_path, pos."""
+def _position_deletes(storage: Storage, delete: DeleteFile) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """(data file as it is named there, positions) for each data file that the delete file is about."""
     raw = storage.read_range(delete.path, 0, storage.size(delete.path))
     try:
-        return pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"])
+        rows = pq.read_table(pa.BufferReader(raw), columns=["file_path", "pos"]).combine_chunks()
     except (pa.ArrowInvalid, KeyError) as error:
         raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
+    for chunk in rows.to_batches():
+        names = pc.dictionary_encode(chunk["file_path"])
+        order = np.argsort(names.indices.to_numpy(), kind="stable")
+        codes = names.indices.to_numpy()[order]
+        positions = chunk["pos"].to_numpy()[order].astype(np.int64)
+        bounds = np.searchsorted(codes, np.arange(len(names.dictionary) + 1))
+        for code, name in enumerate(names.dictionary.to_pylist()):
+            yield name, positions[bounds[code] : bounds[code + 1]]

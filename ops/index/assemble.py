@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ class AssembledFile:
     footer_size: int
     bytes_copied: int
     """Bytes that were in a base's file already"""
+    copy_seconds: float
+    """What the store took to join the parts"""
     recall: float
     """Live-weighted mean of the shards'"""
     rows: int
@@ -89,12 +92,16 @@ def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> 
     for gap, body in zip(layout.gaps, bodies, strict=True):
         segments += [gap, *body]
     segments.append(layout.tail)
+    begun = time.perf_counter()
     path = _write(store, plan, segments)
+    copy_seconds = time.perf_counter() - begun
     _verify(store, path, layout.file_size, plan)
     old = plan.base.version.puffin_path if plan.base else None
     copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
     rows = sum(entry.live for entry in shards)
-    return AssembledFile(path, layout.file_size, layout.footer_size, copied, mean_recall(made.shards), rows)
+    return AssembledFile(
+        path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows
+    )
 
 
 def _entry(shard: ShardResult) -> ShardEntry:

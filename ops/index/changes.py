@@ -28,7 +28,7 @@ class Changes:
     gone: tuple[int, ...] = ()
     """Slots of the version that no live row lies in any more; files that are read again get new ones"""
     deleted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict, compare=False)
-    """By slot of a file that stays and whose deletes are others now: all its deleted row positions"""
+    """By slot of a file that stays and has more deletes now: row positions that those name, and maybe older ones"""
 
 
 def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
@@ -41,8 +41,9 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
         for path, file in relative.items()
         if path in covered and fingerprint(file) != known[covered[path]].delete_fingerprint
     }
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), changed.values())
-    unsure = [file for path, file in changed.items() if not _only_more_deletes(file, base, covered[path])]
+    later = {path: _later(file, base, covered[path]) for path, file in changed.items()}
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), later.values())
+    unsure = [file for path, file in changed.items() if later[path] is file]
     revived = _revived(table, base, unsure, deleted, storage)
     added = [file for path, file in relative.items() if path not in covered or file.path in revived]
     again = {path for path, file in changed.items() if file.path in revived}
@@ -53,10 +54,14 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     )
 
 
-def _only_more_deletes(file: LiveFile, base: OpenVersion, slot: int) -> bool:
-    """Whether the deletes that the version knew all apply still: then no row can have come back."""
+def _later(file: LiveFile, base: OpenVersion, slot: int) -> LiveFile:
+    """The file with those of its deletes alone that the version did not know, where it knew all others: then no row can
+    have come back, and older deletes need not be read. Else the file as it is.
+    """
     older = tuple(delete for delete in file.deletes if delete.sequence_number <= base.sequence_number)
-    return fingerprint(replace(file, deletes=older)) == base.routing.files[slot].delete_fingerprint
+    if fingerprint(replace(file, deletes=older)) != base.routing.files[slot].delete_fingerprint:
+        return file
+    return replace(file, deletes=tuple(delete for delete in file.deletes if delete not in older))
 
 
 def _revived(

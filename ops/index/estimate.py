@@ -18,7 +18,7 @@ from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, place
 from ops.index.rates import Amounts, predicted_seconds
 from ops.index.recognize import known_share
-from ops.index.refresh import dead_nodes
+from ops.index.refresh import Dead, find_dead
 from ops.index.report import Action
 from ops.index.sample import choose_shards
 from ops.index.versions import OpenVersion, covered_paths
@@ -80,7 +80,7 @@ def estimate(
     *,
     storage: StorageConfig,
     runner: TaskRunner,
-    dead: Sequence[npt.NDArray[np.int64]] | None = None,
+    dead: Dead | None = None,
 ) -> Estimate:
     """Reads metadata, at most a sample of vectors, and location maps where rows have gone, unless `dead` tells already
     which nodes of the base's shards those are. Starts no Spark session.
@@ -94,8 +94,8 @@ def estimate(
         width, dims = _vector_width(plan, storage)
         if plan.base is not None and plan.action is Action.REFRESHED:
             if dead is None:
-                dead = dead_nodes(plan, plan.base, runner=LocalRunner(), storage=storage)
-            shards = _of_refresh(plan, plan.base, dead, dims, storage)
+                dead = find_dead(plan, plan.base, runner=LocalRunner(), storage=storage)
+            shards = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
         else:
             shards = _of_build(plan, dims)
         amounts = _amounts(plan, shards, dims)

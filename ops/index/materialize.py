@@ -16,11 +16,12 @@ from ops.index.errors import GateFailedError
 from ops.index.estimate import estimate
 from ops.index.plan import VersionPlan, plan_version
 from ops.index.rates import took
-from ops.index.refresh import dead_nodes, refresh_shards
+from ops.index.refresh import find_dead, refresh_shards
 from ops.index.report import Action, IndexReport, ShardReport
 from ops.index.work import Progress, ShardsMade, build_shards, staging_prefix
 from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
+from ops.steps import Step, reached
 from ops.storage import ObjectMissingError, Storage, open_storage
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
@@ -74,22 +75,26 @@ def carry_out(
                 bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
         return _report(plan, clock, None, None, plan.existing)
     bind.require_bindable(table)
+    reached(Step.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
     with clock.stage("work"):
-        dead = dead_nodes(plan, base, runner=runner, storage=storage) if base else ()
+        dead = find_dead(plan, base, runner=runner, storage=storage) if base else None
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     made: ShardsMade | None
     with clock.stage("work"):
-        if base:
+        if base and dead:
             made = refresh_shards(plan, base, dead, runner=runner, storage=storage, progress=progress)
         else:
             made = build_shards(plan, runner=runner, storage=storage, progress=progress)
     if made is None:
         return _report(plan, clock, None, None, None)
     pass_gate(plan, made)
+    reached(Step.MADE)
     with clock.stage("assemble"):
         file = assemble(plan, made, storage=storage)
+    reached(Step.ASSEMBLED)
+    clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
         version = publish(table, plan, file, storage=storage, took=took(plan, made, clock.stages, runner))
     return replace(_report(plan, clock, made, file, version), estimate=expected)
@@ -148,6 +153,7 @@ def _sweep(store: Storage, prefix: str) -> None:
     for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
         if not item.path.rpartition("/")[2].startswith("."):
             store.delete(item.path)
+            reached(Step.SWEEPING)
 
 
 class _Clock:
@@ -164,6 +170,11 @@ class _Clock:
             yield
         finally:
             self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begun
+
+    def split(self, name: str, part: str, seconds: float) -> None:
+        """So many of a stage's seconds were a stage of their own."""
+        self.stages[name] -= seconds
+        self.stages[part] = self.stages.get(part, 0.0) + seconds
 
     @property
     def total(self) -> float:
@@ -202,6 +213,8 @@ def _report(
         tombstones=dead,
         newly_tombstoned=max(0, dead - before) if made else 0,
         shards=len(shards),
+        deltas=max(0, len(shards) - _base_shards(plan, made)),
+        merged=made.merged if made else 0,
         shards_rebuilt=sum(shard.how == "rebuilt" for shard in shards),
         shards_copied=sum(shard.how in ("copied", "masked") for shard in shards),
         recall=recall,
@@ -211,6 +224,12 @@ def _report(
         stage_seconds=stages,
         shard_reports=shards,
     )
+
+
+def _base_shards(plan: VersionPlan, made: ShardsMade | None) -> int:
+    if made is not None:
+        return made.layout.shards
+    return plan.base.routing.base_shards if plan.base else 0
 
 
 def _shard_reports(plan: VersionPlan, made: ShardsMade | None) -> tuple[ShardReport, ...]:

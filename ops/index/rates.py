@@ -18,7 +18,7 @@ from ops.index.work import ShardsMade
 from ops.spark.runner import TaskRunner
 
 _EARLIER_VERSIONS = 5
-_STAGES = ("plan", "work", "assemble")
+_STAGES = ("plan", "work", "assemble", "copy")
 
 
 @dataclass(frozen=True, slots=True)

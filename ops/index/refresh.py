@@ -1,7 +1,9 @@
 """A version derived from an older one, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,16 @@ _NODES_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Dead:
+    """What of a base is not live in the snapshot."""
+
+    nodes: tuple[Nodes, ...]
+    """By shard"""
+    lost: Mapping[int, int]
+    """By slot: how many of them were live before"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Shard:
     """A shard of the base, as it is in the new snapshot."""
 
@@ -68,32 +80,34 @@ class _Shard:
         return How.COPIED if len(self.tombstones) == len(self.entry.tombstones) else How.MASKED
 
 
-def dead_nodes(
-    plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig
-) -> tuple[Nodes, ...]:
-    """By shard of the base: nodes whose rows are not live where the base has them. Reads location maps, if anything."""
+def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> Dead:
+    """Nodes whose rows are not live where the base has them. Reads location maps, where rows have gone at all."""
     before = tuple(entry.tombstones for entry in base.routing.shards)
     if not plan.live_positions_change:
-        return before
+        return Dead(before, {})
     nodes = sum(entry.count for entry in base.routing.shards)
     runner = LocalRunner() if nodes <= _NODES_AT_ONCE else runner
     groups = share_out(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
     gone = np.array(plan.changes.gone, np.uint32)
-    tasks = [MarkTask(tuple(shard for _, shard in group), gone, deleted, storage) for group in groups]
-    found = runner.run(mark, tasks, label="find nodes without rows")
-    marked = {
-        number: nodes
-        for group, part in zip(groups, found, strict=True)
-        for (number, _), nodes in zip(group, part, strict=True)
-    }
-    return tuple(np.union1d(old, marked[number]) for number, old in enumerate(before))
+    tasks = [
+        MarkTask(
+            tuple((shard, deletion_vector.encode(before[number])) for number, shard in group), gone, deleted, storage
+        )
+        for group in groups
+    ]
+    marked = runner.run(mark, tasks, label="find nodes without rows")
+    now, lost = list(before), Counter[int]()
+    for (number, _), found in zip(chain(*groups), chain(*marked), strict=True):
+        now[number] = np.union1d(before[number], found.nodes)
+        lost.update(dict(found.lost))
+    return Dead(tuple(now), lost)
 
 
 def refresh_shards(
     plan: VersionPlan,
     base: OpenVersion,
-    dead: Sequence[Nodes],
+    dead: Dead,
     *,
     runner: TaskRunner,
     storage: StorageConfig,
@@ -109,8 +123,10 @@ def refresh_shards(
         base.routing_curve,
     )
     work = Work(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
-    known = recognize(work, base, dead)
-    shards = [_shard(base, number, dead[number], known.moves.get(number, ())) for number in range(len(base.shards))]
+    known = recognize(work, base, dead.nodes)
+    shards = [
+        _shard(base, number, dead.nodes[number], known.moves.get(number, ())) for number in range(len(base.shards))
+    ]
     placement = place(
         plan.definition,
         base_rows=sum(shard.live for shard in shards[: layout.shards]),
@@ -130,7 +146,7 @@ def refresh_shards(
     read = known.read or dict(pair for result in scattered for pair in result.live_rows)
     balls = known.balls or tuple(result.balls for result in scattered)
     merged = sum(shards[number].live for number in placement.spilled)
-    return ShardsMade(layout, file_table(plan, work.slots, read), made, read, balls, merged)
+    return ShardsMade(layout, file_table(plan, work.slots, read, dead.lost), made, read, balls, merged)
 
 
 def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.float32] | None:

@@ -62,6 +62,10 @@ class IndexReport:
     """Dead nodes in the version."""
     newly_tombstoned: int
     shards: int
+    deltas: int
+    """Of the shards, those that hold what came since the others were made: the last ones."""
+    merged: int
+    """Rows that were dealt out from deltas to the other shards."""
     shards_rebuilt: int
     shards_copied: int
     recall: float

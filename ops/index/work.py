@@ -143,7 +143,7 @@ def build_shards(
     shards = work.make(tasks, plan.live.record_count)
     read = dict(pair for result in scattered for pair in result.live_rows)
     balls = tuple(result.balls for result in scattered)
-    return ShardsMade(layout, file_table(plan, work.slots, read), tuple(shards), read, balls)
+    return ShardsMade(layout, file_table(plan, work.slots, read, {}), tuple(shards), read, balls)
 
 
 def slots_of(plan: VersionPlan) -> tuple[Slotted, ...]:
@@ -161,21 +161,18 @@ def slots_of(plan: VersionPlan) -> tuple[Slotted, ...]:
     return tuple(slots)
 
 
-def file_table(plan: VersionPlan, slots: Sequence[Slotted], read: Mapping[int, int]) -> tuple[CoveredFile, ...]:
-    """All slots; `read` are the live rows of the files that were read. Of others the base knows them, or their deletes
-    are known.
+def file_table(
+    plan: VersionPlan, slots: Sequence[Slotted], read: Mapping[int, int], lost: Mapping[int, int]
+) -> tuple[CoveredFile, ...]:
+    """All slots. By slot, `read` are the live rows of files that were read, `lost` those that others have lost since
+    the base was made.
     """
     old = plan.base.routing.files if plan.action is Action.REFRESHED and plan.base else ()
-    deleted = plan.changes.deleted
     table = [replace(file, live_rows=0, present=False) for file in old]
-    table += [CoveredFile("", 0, 0, bytes(32), present=False)] * (
-        max((slot + 1 for slot, _ in slots), default=0) - len(table)
-    )
+    size = max((slot + 1 for slot, _ in slots), default=0)
+    table += [CoveredFile("", 0, 0, bytes(32), present=False)] * (size - len(table))
     for slot, file in slots:
-        if slot in read:
-            live = read[slot]
-        else:
-            live = file.record_count - len(deleted[slot]) if slot in deleted else old[slot].live_rows
+        live = read[slot] if slot in read else old[slot].live_rows - lost.get(slot, 0)
         path = relative_to(file.path, plan.live.location)
         table[slot] = CoveredFile(path, file.record_count, live, fingerprint(file), present=True)
     return tuple(table)

@@ -18,7 +18,8 @@ _POSITION_BITS = np.uint64(36)
 class MarkTask:
     """Some shards to be looked through."""
 
-    shards: tuple[ObjectRange, ...]
+    shards: tuple[tuple[ObjectRange, bytes], ...]
+    """(blob, nodes that were dead before as a deletion vector)"""
     gone: npt.NDArray[np.uint32]
     """Slots whose rows are not live any more, none of them"""
     deleted: tuple[tuple[int, bytes], ...]
@@ -26,19 +27,32 @@ class MarkTask:
     storage: StorageConfig
 
 
-def mark(task: MarkTask) -> tuple[npt.NDArray[np.int64], ...]:
-    """By shard: nodes, ascending, whose row lies in a slot that is gone, or is one of the deleted."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Marked:
+    """Nodes of one shard that have lost their row."""
+
+    nodes: npt.NDArray[np.int64]
+    """Ascending; none that was dead before"""
+    lost: tuple[tuple[int, int], ...]
+    """(slot, how many of them lay there)"""
+
+
+def mark(task: MarkTask) -> tuple[Marked, ...]:
+    """By shard: what lies in a slot that is gone, or is one of the deleted."""
     rows = [np.empty(0, np.uint64)]
     for slot, vector in task.deleted:
         rows.append(row_keys(np.uint64(slot), deletion_vector.decode(vector)))
     deleted = np.concatenate(rows)
     found = []
-    for shard in task.shards:
+    for shard, before in task.shards:
         reader = ShardReader(PartSource(open_storage(shard.path, task.storage), shard))
         slots, positions = reader.read_locations()
         dead = np.isin(slots, task.gone)
         dead |= np.isin(row_keys(slots.astype(np.uint64), positions), deleted)
-        found.append(np.flatnonzero(dead))
+        dead[deletion_vector.decode(before)] = False
+        nodes = np.flatnonzero(dead)
+        in_slot, counts = np.unique(slots[nodes], return_counts=True)
+        found.append(Marked(nodes, tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))))
     return tuple(found)
 
 

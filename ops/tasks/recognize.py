@@ -10,6 +10,7 @@ one hash are expected n m / 2^64 times.
 import contextlib
 import uuid
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +175,7 @@ def _stage_moves(
     out, at = [], 0
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(storage.open_output(path)) if len(nodes) else None
-        for shard, start, end in zip(shards, starts, [*starts[1:], len(owners)], strict=True):
+        for shard, (start, end) in zip(shards, pairwise([*starts, len(owners)]), strict=True):
             mine = slice(start, end)
             columns = (nodes[mine].astype("<i8"), rows.slots[mine].astype("<u4"), rows.positions[mine].astype("<i8"))
             data = b"".join(column.tobytes() for column in columns)

@@ -148,6 +148,16 @@ def test_rows_that_changed_elsewhere_only_keep_their_nodes_and_new_ones_make_a_d
     assert found_and_true(table)[1] >= 0.95
 
 
+def test_rows_that_take_the_place_of_others_are_new(table: Table) -> None:
+    table.refresh()
+    append_position_deletes(
+        table, {live_files(table, table.metadata.current_snapshot_id or 0).files[0].path: np.arange(50)}
+    )
+    report = append(table, 900, 950)
+    assert (report.rows, report.remapped, report.inserted, report.tombstones) == (900, 0, 50, 50)
+    assert hows(report) == ["masked"] * 3 + ["built"]
+
+
 def test_a_rolled_back_delete_brings_rows_back_to_life(table: Table) -> None:
     table.refresh()
     before = table.metadata.current_snapshot_id or 0
