@@ -68,14 +68,15 @@ def outage(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         def later() -> float:
             return real() + passed
 
-        with mock.patch("ops.resources.time.monotonic", later), backlog.down(daemon.catalogs):
-            for _ in range(120):
-                passed += 30
-                ticks += [daemon.tick(name) for name in daemon.sensors]
-        for name in backlog.names:
-            backlog.grow(name, 5)
-        time.sleep(20)  # looks believe that long that the catalog is away
-        after = [daemon.tick(name) for name in daemon.sensors]
+        with mock.patch("ops.resources.time.monotonic", later):
+            with backlog.down(daemon.catalogs):
+                for _ in range(120):
+                    passed += 30
+                    ticks += [daemon.tick(name) for name in daemon.sensors]
+            for name in backlog.names:
+                backlog.grow(name, 5)
+            passed += 30
+            after = [daemon.tick(name) for name in daemon.sensors]
         missed = sum(5 - len(tick.launched) for tick in after)
         return _summary([*ticks, *after]) | {"missed": missed, "runs_twice": _repeated(daemon)}
 

@@ -30,6 +30,7 @@ from ops.catalog.manifest_lists import new_snapshot_id, require_committable, wri
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
 from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.errors import IcepuffinError
+from ops.steps import Step, reached
 
 _ATTEMPTS = 12
 _TOTALS = (
@@ -102,11 +103,13 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
             return done
         _require_tag_unmoved(table, binding, unanswered)
         snapshot, remove_list = _derive_snapshot(table, binding)
+        reached(Step.LIST_WRITTEN)
         requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
         outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
         if outcome is Outcome.UNKNOWN:
             unanswered.append(snapshot)
         if outcome is Outcome.DONE:
+            reached(Step.COMMITTED)
             return _read_back(table, binding, snapshot)
         if outcome is Outcome.REFUSED:
             unanswered = _refresh(table, binding, unanswered)

@@ -14,6 +14,7 @@ from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion, versions
 from ops.errors import IcepuffinError
 from ops.model import LiveFiles
+from ops.steps import Step, reached
 from ops.storage import Storage
 from ops.theta.columns import SketchedColumn
 from ops.theta.file_sketches import (
@@ -132,6 +133,7 @@ def keep(
             sequence_number=snapshot.sequence_number or 0,
             build_id=build_id,
         )
+    reached(Step.FILE_SKETCHES_WRITTEN)
     tag, expected = _tag_for(table, snapshot)
     try:
         bind.publish(

@@ -17,6 +17,7 @@ from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from ops.catalog.statistics import find
 from ops.model import LiveFile, LiveFiles, StorageConfig
+from ops.steps import Step, reached
 from ops.storage import Storage, open_storage
 from ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
 from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
@@ -123,8 +124,10 @@ def materialize_theta_sketches(
         return report(Outcome.CURRENT, files_reused=len(live.files))
 
     sketched = _sketch(work, store, storage, runner, with_kept, progress)
+    reached(Step.SKETCHED)
     new = [NewSketch(i, sketch, work.build_ids[i]) for i, sketch in sketched.united.items()]
     written, carried, note = publish(table, store, snapshot, new)
+    reached(Step.STATISTICS_REGISTERED)
     kept = (
         keep(table, store, snapshot, live, sketched.per_file, budget_bytes, work.version_id) if sketched.read else None
     )

@@ -11,6 +11,7 @@ from ops.catalog.commit import refresh
 from ops.catalog.snapshots import find_snapshot, table_name
 from ops.catalog.statistics import find, register
 from ops.errors import IcepuffinError
+from ops.steps import Step, reached
 from ops.storage import Storage
 from ops.theta.slot import CarriedBlob, NewSketch, carried_over, statistics_file
 from puffin.errors import PuffinError
@@ -45,5 +46,6 @@ def publish(
     path = f"{table.location().rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
     data, info, listed = statistics_file(snapshot, new, carried)
     store.create(path, data)
+    reached(Step.STATISTICS_WRITTEN)
     register(table, snapshot_id, path=path, file_size=info.file_size, footer_size=info.footer_size, blobs=listed)
     return len(data), carried, note

@@ -1,0 +1,64 @@
+"""The steps of a materialisation, and what is in the store after each: whoever is killed there leaves exactly that.
+
+A run that is cut off at any of them is simply run again: it finds what is finished, makes the rest, publishes the same
+bytes. What it does not use any more is unreferenced and goes with `icepuffin gc` after the grace period.
+
+For tests only: with ICEPUFFIN_KILL_AT=<step>#<n>:<note> in the environment the process that reaches the step for the
+n-th time kills itself with SIGKILL, once: it makes the file <note> first, and a process that finds it lives on.
+"""
+
+import itertools
+import os
+import signal
+from enum import StrEnum
+
+KILL_AT = "ICEPUFFIN_KILL_AT"
+_reached = itertools.count(1)
+
+
+class Step(StrEnum):
+    """In the order in which a run comes to them."""
+
+    PLANNED = "planned"
+    """Nothing."""
+    TASK_WRITTEN = "task-written"
+    """A task's staged object, under a name that nobody else will use; no marker names it. In the worker."""
+    TASK_RECORDED = "task-recorded"
+    """The object, and the marker by which a retry finds it. In the worker."""
+    MADE = "made"
+    """All staged objects and markers; measured and accepted. Nothing is visible to a reader."""
+    ASSEMBLED = "assembled"
+    """The index file under its final name, verified; no metadata names it."""
+    LIST_WRITTEN = "list-written"
+    """A manifest list for the index snapshot (or the kept sketches'); no metadata names it."""
+    COMMITTED = "committed"
+    """The version is published; staged objects are still there."""
+    SWEEPING = "sweeping"
+    """The version is published; some staged objects are gone, markers first."""
+    SKETCHED = "sketched"
+    """Theta: nothing; sketches are in memory."""
+    STATISTICS_WRITTEN = "statistics-written"
+    """Theta: the statistics file; the slot does not name it."""
+    STATISTICS_REGISTERED = "statistics-registered"
+    """Theta: the sketches are published; those per file are not kept yet."""
+    FILE_SKETCHES_WRITTEN = "file-sketches-written"
+    """Theta: the file that keeps the sketches per data file; no metadata names it."""
+
+
+def reached(step: Step) -> None:
+    """Say that everything before the step is done. Costs a look into the environment."""
+    wanted = os.environ.get(KILL_AT)
+    if wanted:
+        _die_if_meant(step, wanted)
+
+
+def _die_if_meant(step: Step, wanted: str) -> None:
+    name, _, note = wanted.partition(":")
+    name, _, number = name.partition("#")
+    if step != name or next(_reached) < int(number or 1):
+        return
+    try:
+        os.close(os.open(note, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,144 @@
+"""Tables at the moment before a materialisation, each in a folder that can be put back as it was."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.catalog.connect import open_catalog
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.statistics import find
+from ops.index import IndexDefinition, collect_garbage, materialize_index
+from ops.spark.runner import LocalRunner, TaskRunner
+from ops.storage import normalize
+from ops.storage.local import to_path
+from ops.theta import materialize_theta_sketches
+from tests.conftest import ROWS, STORAGE, make_rows
+
+DEFINITION = IndexDefinition(
+    name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=3, target_recall=0.8
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run has published."""
+
+    index: bytes
+    statistics: bytes
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Table `db.t` in `folder/live`; `folder/pristine` is how it was before anything was tried."""
+
+    folder: Path
+
+    def restore(self) -> None:
+        """As if nothing had happened since."""
+        shutil.rmtree(self.folder / "live")
+        shutil.copytree(self.folder / "pristine", self.folder / "live")
+
+    def catalog(self) -> Catalog:
+        live = self.folder / "live"
+        properties = {"type": "sql", "uri": f"sqlite:///{live}/catalog.db", "warehouse": f"file://{live}"}
+        return open_catalog("test", properties)
+
+    def load(self) -> Table:
+        return self.catalog().load_table("db.t")
+
+    def work(self, runner: TaskRunner | None = None) -> Outcome:
+        """Sketches and index of the head, as a refresh makes them."""
+        table, runner = self.load(), runner or LocalRunner(1)
+        head = table.metadata.current_snapshot_id
+        if head is None:
+            raise ValueError("the table has no snapshot")
+        materialize_theta_sketches(table, head, runner=runner, storage=STORAGE)
+        report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
+        slot = find(table.refresh(), head)
+        if report.puffin_path is None or slot is None:
+            raise ValueError("nothing was published")
+        return Outcome(to_path(report.puffin_path).read_bytes(), to_path(slot.statistics_path).read_bytes())
+
+    def files(self, folder: str = "live") -> set[str]:
+        """Everything in the warehouse, relative."""
+        root = self.folder / folder
+        found = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("catalog.db"))
+        return {str(path.relative_to(root)) for path in found}
+
+
+def read(table: Table) -> tuple[list[int | None], list[int]]:
+    """(main's history, ids of its rows)."""
+    history = [entry.snapshot_id for entry in table.metadata.snapshot_log]
+    return [table.metadata.current_snapshot_id, *history], sorted(table.scan().to_arrow()["id"].to_pylist())
+
+
+def _is_ours(name: str) -> bool:
+    return "_icepuffin" in name or Path(name).name.startswith(("ann-", ".ann-", "theta-", ".theta-", "icepuffin-snap-"))
+
+
+def assert_swept_and_nothing_else(stage: Stage) -> None:
+    """`gc` keeps what is young; of old files it takes those of ours that nothing names, and no other."""
+    table, before = stage.load(), stage.files()
+    assert collect_garbage(table, storage=STORAGE).deleted == ()
+    collect_garbage(table, storage=STORAGE, grace=timedelta(0))
+    left = stage.files()
+    named = {normalize(item.manifest_list) for item in table.metadata.snapshots}
+    named |= {normalize(item.statistics_path) for item in table.metadata.statistics}
+    kept = {normalize(f"file://{stage.folder}/live/{name}") for name in left if _is_ours(name)}
+    assert kept <= named, "something of ours was left"
+    assert all(_is_ours(name) for name in before - left), "something that is not ours is gone"
+    assert stage.files("pristine") <= left, "something that was there before is gone"
+
+
+def _append(table: Table) -> None:
+    for start in range(0, 360, 120):
+        table.append(make_rows(start, start + 120))
+
+
+def _first_file(table: Table) -> str:
+    return str(min(table.refresh().inspect.files()["file_path"].to_pylist()))
+
+
+def _deleted_and_appended(table: Table, stage: Stage) -> None:
+    stage.work()
+    append_position_deletes(table.refresh(), {_first_file(table): np.arange(0, 20, dtype=np.int64)})
+    table.refresh().append(make_rows(360, 400))
+
+
+def _rewritten(table: Table, stage: Stage) -> None:
+    stage.work()
+    table.refresh().overwrite(table.scan().to_arrow())
+
+
+def _worn(table: Table, stage: Stage) -> None:
+    stage.work()
+    append_position_deletes(table.refresh(), {_first_file(table): np.arange(0, 118, dtype=np.int64)})
+
+
+SCENARIOS: dict[str, Callable[[Table, Stage], None] | None] = {
+    "a first build": None,
+    "deletes and an append": _deleted_and_appended,
+    "a compaction": _rewritten,
+    "worn shards": _worn,
+}
+
+
+def make_stage(folder: Path, scenario: str) -> Stage:
+    stage = Stage(folder)
+    (folder / "live").mkdir(parents=True)
+    catalog = stage.catalog()
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    _append(table)
+    change = SCENARIOS[scenario]
+    if change is not None:
+        change(table, stage)
+    catalog.engine.dispose()  # type: ignore[attr-defined]  # so that the write-ahead log is in the file
+    shutil.copytree(folder / "live", folder / "pristine")
+    return stage

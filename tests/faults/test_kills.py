@@ -1,0 +1,100 @@
+"""kill -9 at every named step: the table reads as before, one retry publishes the same bytes, gc sweeps the rest."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ops import steps
+from ops.steps import KILL_AT, Step
+from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
+
+FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
+"""Each time that each step is reached, in every scenario; else each step of each scenario at least once."""
+Kill = Callable[[Stage, str], int]
+
+
+@pytest.fixture(scope="module")
+def kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kill]:
+    """Run a driver on a stage until it dies at `<step>#<n>`; -> the signal that ended it."""
+    folder = tmp_path_factory.mktemp("notes")
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.faults.victim"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=Path.cwd()
+    ) as victims:
+        assert victims.stdin is not None
+        assert victims.stdout is not None
+        stdin, stdout = victims.stdin, victims.stdout
+        assert any(line == "ready\n" for line in stdout)
+
+        def run(stage: Stage, at: str) -> int:
+            note = folder / f"{stage.folder.name}-{at}"
+            print(f"{stage.folder}\t{at}:{note}", file=stdin, flush=True)
+            return int(stdout.readline())
+
+        yield run
+        stdin.close()
+
+
+def reached_in(stage: Stage) -> list[str]:
+    """`<step>#<n>` of an undisturbed run, in order."""
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KILL_AT, "count")
+        patch.setattr(steps, "_die_if_meant", lambda step, _: told.append(step))
+        stage.work()
+    seen: Counter[str] = Counter()
+    numbered = []
+    for step in told:
+        seen[step] += 1
+        numbered.append(f"{step}#{seen[step]}")
+    return numbered
+
+
+def chosen(stage: Stage) -> list[str]:
+    """Where a driver of this scenario is killed: the first and the last time of each step, or each time."""
+    numbered = reached_in(stage)
+    last = {at.partition("#")[0]: at for at in numbered}
+    first = {at.partition("#")[0]: at for at in reversed(numbered)}
+    return numbered if FULL else sorted({*first.values(), *last.values()}, key=numbered.index)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_killed_driver_costs_one_retry_and_nothing_else(
+    stages: dict[str, Stage],
+    undisturbed: dict[str, Outcome],
+    kill: Kill,
+    scenario: str,
+    survived: Counter[str],
+) -> None:
+    stage = stages[scenario]
+    stage.restore()
+    before = read(stage.load())
+    for at in chosen(stage):
+        stage.restore()
+        assert kill(stage, at) == signal.SIGKILL, at
+        assert read(stage.load()) == before, at
+        assert stage.work() == undisturbed[scenario], at
+        assert read(stage.load()) == before, at
+        assert_swept_and_nothing_else(stage)
+        survived["driver killed"] += 1
+
+
+def test_every_step_that_is_listed_is_reached(stages: dict[str, Stage]) -> None:
+    stage = stages["a first build"]
+    stage.restore()
+    assert {at.partition("#")[0] for at in reached_in(stage)} == {str(step) for step in Step}
+
+
+def test_without_the_variable_a_step_is_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(KILL_AT, raising=False)
+    steps.reached(Step.PLANNED)
+    monkeypatch.setenv(KILL_AT, f"{Step.MADE}#1:{tmp_path}/note")
+    steps.reached(Step.PLANNED)
+    assert not (tmp_path / "note").exists()

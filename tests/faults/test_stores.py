@@ -1,0 +1,118 @@
+"""Stores that fail: each call once, writes that are cut off, a disk that is full. One retry makes all of it good."""
+
+import errno
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pytest
+
+from ops.errors import IcepuffinError
+from ops.storage.local import LocalStorage
+from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
+
+FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
+STRIDE = 1 if FULL else 5
+"""Every so many-th call fails, else all would take a minute."""
+_CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
+
+
+class Torn:
+    """A stream that breaks in the middle of the first write."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        self._stream.write(memoryview(data)[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "no space left")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class FailingStore:
+    """Makes the n-th call to any local store fail; counts all."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, fail_at: int) -> None:
+        self.calls = 0
+        self._fail_at = fail_at
+        for name in _CALLS:
+            wrap = self._output if name == "open_output" else self._call
+            patch.setattr(LocalStorage, name, wrap(getattr(LocalStorage, name)))
+
+    def _is_due(self) -> bool:
+        self.calls += 1
+        return self.calls == self._fail_at
+
+    def _call(self, through: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self._is_due():
+                raise OSError(errno.EIO, "the store does not answer")
+            return through(*arguments)
+
+        return call
+
+    def _output(self, through: Callable[..., Any]) -> Callable[..., Any]:
+        @contextmanager
+        def call(store: LocalStorage, path: str) -> Iterator[Any]:
+            due = self._is_due()
+            with through(store, path) as stream:
+                yield Torn(stream) if due else stream
+
+        return call
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_call_to_the_store_may_fail(
+    stages: dict[str, Stage], undisturbed: dict[str, Outcome], scenario: str, survived: Counter[str]
+) -> None:
+    stage = stages[scenario]
+    stage.restore()
+    before = read(stage.load())
+    with pytest.MonkeyPatch.context() as patch:
+        store = FailingStore(patch, fail_at=0)
+        stage.work()
+        calls = store.calls
+    assert calls > 20
+    for number in range(1 + list(SCENARIOS).index(scenario), calls + 1, STRIDE):
+        stage.restore()
+        with pytest.MonkeyPatch.context() as patch:
+            FailingStore(patch, fail_at=number)
+            try:
+                assert stage.work() == undisturbed[scenario], "a cache may be lost without a word, a version not"
+            except (OSError, IcepuffinError):
+                assert read(stage.load()) == before, number
+        assert stage.work() == undisturbed[scenario], number
+        assert_swept_and_nothing_else(stage)
+        survived["store call failed"] += 1
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """As a full disk: what grows beyond it cannot be written (EFBIG). Needs no rights."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_publishes_nothing_and_is_forgotten_with_the_next_run(
+    stages: dict[str, Stage], undisturbed: dict[str, Outcome], survived: Counter[str]
+) -> None:
+    stage = stages["a first build"]
+    before = read(stage.load())
+    size = len(undisturbed["a first build"].index)
+    for limit in (1, size // 8, size // 4, size // 2, size - 1):
+        stage.restore()
+        with no_file_larger_than(limit), pytest.raises((OSError, IcepuffinError)):
+            stage.work()
+        assert read(stage.load()) == before, limit
+        assert stage.work() == undisturbed["a first build"], limit
+        assert_swept_and_nothing_else(stage)
+        survived["disk full"] += 1
