@@ -22,13 +22,14 @@ from ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
 from ops.probe.errors import IndexUnavailableError
 from ops.probe.loaded import LoadedVersion, load
 from ops.probe.pinned import Pin
-from ops.probe.reader import IndexReader, Source, Target
+from ops.probe.reader import IndexReader, Source, Target, is_own
 from ops.probe.result import Opened, SearchResult, StalePolicy
 from ops.spark.runner import TaskRunner
 from ops.storage import StorageError
 from puffin.errors import PuffinError
 
 _VERSIONS_LOOKED_AT = 16
+"""For a snapshot without one: those made for the snapshots nearest to it in the table's history"""
 
 SnapshotName = int | str | datetime | None
 """Snapshot id, tag, branch or time; None is the head of main"""
@@ -142,8 +143,9 @@ def _answers(version: OpenVersion, target: Target) -> bool:
 def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> Source:
     """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
     here = target.live.snapshot_id
-    known = sorted(versions(table, "ann", target.definition.name), key=lambda item: -item.sequence_number)
-    own, unreadable = open_versions((item for item in known if item.base_snapshot_id == here), target.storage)
+    at = target.live.sequence_number
+    known = sorted(versions(table, "ann", target.definition.name), key=lambda item: abs(item.sequence_number - at))
+    own, unreadable = open_versions((item for item in known if is_own(item, here)), target.storage)
     source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, place)
     if source.loaded is not None:
         return source
@@ -156,7 +158,7 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
     if stale is StalePolicy.EXACT:
         return replace(source, why="the snapshot has no version of its own, and the policy is to scan then")
     others, unreadable = open_versions(
-        [item for item in known if item.base_snapshot_id != here][:_VERSIONS_LOOKED_AT], target.storage
+        [item for item in known if not is_own(item, here)][:_VERSIONS_LOOKED_AT], target.storage
     )
     shared = [(shared_rows(item, target.live), item) for item in others if _answers(item, target)]
     nearest = [item for rows, item in sorted(shared, key=lambda pair: -pair[0]) if rows]
@@ -193,7 +195,7 @@ def _load(
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:
-    base = opened.version.base_snapshot_id
-    if base == live.snapshot_id:
+    if is_own(opened.version, live.snapshot_id):
         return "the snapshot has a version of its own"
+    base = opened.version.base_snapshot_id
     return f"the snapshot has no readable version of its own; that of {base} shares most rows with it"

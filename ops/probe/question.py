@@ -34,9 +34,9 @@ def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.ND
 
 
 def at_least_one(**numbers: int | None) -> None:
-    """Raises QueryError for a number that is given and is under 1, or is none."""
+    """Raises QueryError for a number that is given and is under 1, or is none. k is always given."""
     for name, value in numbers.items():
-        if value is None:
+        if value is None and name != "k":
             continue
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             raise QueryError(f"{name} is {value!r}; it is a whole number")

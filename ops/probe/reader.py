@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
 from ops.catalog.snapshots import table_name
+from ops.catalog.versions import DerivedVersion
 from ops.index.definition import IndexDefinition
 from ops.index.versions import OpenVersion, read_centroids
 from ops.model import LiveFiles, StorageConfig
@@ -62,6 +63,11 @@ class Source:
     """Why it is searched where it is"""
 
 
+def is_own(version: DerivedVersion, snapshot_id: int) -> bool:
+    """Whether the version was made for the snapshot; where that has expired, S' stands for it, with the same rows."""
+    return snapshot_id in (version.base_snapshot_id, version.derived_snapshot_id)
+
+
 class IndexReader:
     """One index of one table at one snapshot. Immutable, thread-safe; made by `open_index`."""
 
@@ -104,7 +110,7 @@ class IndexReader:
     def _decide_coverage(self) -> Coverage:
         if self._opened is None:
             return Coverage.EXACT_SCAN
-        if self._opened.version.base_snapshot_id == self.snapshot_id and not self._tail:
+        if is_own(self._opened.version, self.snapshot_id) and not self._tail:
             return Coverage.EXACT_VERSION
         if self._stale is StalePolicy.NEAREST_ONLY:
             return Coverage.NEAREST_VERSION_ONLY
