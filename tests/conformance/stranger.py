@@ -1,0 +1,119 @@
+"""Searching a version that this project wrote, made from docs/formats.md alone: its section 8, over `reader`. Slow."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from tests.conformance import reader
+
+Row = tuple[float, str, int]
+"""(distance, path of the data file, row position)"""
+
+
+def local(location: str) -> Path:
+    return Path(unquote(urlparse(location).path))
+
+
+def find_file(metadata: dict[str, Any], index: str) -> Path:
+    """The Puffin file that the tag of an index leads to."""
+    bound = metadata["refs"][f"ann_{index}"]["snapshot-id"]
+    snapshot = next(item for item in metadata["snapshots"] if item["snapshot-id"] == bound)
+    reader.need(snapshot["summary"]["ann.index"] == index, "not this index")
+    statistics = next(item for item in metadata["statistics"] if item["snapshot-id"] == bound)
+    return local(statistics["statistics-path"])
+
+
+class Version:
+    """All blobs of one file."""
+
+    def __init__(self, metadata: dict[str, Any], index: str) -> None:
+        blobs, _ = reader.puffin(find_file(metadata, index).read_bytes())
+        self.location = metadata["location"]
+        self.routing = reader.routing(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-routing-v1"))
+        self.centroid = reader.centroid(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-centroid-v1"))
+        shards = [(blob, data) for blob, data in blobs if blob["type"] == "flockdb-ann-index-v1"]
+        self.shards = [reader.shard(data) for _, data in shards]
+        self.advice = [json.loads(blob["properties"].get("ann.recall_curve", "[]")) for blob, _ in shards]
+        reader.need(len(self.shards) == len(self.routing["shards"]), "shards")
+        for entry, shard in zip(self.routing["shards"], self.shards, strict=True):
+            reader.need(entry[0] == len(shard["rows"]) and entry[1] + len(entry[-1]) == entry[0], "counts")
+
+    def path(self, slot: int) -> Path:
+        named = self.routing["files"][slot][-1]
+        return local(named) if "://" in named or named.startswith("/") else local(self.location) / named
+
+    def nearest(self, query: np.ndarray, k: int, width: int) -> list[Row]:
+        """The k nearest rows, over all shards."""
+        found: list[Row] = []
+        for entry, shard in zip(self.routing["shards"], self.shards, strict=True):
+            if not shard["rows"]:
+                continue
+            dead = set(entry[-1])
+            wide = k if shard["vectors"] is not None else 5 * k
+            nodes = [node for node in walk(shard, distances(shard, query), width) if node not in dead][:wide]
+            for node in nodes:
+                slot, row = shard["slots"][node], shard["rows"][node]
+                reader.need(self.routing["files"][slot][0] == 1, "a live node of a file that is gone")
+                far = exact(shard, node, query, self.path(slot), row)
+                found.append((far, str(self.path(slot)), row))
+        return sorted(found)[:k]
+
+    def files_within(self, query: np.ndarray, limit: float) -> set[str]:
+        """Files that may hold a row nearer than a Euclidean limit."""
+        near = set()
+        for center, file, radius in self.centroid["entries"]:
+            gap = np.linalg.norm(query.astype(float) - center)
+            if gap - radius * (1 + len(query) * 2.0**-22) <= limit:
+                near.add(self.centroid["files"][file])
+        return near
+
+
+def prepared(query: np.ndarray, metric: int) -> np.ndarray:
+    wide = query.astype(np.float64)
+    return wide / np.linalg.norm(wide) if metric == 1 else wide
+
+
+def reported(metric: int, internal: float) -> float:
+    return float(np.sqrt(max(internal, 0))) if metric == 0 else internal / 2 if metric == 1 else internal
+
+
+def compare(metric: int, query: np.ndarray, vector: np.ndarray) -> float:
+    return float(-(query @ vector)) if metric == 2 else float(((query - vector) ** 2).sum())
+
+
+def distances(shard: dict[str, Any], query: np.ndarray) -> Callable[[int], float]:
+    """Node -> distance to walk by."""
+    metric, asked = shard["metric"], prepared(query, shard["metric"])
+    if shard["vectors"] is not None:
+        return lambda node: compare(metric, asked, shard["vectors"][node].astype(np.float64))
+    pieces = asked.reshape(len(shard["codebook"]), -1)
+    words = shard["codebook"].astype(np.float64)
+    return lambda node: sum(compare(metric, pieces[i], words[i][code]) for i, code in enumerate(shard["codes"][node]))
+
+
+def exact(shard: dict[str, Any], node: int, query: np.ndarray, path: Path, row: int) -> float:
+    metric = shard["metric"]
+    if shard["vectors"] is not None:
+        vector = shard["vectors"][node].astype(np.float64)
+    else:
+        vector = prepared(np.array(pq.read_table(path, columns=["embedding"])["embedding"][row].as_py()), metric)
+    return reported(metric, compare(metric, prepared(query, metric), vector))
+
+
+def walk(shard: dict[str, Any], far: Callable[[int], float], width: int) -> list[int]:
+    """Nodes, nearest first."""
+    start = shard["medoid"]
+    pool, expanded, met = [(far(start), start)], set[int](), {start}
+    while True:
+        following = next((node for _, node in pool if node not in expanded), None)
+        if following is None:
+            return [node for _, node in pool]
+        expanded.add(following)
+        fresh = [node for node in shard["neighbors"][following] if node not in met]
+        met.update(fresh)
+        pool = sorted(pool + [(far(node), node) for node in fresh])[:width]

@@ -1,0 +1,124 @@
+"""A version that this project built is opened and searched by a reader made from docs/formats.md alone."""
+
+import ast
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.curves import widths
+from ops.probe import open_index
+from ops.storage.local import to_path
+from ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
+from puffin.blobs.theta import ThetaSketch
+from tests.conformance import reader, stranger
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """Files, a deleted part, and rows that came after the first version: a delta shard and tombstones."""
+    made = table_factory()
+    made.append(make_rows(0, 300))
+    made.append(make_rows(300, 500))
+    return made
+
+
+def change(table: Table) -> None:
+    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 40)})
+    table.refresh().append(make_rows(500, 540))
+
+
+@pytest.mark.parametrize("name", ["reader.py", "stranger.py"])
+def test_the_stranger_knows_nothing_of_this_project(name: str) -> None:
+    tree = ast.parse((HERE / name).read_text(encoding="utf-8"))
+    modules = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    ours = {"puffin", "ops", "ann_kernels", "assets", "orchestration", "pyiceberg"}
+    assert not {module.split(".")[0] for module in modules} & ours
+    assert {module for module in modules if module.startswith("tests")} <= {"tests.conformance"}
+
+
+@pytest.mark.parametrize("vectors", ["f32", "f16", "none"])
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vectors: str) -> None:
+    definition = replace(DEFINITION, metric=metric, vectors=vectors, target_recall=0.3)
+    index_head(table, definition)
+    change(table)
+    index_head(table, definition)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    version = stranger.Version(metadata, "e")
+    ours = open_index(table, definition, storage=STORAGE)
+    asked = queries(4)
+    found = ours.search(asked, 5, search_list=100, oversample=20, columns=["id"]).rows.to_pylist()
+    same = 0
+    for number, query in enumerate(asked):
+        theirs = version.nearest(query, 5, 100)
+        mine = [row for row in found if row["query"] == number]
+        ids = [pq.read_table(path, columns=["id"])["id"][row].as_py() for _, path, row in theirs]
+        same += len({row["id"] for row in mine} & set(ids))
+        if vectors != "none":
+            assert ids == [row["id"] for row in mine]
+            np.testing.assert_allclose(
+                [far for far, _, _ in theirs], [row["distance"] for row in mine], rtol=1e-4, atol=1e-5
+            )
+    assert same >= 18
+
+
+def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
+    index_head(table)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    version = stranger.Version(metadata, "e")
+    everything = set(version.centroid["files"])
+    assert version.files_within(queries(1)[0], 100.0) == everything
+    assert version.files_within(np.full(16, 1000.0), 10.0) == set()
+    for query in queries(5):
+        found = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.6, columns=["id"])
+        files = {task.file.file_path for task in table.scan().plan_files()}
+        assert found.profile.pruning is not None
+        assert len(files) - found.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
+
+
+def test_a_stranger_reads_the_advice(table: Table) -> None:
+    index_head(table)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    for points in stranger.Version(metadata, "e").advice:
+        assert [tuple(point) for point in points] == [
+            (point.search_list, point.oversample, point.recall, point.distances) for point in widths(json.dumps(points))
+        ]
+
+
+def test_sketches_by_data_file_are_read_through_the_text() -> None:
+    sketches = {
+        (3, "string"): ThetaSketch(2**62, np.array([7, 2**50], np.uint64)),
+        (1, "long"): ThetaSketch(2**63 - 1, np.array([5], np.uint64)),
+    }
+    file = FileSketches(FileKey("data/a.parquet", "ab" * 32), sketches)
+    sink = io.BytesIO()
+    write_file_sketches(sink, [file], snapshot_id=4, sequence_number=2, build_id="b")
+    ((blob, data),), _ = reader.puffin(sink.getvalue())
+    assert (blob["type"], blob["fields"], blob["compression-codec"]) == ("icepuffin-theta-files-v1", [1, 3], "zstd")
+    assert (blob["properties"]["path"], blob["properties"]["deletes"]) == ("data/a.parquet", "ab" * 32)
+    at, read = 0, {}
+    for field, kind, length in json.loads(blob["properties"]["columns"]):
+        read[field, kind] = reader.theta(data[at : at + length])
+        at += length
+    assert at == len(data)
+    assert read == {(1, "long"): (2**63 - 1, [5]), (3, "string"): (2**62, [7, 2**50])}
