@@ -154,7 +154,7 @@ class RemoteVersion:
             target = [np.flatnonzero(files == numbers[at]) for at in group]
             tasks.append(
                 [
-                    _in_file(int(numbers[at]), positions[mine], places[0][mine], queries)
+                    in_file(int(numbers[at]), positions[mine], places[0][mine], queries)
                     for at, mine in zip(group, target, strict=True)
                 ]
             )
@@ -190,7 +190,7 @@ def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(group)) for group in groups]
 
 
-def _in_file(
+def in_file(
     file: int, positions: npt.NDArray[np.int64], asked: npt.NDArray[np.int64], queries: npt.NDArray[np.float32]
 ) -> InFile:
     """With the vectors of just the queries that have a candidate there."""

@@ -45,6 +45,8 @@ class Pin:
     opened: OpenVersion | None
     covered: frozenset[int] | None = None
     """Numbers of the live files that the version answers for, whose nodes alone are returned; None: all"""
+    lean: bool = False
+    """Whether the version's distances are approximate until rows are read"""
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
 

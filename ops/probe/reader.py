@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
+from ops.cache import process_cache
 from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion
 from ops.index.definition import IndexDefinition
@@ -25,7 +26,7 @@ from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
 from ops.probe.knobs import Asked, Knobs, settle
 from ops.probe.loaded import Indexed, LoadedVersion, search
-from ops.probe.pinned import Pin
+from ops.probe.pinned import Ask, Pin
 from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
 from ops.probe.result import Coverage, Opened, Profile, Pruning, SearchResult, StalePolicy
 from ops.probe.rows import Meter, RowReader
@@ -101,6 +102,16 @@ class IndexReader:
     def why(self) -> str:
         """Why this version answers, or none."""
         return self._source.why
+
+    @property
+    def version(self) -> DerivedVersion | None:
+        """The index version that answers."""
+        return self._opened.version if self._opened else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What every answer of this reader warns of."""
+        return self._warnings()
 
     @property
     def tier(self) -> str:
@@ -280,13 +291,26 @@ class IndexReader:
 
     def pin(self) -> Pin:
         """What this reader searches, to be searched elsewhere: snapshot and version stay what they are."""
-        covered = (
-            None if self._loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY else self._loaded.covered
-        )
-        target = self._target
+        loaded, target = self._loaded, self._target
         return Pin(
-            self._live, self._schema, target.field_id, self._vectors.metric, target.storage, self._opened, covered
+            self._live,
+            self._schema,
+            target.field_id,
+            self._vectors.metric,
+            target.storage,
+            self._opened,
+            None if loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY else loaded.covered,
+            lean=loaded is not None and loaded.lean,
+            cache=process_cache().settings,
         )
+
+    def ask(self, k: int, asked: Asked, where: str | BooleanExpression | None) -> tuple[Ask, tuple[str, ...]]:
+        """A question to ask of a pin, and what could not be done as it was asked. Raises QueryError, FilterError."""
+        at_least_one(k=k, search_list=asked.search_list, shards=asked.shards, oversample=asked.oversample)
+        k = min(k, max(1, self._live.record_count))
+        matches = self._matches(where, Clock())
+        knobs, unmet = self._settle(k, asked, filtered=matches is not None)
+        return Ask(k, knobs, matches), unmet
 
     @property
     def tail(self) -> tuple[int, ...]:

@@ -1,0 +1,145 @@
+"""The kNN join on Spark, classic and through a Connect server: the rows that the reader finds in this process."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import IndexDefinition
+from ops.probe import Coverage, IndexReader, QueryError, open_index
+from ops.spark.runner import SparkRunner
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ops.probe.spark_join import KnnJoin
+
+# PySpark leaves its sockets to the garbage collector
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+LEAN = replace(DEFINITION, vectors="none", pq_m=8)
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    """Indexed, then written to: 600 rows in the index, 50 of them deleted since, 100 added."""
+    made = table_factory()
+    made.append(make_rows(0, 300))
+    made.append(make_rows(300, 600))
+    index_head(made)
+    index_head(made, replace(LEAN, name="lean"))
+    made.refresh()
+    made.append(make_rows(600, 700))
+    file = live_files(made, made.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(made, {file.path: np.arange(0, 50)})
+    return made.refresh()
+
+
+def left_side(session: "SparkSession", count: int, parts: int = 3) -> "DataFrame":
+    rows = pa.table({"number": pa.array(range(count), pa.int64()), "asked": queries(count).tolist()})
+    return session.createDataFrame(rows).repartition(parts)
+
+
+def joined(left: "DataFrame", reader: IndexReader, **options: Any) -> "KnnJoin":
+    from ops.probe.spark_join import knn_join  # noqa: PLC0415  imports pyspark
+
+    return knn_join(left, reader, on="asked", block_rows=16, **options)
+
+
+def in_order(found: "KnnJoin") -> pa.Table:
+    rows = found.rows.drop("asked").toArrow()
+    return rows.sort_by([("number", "ascending"), ("rank", "ascending")])
+
+
+@pytest.mark.parametrize(
+    ("definition", "options"),
+    [
+        (DEFINITION, {"columns": ["id", "name"]}),
+        (replace(LEAN, name="lean"), {"columns": ["name", "section"], "search_list": 30}),
+        (replace(LEAN, name="lean"), {"columns": []}),
+        (DEFINITION, {"columns": ["id"], "shards": 2, "where": "section != 'section 1'"}),
+    ],
+)
+def test_the_join_gives_the_rows_of_the_reader(
+    session: "SparkSession", table: Table, definition: IndexDefinition, options: dict[str, Any]
+) -> None:
+    reader = open_index(table, definition, storage=STORAGE)
+    found = joined(left_side(session, 50), reader, k=6, **options)
+    mine = reader.search(queries(50), 6, **options)
+    assert found.coverage is mine.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert (found.snapshot_id, found.index_snapshot_id) == (mine.snapshot_id, mine.index_snapshot_id)
+    theirs = in_order(found)
+    assert theirs.column_names == ["number", "rank", "distance", *options["columns"]]
+    assert theirs["number"].to_pylist() == mine.rows["query"].to_pylist()
+    for name in ("rank", "distance", *options["columns"]):
+        assert theirs[name].to_pylist() == mine.rows[name].to_pylist(), name
+
+
+def test_the_tier_on_spark_gives_the_rows_of_this_process(
+    session: "SparkSession", table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+    here = open_index(table, DEFINITION, storage=STORAGE)
+    there = open_index(table, DEFINITION, storage=STORAGE, runner=SparkRunner(session), in_process_mb=0)
+    assert there.tier == "distributed"
+    assert there.search(queries(5), 8).rows.equals(here.search(queries(5), 8).rows)
+
+
+def test_every_task_reads_the_snapshot_that_was_current_when_the_reader_was_opened(
+    spark: "SparkSession", table: Table
+) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    found = joined(left_side(spark, 20), reader, columns=["id"])
+    mine = reader.search(queries(20), columns=["id"])
+    table.append(make_rows(0, 700))
+    index_head(table)
+    assert in_order(found)["id"].to_pylist() == mine.rows["id"].to_pylist()
+
+
+def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
+    spark: "SparkSession", table: Table
+) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    asked = [None if number % 2 else vector for number, vector in enumerate(queries(6).tolist())]
+    left = spark.createDataFrame(pa.table({"number": range(6), "asked": pa.array(asked, pa.list_(pa.float64()))}))
+    found = in_order(joined(left, reader, k=2, columns=["id"]))
+    assert found["number"].to_pylist() == [0, 0, 2, 2, 4, 4]
+    assert joined(left.where("number > 100"), reader, columns=["id"]).rows.count() == 0
+
+
+def test_a_side_in_one_partition_or_in_many_gives_the_same(spark: "SparkSession", table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    one, many = (in_order(joined(left_side(spark, 70, parts), reader, columns=["id"])) for parts in (1, 9))
+    assert one.equals(many)
+
+
+def test_a_table_without_an_index_is_joined_by_scanning(spark: "SparkSession", table: Table) -> None:
+    reader = open_index(table, replace(DEFINITION, name="other"), storage=STORAGE)
+    found = joined(left_side(spark, 20), reader, k=4, columns=["id"])
+    assert found.coverage is Coverage.EXACT_SCAN
+    assert in_order(found)["id"].to_pylist() == reader.search(queries(20), 4).rows["id"].to_pylist()
+
+
+def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    left = left_side(spark, 3)
+    with pytest.raises(QueryError, match="no column 'asked'"):
+        joined(left.withColumnRenamed("asked", "vector"), reader)
+    with pytest.raises(QueryError, match="both sides have a column 'id'"):
+        joined(left.withColumnRenamed("number", "id"), reader)
+    renamed = joined(left.withColumnRenamed("number", "id"), reader, prefix="found_", columns=["id"])
+    assert renamed.rows.columns == ["id", "asked", "rank", "distance", "found_id"]
+    bad = spark.createDataFrame(pa.table({"asked": [[float("nan")] * 16]}))
+    with pytest.raises(Exception, match=r"QueryError.*NaN"):
+        joined(bad, reader).rows.count()

@@ -1,0 +1,64 @@
+"""`vector_search` in Spark SQL, on a classic session and through a Connect server."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from ops.index import create
+from ops.probe import open_index
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# PySpark leaves its sockets to the garbage collector
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 300))
+    create(made, DEFINITION)
+    index_head(made)
+    made.append(make_rows(300, 350))
+    return made.refresh()
+
+
+def literal(vector: list[float]) -> str:
+    return f"array({', '.join(f'{value!r}D' for value in vector)})"
+
+
+def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: Catalog, table: Table) -> None:
+    from ops.probe.spark_sql import register_vector_search  # noqa: PLC0415  imports pyspark
+
+    register_vector_search(session, sql_catalog)
+    asked = queries(3)
+    one = session.sql(
+        f"SELECT * FROM vector_search('db.t', 'e', {literal(asked[0].tolist())}, 5, where => 'id >= 10')"
+    ).toArrow()
+    mine = open_index(table, "e", storage=STORAGE).search(asked[0], 5, where="id >= 10")
+    assert one.column_names == ["rank", "distance", "id", "name", "section"]
+    assert one.to_pylist() == mine.rows.drop_columns(["query"]).to_pylist()
+
+    session.createDataFrame(
+        [(n, vector) for n, vector in enumerate(asked.tolist())], "n int, v array<float>"
+    ).createOrReplaceTempView("asked")
+    first = table.metadata.snapshot_log[0].snapshot_id
+    many = session.sql(
+        "SELECT n, found.* FROM asked, LATERAL vector_search('db.t', 'e', v, 4, columns => array('id'), "
+        f"snapshot => '{first}') found ORDER BY n, rank"
+    ).toArrow()
+    mine = open_index(table, "e", snapshot=first, storage=STORAGE).search(asked, 4, columns=["id"])
+    assert many["id"].to_pylist() == mine.rows["id"].to_pylist()
+    assert many["n"].to_pylist() == mine.rows["query"].to_pylist()
+    with pytest.raises(Exception, match="has no column 'nope'"):
+        session.sql(f"SELECT * FROM vector_search('db.t', 'e', {literal([0.0])}, columns => array('nope'))").toArrow()

@@ -1,0 +1,37 @@
+"""A real Spark Connect server on loopback and a free port: the one that comes with PySpark."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+
+from tests.services.processes import answers, free_port, serving
+
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@contextlib.contextmanager
+def spark_connect(folder: Path) -> Iterator[str]:
+    """Run the server; -> its address for clients. Tasks run in its own process's Python workers, this environment's."""
+    port = free_port()
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+    }
+    command = [str(Path(pyspark.__path__[0]) / "bin" / "spark-submit"), "--master", "local[2,4]"]
+    command += ["--driver-memory", "1g", "--class", _SERVER]
+    for key, value in conf.items():
+        command += ["--conf", f"{key}={value}"]
+    options = {"cwd": folder, "env": {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, "start_new_session": True}
+    with serving([*command, "spark-internal"], lambda: answers(port), folder / "log", **options):
+        yield f"sc://127.0.0.1:{port}"
