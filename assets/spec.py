@@ -1,15 +1,18 @@
-"""What the assets of one table are made from: names and policies, no connection."""
+"""What the assets of one table are made from: names and policies, no connection.
+
+Dagster is imported by those who ask for its keys and policies: the command line reads specs without.
+"""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import dagster as dg
-
 from ops.index.retention import Retention
 
 if TYPE_CHECKING:
+    import dagster as dg
+
     from ops.index.definition import IndexDefinition
 
 
@@ -48,18 +51,18 @@ class TableSpec:
         return re.sub(r"[^A-Za-z0-9]+", "_", "_".join(self.path))
 
     @property
-    def key(self) -> dg.AssetKey:
-        return dg.AssetKey(list(self.path))
+    def key(self) -> "dg.AssetKey":
+        return _key(*self.path)
 
     @property
-    def theta_key(self) -> dg.AssetKey:
-        return dg.AssetKey([*self.path, "theta_sketches"])
+    def theta_key(self) -> "dg.AssetKey":
+        return _key(*self.path, "theta_sketches")
 
-    def index_key(self, index: str) -> dg.AssetKey:
-        return dg.AssetKey([*self.path, "ann_index", index])
+    def index_key(self, index: str) -> "dg.AssetKey":
+        return _key(*self.path, "ann_index", index)
 
     @property
-    def derived_keys(self) -> tuple[dg.AssetKey, ...]:
+    def derived_keys(self) -> tuple["dg.AssetKey", ...]:
         theta = (self.theta_key,) if self.theta_sketches else ()
         return (*theta, *(self.index_key(index.name) for index in self.indexes))
 
@@ -69,10 +72,18 @@ class TableSpec:
         return f"table_{self.slug}"
 
     @property
-    def retry_policy(self) -> dg.RetryPolicy:
+    def retry_policy(self) -> "dg.RetryPolicy":
+        import dagster as dg  # noqa: PLC0415
+
         return dg.RetryPolicy(
             max_retries=self.retries,
             delay=self.retry_delay_seconds,
             backoff=dg.Backoff.EXPONENTIAL,
             jitter=dg.Jitter.PLUS_MINUS,
         )
+
+
+def _key(*path: str) -> "dg.AssetKey":
+    import dagster as dg  # noqa: PLC0415
+
+    return dg.AssetKey(list(path))

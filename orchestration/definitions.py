@@ -7,33 +7,12 @@ from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
 from assets.tables import table_asset
 from assets.theta_sketches import theta_sketches_asset
-from ops.graphs.prices import Prices
-from ops.resources import Catalogs, Engine
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of, engine_of
 from orchestration.jobs import maintenance_job, refresh_job, verify_job
 from orchestration.schedules import schedules
 from orchestration.sensors import snapshot_sensor
-from orchestration.settings import RetentionSettings, Settings, SparkSettings, TableSettings, load
-
-
-def catalogs_of(settings: Settings) -> Catalogs:
-    return Catalogs({name: catalog.properties for name, catalog in settings.catalogs.items()})
-
-
-def engine_of(settings: Settings) -> Engine:
-    return Engine(
-        spark_conf=spark_conf(settings.spark),
-        threads=settings.thread_count,
-        driver_only_rows=settings.spark.driver_only_rows,
-        prices=Prices(**settings.prices.model_dump()) if settings.prices else None,
-    )
-
-
-def spark_conf(spark: SparkSettings) -> dict[str, str]:
-    """Connect where a remote is set, else the master; neither = this process alone."""
-    if spark.remote:
-        return {"spark.remote": spark.remote, **spark.conf}
-    return {"spark.master": spark.master, **spark.conf} if spark.master else {}
+from orchestration.settings import RetentionSettings, Settings, TableSettings, load
 
 
 def build(settings: Settings) -> dg.Definitions:

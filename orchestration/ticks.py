@@ -10,8 +10,9 @@ from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.resources import Catalogs
 from orchestration import watch
-from orchestration.definitions import build, catalogs_of
+from orchestration.definitions import build
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.facts import gather, run_tags, table_materializations
 from orchestration.settings import Settings, TableSettings
 
@@ -109,7 +110,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResul
         spec = table_spec(table, catalogs)
         found = look(instance, spec, table, catalogs)
         yield found
-        due = [*found.plan.request, *([found.plan.returned_to] if found.plan.returned_to else [])]
+        due = [*found.plan.request, *filter(None, (found.plan.returned_to, found.plan.merge))]
         for key in due if spec.derived_keys else []:
             yield run_partition(instance, definitions, spec, table, key)
         finish(instance, spec, found.plan)

@@ -55,7 +55,7 @@ class Session:
 
     @cached_property
     def engine(self) -> "Engine":
-        from orchestration.definitions import engine_of  # noqa: PLC0415
+        from orchestration.engines import engine_of  # noqa: PLC0415
 
         return engine_of(self.settings)
 

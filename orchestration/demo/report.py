@@ -19,8 +19,8 @@ from ann_kernels.metric import Metric
 from ops.model import StorageConfig
 from ops.probe import exact_search, open_index
 from ops.theta import read_ndv
-from orchestration.definitions import catalogs_of
 from orchestration.demo.history import IDENTIFIER
+from orchestration.engines import catalogs_of
 from orchestration.settings import Settings
 
 INDEX = "embedding"

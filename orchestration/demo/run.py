@@ -10,10 +10,10 @@ from rich.console import Console
 
 from ops.catalog.connect import open_catalog
 from ops.errors import IcepuffinError
-from orchestration.definitions import catalogs_of
 from orchestration.demo import searches
 from orchestration.demo.history import load_rows, write_history
 from orchestration.demo.report import SnapshotLine, measure, print_report
+from orchestration.engines import catalogs_of
 from orchestration.instance import home_of, open_instance
 from orchestration.settings import FILE_NAME, Settings, load
 from orchestration.ticks import TickedRun, tick

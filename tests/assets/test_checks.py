@@ -11,8 +11,8 @@ from assets.spec import TableSpec
 from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.resources import Catalogs, Engine
-from orchestration.definitions import catalogs_of
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake
 

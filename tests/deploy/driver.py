@@ -12,8 +12,8 @@ from ops.graphs.versions import index_snapshot
 from ops.spark.runner import SparkRunner
 from ops.tasks.scatter import scatter
 from ops.tasks.shard import make_shard
-from orchestration.definitions import catalogs_of, engine_of
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of, engine_of
 from orchestration.settings import load
 from puffin.blobs.shard import Shard
 

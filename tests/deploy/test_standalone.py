@@ -15,8 +15,8 @@ from ops.graphs.versions import index_snapshot
 from ops.index import drop
 from ops.resources import Engine
 from ops.storage.local import to_path
-from orchestration.definitions import catalogs_of
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.settings import load
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
 from tests.orchestration.lake import Lake, make_lake

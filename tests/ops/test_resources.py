@@ -11,8 +11,8 @@ from ops.errors import IcepuffinError
 from ops.graphs.versions import index_snapshot
 from ops.resources import Catalogs, Engine, TableMissingError
 from ops.spark.runner import LocalRunner, SparkRunner
-from orchestration.definitions import catalogs_of
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.settings import load
 from tests.orchestration.lake import make_lake
 

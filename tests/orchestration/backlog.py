@@ -21,7 +21,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from ops.resources import Catalogs
-from orchestration.definitions import build, catalogs_of
+from orchestration.definitions import build
+from orchestration.engines import catalogs_of
 from orchestration.settings import Settings, load
 from tests.orchestration.lake import make_rows
 

@@ -1,6 +1,8 @@
 """`icepuffin search`, `index show` as users type them."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,3 +61,22 @@ def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
     told = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
     assert len(told["milliseconds"]) == len(told["curve"]) > 3
     assert told["rows_covered"] == told["rows"] == 120
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("search", "demo.packages", "--vector", VECTOR),
+        ("sql", "SHOW INDEXES ON demo.packages"),
+        ("index", "show", "demo.packages"),
+    ],
+    ids=["search", "sql", "index show"],
+)
+def test_reading_needs_neither_dagster_nor_spark(lake: Lake, command: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from orchestration.cli import main\n"
+        f"main([*{command!r}, '--dir', {str(lake.directory)!r}])\n"
+        "print(sorted({'dagster', 'pyspark', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"

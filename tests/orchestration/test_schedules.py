@@ -10,8 +10,9 @@ from dagster import RunsFilter
 
 from assets.partitions import partitions_name
 from ops.storage.local import to_path
-from orchestration.definitions import build, catalogs_of
+from orchestration.definitions import build
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.facts import SNAPSHOT_TAG, TABLE_TAG
 from orchestration.instance import open_instance
 from orchestration.settings import load

@@ -10,8 +10,10 @@ import pytest
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.resources import Catalogs
-from orchestration.definitions import build, catalogs_of
+from ops.theta import read_ndv
+from orchestration.definitions import build
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.instance import open_instance
 from orchestration.settings import Settings, load
 from orchestration.ticks import TickedRun, finish, look, tick
@@ -118,3 +120,31 @@ def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterIn
     assert first.request == again.request
     assert (again.add, again.record) == ((), ())
     assert instance.get_materialized_partitions(TABLE) == set(first.record)
+
+
+def test_sketches_that_another_engine_replaced_come_back_with_the_next_look(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    settings = load(lake.settings_file)
+    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, TickedRun))
+    table, head = lake.table.refresh(), lake.head()
+    ours = read_ndv(table, head).entries
+    foreign = table.metadata.statistics[-1].model_copy(
+        update={
+            "snapshot_id": head,
+            "blob_metadata": [
+                blob.model_copy(update={"properties": {"ndv": "7"}})
+                for entry in table.metadata.statistics
+                if entry.snapshot_id == head
+                for blob in entry.blob_metadata
+                if blob.fields == [2]
+            ],
+        }
+    )
+    with table.update_statistics() as update:
+        update.set_statistics(foreign)
+    assert set(read_ndv(table.refresh(), head).entries) == {"name"}
+    runs = [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    assert [(run.snapshot_id, run.succeeded) for run in runs] == [(str(head), True)]
+    assert read_ndv(lake.table.refresh(), head).entries == ours
+    assert not [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
