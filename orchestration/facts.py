@@ -12,6 +12,7 @@ from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.catalog.snapshots import DataSnapshot, data_snapshots, is_derived, resolve_snapshot
 from ops.graphs.lag import index_lag
+from ops.theta.read import overwritten_by
 from orchestration.watch import Facts, Watched
 
 TABLE_TAG = "icepuffin/table"
@@ -60,6 +61,7 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts
     watched = watched_snapshots(table, spec.watched_refs)
     first = spec.watched_refs[0]
     head = resolve_snapshot(table, first).snapshot_id if _exists(table, first) and watched else ""
+    foreign = overwritten_by(table, int(head)) if spec.theta_sketches and head else None
     done = [set(instance.get_materialized_partitions(key)) for key in spec.derived_keys]
     return Facts(
         watched=watched,
@@ -69,6 +71,7 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts
         recorded=instance.get_materialized_partitions(spec.key),
         done=set.intersection(*done) if done else set(),
         in_flight=instance.get_runs_count(RunsFilter(statuses=_UNFINISHED, tags={TABLE_TAG: "/".join(spec.path)})) > 0,
+        overwritten_by=foreign or "",
     )
 
 

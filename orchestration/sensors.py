@@ -44,7 +44,9 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
         )
         requests = [_request(spec, settings, uuid, key) for key in plan.request]
         if plan.returned_to and spec.derived_keys:
-            requests.append(_request(spec, settings, uuid, plan.returned_to, plan.cursor.returns))
+            requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
+        if plan.merge:
+            requests.append(_request(spec, settings, uuid, plan.merge, merged=plan.cursor.merged))
         if plan.waiting:
             context.log.info("%s snapshots wait for the next tick", plan.waiting)
         partitions = snapshot_partitions(spec)
@@ -65,9 +67,11 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
     return watch_table
 
 
-def _request(spec: TableSpec, settings: TableSettings, uuid: str, key: str, returns: int = 0) -> dg.RunRequest:
+def _request(
+    spec: TableSpec, settings: TableSettings, uuid: str, key: str, *, returns: int = 0, merged: str = ""
+) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=watch.run_key(uuid, key, returns),
+        run_key=watch.run_key(uuid, key, returns, merged),
         partition_key=key,
         tags=run_tags(spec, key, settings.max_runtime_seconds),
     )

@@ -40,6 +40,8 @@ class Cursor:
     """How often it went back, or forward again, to a snapshot that was dealt with before."""
     told: Mapping[str, str] = field(default_factory=dict)
     """What the freshness check of each index was told last."""
+    merged: str = ""
+    """The file of another engine's sketches that a run was last requested for."""
     away_since: float | None = None
     """When the catalog first did not answer; None where it answered last time. Seconds since the epoch."""
 
@@ -59,6 +61,7 @@ class Cursor:
             found["head"],
             found["returns"],
             found.get("told", {}),
+            found.get("merged", ""),
             found.get("away_since"),
         )
 
@@ -71,6 +74,7 @@ class Cursor:
                 "head": self.head,
                 "returns": self.returns,
                 "told": dict(self.told),
+                "merged": self.merged,
                 "away_since": self.away_since,
             }
         )
@@ -114,6 +118,8 @@ class Facts:
     """Partitions for which everything derived is materialised."""
     in_flight: bool = False
     """Whether a run for this table is queued or running."""
+    overwritten_by: str = ""
+    """The file by which another engine replaced the head's sketches, with none of ours; empty where ours are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,8 @@ class Plan:
     request: tuple[str, ...] = ()
     returned_to: str | None = None
     """A snapshot that the ref came back to: its version exists, and only the tag has to move."""
+    merge: str | None = None
+    """A snapshot whose sketches another engine has replaced: a run merges the two."""
     drop: tuple[str, ...] = ()
     cursor: Cursor = field(default_factory=Cursor)
     waiting: int = 0
@@ -149,20 +157,29 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Literal["every", "newest"], li
         handled -= set(request)
         request = []
     returned = bool(cursor.head) and facts.head != cursor.head and facts.head in before
+    merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | handled, facts.parents)
     return Plan(
         record=tuple(item.key for item in now if item.key not in recorded),
         add=tuple(item.key for item in now if item.key not in partitions),
         request=tuple(request),
         returned_to=facts.head if returned else None,
+        merge=facts.head if merge else None,
         drop=tuple(key for key in facts.partitions if key not in facts.parents)[:DROPS_PER_TICK],
         cursor=replace(
-            cursor, tips=tips, ahead=ahead, head=facts.head, returns=cursor.returns + returned, away_since=None
+            cursor,
+            tips=tips,
+            ahead=ahead,
+            head=facts.head,
+            returns=cursor.returns + returned,
+            merged=facts.overwritten_by if merge else cursor.merged,
+            away_since=None,
         ),
         waiting=len(pending) - len(handled),
     )
 
 
-def run_key(table_uuid: str, key: str, returns: int = 0) -> str:
-    """Dagster starts one run a key, ever. A return to a snapshot is a new reason to run."""
-    return f"{table_uuid}:{key}" + (f":{returns}" if returns else "")
+def run_key(table_uuid: str, key: str, returns: int = 0, merged: str = "") -> str:
+    """Dagster starts one run a key, ever. A return to a snapshot is a new reason to run, and so is a foreign file."""
+    reason = f":{returns}" if returns else f":{merged.rpartition('/')[2]}" if merged else ""
+    return f"{table_uuid}:{key}{reason}"

@@ -28,9 +28,12 @@ def register(
     file_size: int,
     footer_size: int,
     blobs: list[BlobMetadata],
-) -> None:
-    """Put a file into the slot of a data snapshot, and read it back.
+    over: str | None,
+) -> bool:
+    """Put a file into the slot of a data snapshot in place of the file `over`, and read it back.
 
+    False, and nothing is done, where the slot holds something else by now: look at that first. A writer who comes in
+    the very commit is overwritten all the same, as the slot has no compare-and-swap.
     Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the catalog does not take it.
     """
     entry = StatisticsFile(
@@ -40,15 +43,21 @@ def register(
         file_footer_size_in_bytes=footer_size,
         blob_metadata=blobs,
     )
+    unanswered = False
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
         find_snapshot(table, snapshot_id)
         current = find(table, snapshot_id)
-        if current is not None and current.statistics_path == path:
-            return
-        if attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt) is Outcome.DONE:
+        held = current.statistics_path if current else None
+        if held == path:
+            return True
+        if held != over and not unanswered:
+            return False
+        outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt)
+        unanswered |= outcome is Outcome.UNKNOWN  # it may land yet, and the file must be there then
+        if outcome is Outcome.DONE:
             refresh(table, patient=True)
-            return
+            return True
     raise StatisticsError(
         f"{table_name(table)}: statistics of {snapshot_id} not set in {_ATTEMPTS} attempts; try again"
     )

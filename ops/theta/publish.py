@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from ops.catalog.commit import refresh
 from ops.catalog.snapshots import find_snapshot, table_name
-from ops.catalog.statistics import find, register
+from ops.catalog.statistics import StatisticsError, find, register
 from ops.errors import IcepuffinError
 from ops.steps import Step, reached
 from ops.storage import Storage
@@ -17,6 +17,7 @@ from ops.theta.slot import CarriedBlob, NewSketch, carried_over, statistics_file
 from puffin.errors import PuffinError
 
 logger = logging.getLogger(__name__)
+_ATTEMPTS = 5
 
 
 def publish(
@@ -24,12 +25,25 @@ def publish(
 ) -> tuple[int, tuple[CarriedBlob, ...], str]:
     """(bytes written, what was carried over, note). Merges what is in the slot at this moment.
 
-    The slot has no compare-and-swap: a writer between our look and our commit is overwritten, and found missing by its
-    own next run, as ours is by the next `materialize_theta_sketches`.
+    A writer between our look and our commit is looked at and merged, too. The slot has no compare-and-swap: one who
+    comes in the very commit is overwritten, and found missing by its own next run, as ours is by the sensor.
 
     Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, and what the catalog raises. A
     file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
     """
+    for _ in range(_ATTEMPTS):
+        published = _publish_over(table, store, snapshot, sketches)
+        if published is not None:
+            return published
+    raise StatisticsError(
+        f"{table_name(table)}: others keep writing the statistics of snapshot {snapshot.snapshot_id}; try again later"
+    )
+
+
+def _publish_over(
+    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
+) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
+    """None where somebody else has written the slot since it was looked at; our file is taken away again then."""
     name, snapshot_id = table_name(table), snapshot.snapshot_id
     refresh(table)
     find_snapshot(table, snapshot_id)
@@ -47,5 +61,9 @@ def publish(
     data, info, listed = statistics_file(snapshot, new, carried)
     store.create(path, data)
     reached(Step.STATISTICS_WRITTEN)
-    register(table, snapshot_id, path=path, file_size=info.file_size, footer_size=info.footer_size, blobs=listed)
+    sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
+    over = old.statistics_path if old else None
+    if not register(table, snapshot_id, path=path, blobs=listed, over=over, **sizes):
+        store.delete(path)
+        return None
     return len(data), carried, note

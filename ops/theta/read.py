@@ -8,7 +8,7 @@ from ops.catalog.snapshots import find_snapshot, table_name
 from ops.catalog.statistics import find
 from ops.theta.ancestry import ancestors
 from ops.theta.model import ColumnNdv, ThetaStatistics
-from ops.theta.slot import counted_for, listed_thetas
+from ops.theta.slot import BUILD_PROPERTY, counted_for, listed_thetas
 
 
 def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
@@ -28,6 +28,16 @@ def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
             fresh, why = _freshness(blob, snapshot)
             entries[column] = ColumnNdv(column, field_id, ndv, fresh, why)
     return ThetaStatistics(name, snapshot_id, entries, statistics.statistics_path if statistics else None)
+
+
+def overwritten_by(table: Table, snapshot_id: int) -> str | None:
+    """The file in the snapshot's slot, where it lists sketches and none of ours: somebody's ANALYZE replaced them, and
+    a materialisation merges the two. None where ours are there, or nothing is.
+    """
+    statistics = find(table, snapshot_id)
+    listed = listed_thetas(statistics)
+    ours = any(BUILD_PROPERTY in (blob.properties or {}) for blob in listed.values())
+    return statistics.statistics_path if statistics is not None and listed and not ours else None
 
 
 def ndv_property(blob: BlobMetadata) -> int | None:

@@ -85,6 +85,17 @@ def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
     assert run_key(UUID, "1", 1) != run_key(UUID, "1")
 
 
+def test_sketches_that_another_engine_replaced_are_merged_by_one_run_a_file() -> None:
+    done = every(facts(1, 2)).cursor
+    known = {"done": ["1", "2"], "overwritten_by": "s3://b/theirs-1.stats"}
+    found = every(facts(1, 2, **known), done)
+    assert (found.merge, found.request, found.cursor.merged) == ("2", (), "s3://b/theirs-1.stats")
+    assert every(facts(1, 2, **known), Cursor.parse(found.cursor.text(), UUID)).merge is None
+    assert every(facts(1, 2, **known | {"overwritten_by": "s3://b/theirs-2.stats"}), found.cursor).merge == "2"
+    assert every(facts(1, 2, overwritten_by="s3://b/theirs-1.stats")).merge is None, "the first run merges it anyway"
+    assert run_key(UUID, "2", merged="s3://b/theirs-1.stats") == "table:2:theirs-1.stats"
+
+
 def test_a_table_made_again_under_its_name_starts_anew() -> None:
     cursor = every(facts(1, 2)).cursor
     assert Cursor.parse(cursor.text(), UUID) == cursor

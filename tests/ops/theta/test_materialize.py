@@ -12,6 +12,7 @@ from ops.catalog.statistics import find
 from ops.catalog.versions import versions
 from ops.model import StorageConfig
 from ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
+from ops.theta import publish as publish_module
 from ops.theta.keep import KIND, TAG
 from puffin import FileSource, PuffinReader
 from puffin.blobs.theta import decode
@@ -124,6 +125,40 @@ def test_deleted_rows_do_not_count_and_only_their_file_is_read_again(table: Tabl
     assert (report.files_sketched, report.files_reused) == (1, 1)
     assert report.ndv == exact(table, snapshot, CREATED)
     assert report.ndv["id"] == 500
+
+
+def test_compacted_files_are_counted_anew_and_the_union_stays_exact(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    materialize(table, append(table, 250, 600), runner)
+    table.delete("id >= 500")
+    table.refresh().overwrite(table.scan().to_arrow())
+    snapshot, second = current(table), ThreadlessRunner()
+    report = materialize(table, snapshot, second)
+    assert report.ndv == exact(table, snapshot, CREATED)
+    assert (report.files_sketched, report.files_reused, report.fresh) == (len(second.files), 0, True)
+
+
+def test_who_writes_the_slot_between_our_look_and_our_commit_is_merged(
+    table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = append(table, 0, 300)
+    through, visits = publish_module.register, []
+
+    def register(*arguments: Any, **named: Any) -> bool:
+        visits.append(named["over"])
+        if len(visits) == 1:
+            other = table.catalog.load_table("db.t")
+            assert materialize(other, snapshot, ThreadlessRunner(), columns=("weight",)).ndv == {"weight": 300}
+        return through(*arguments, **named)
+
+    monkeypatch.setattr(publish_module, "register", register)
+    report = materialize(table, snapshot, runner)
+    assert report.ndv == exact(table, snapshot, CREATED | {"weight"})
+    assert report.merged_columns == ("weight",)
+    assert len(visits) == 3
+    files = {path.name for path in local(table.location()).rglob("*.stats")}
+    assert local(report.statistics_path).name in files
+    assert len(files) == 2, "the file that was not registered is gone"
 
 
 def test_older_snapshots_in_any_order_cost_their_own_files_only(table: Table, runner: ThreadlessRunner) -> None:
