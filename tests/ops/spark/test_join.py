@@ -20,7 +20,7 @@ from tests.ops.index.history import DEFINITION, index_head
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ops.probe.spark_join import KnnJoin
+    from ops.spark.join import KnnJoin
 
 # PySpark leaves its sockets to the garbage collector
 pytestmark = [
@@ -52,7 +52,7 @@ def left_side(session: "SparkSession", count: int, parts: int = 3) -> "DataFrame
 
 
 def joined(left: "DataFrame", reader: IndexReader, **options: Any) -> "KnnJoin":
-    from ops.probe.spark_join import knn_join  # noqa: PLC0415  imports pyspark
+    from ops.spark.join import knn_join  # noqa: PLC0415  imports pyspark
 
     return knn_join(left, reader, on="asked", block_rows=16, **options)
 

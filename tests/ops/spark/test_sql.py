@@ -38,7 +38,7 @@ def literal(vector: list[float]) -> str:
 
 
 def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: Catalog, table: Table) -> None:
-    from ops.probe.spark_sql import register_vector_search  # noqa: PLC0415  imports pyspark
+    from ops.spark.sql import register_vector_search  # noqa: PLC0415  imports pyspark
 
     register_vector_search(session, sql_catalog)
     asked = queries(3)

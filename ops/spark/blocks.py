@@ -1,4 +1,4 @@
-"""The k nearest rows of each row of a DataFrame, on executors: what happens between the shuffles of `spark_join`.
+"""The k nearest rows of each row of a DataFrame, on executors: what happens between the shuffles of `ops.spark.join`.
 
 Rows of the left side travel in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
 the row goes to next, a number to sort by, and a pickled payload.

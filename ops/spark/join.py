@@ -19,7 +19,7 @@ from ops.probe.pinned import Group, Pin
 from ops.probe.question import field_ids
 from ops.probe.reader import IndexReader
 from ops.probe.result import Coverage
-from ops.probe.spark_blocks import ROW, Join, finish, pack, read, search, select, staged
+from ops.spark.blocks import ROW, Join, finish, pack, read, search, select, staged
 from ops.spark.runner import SparkRunner
 
 BLOCK_ROWS = 2_048

@@ -1,0 +1,184 @@
+"""What searching by Spark tasks costs beside Spark itself: one query, and a join of 100,000.
+
+    python -m benchmarks.distributed --vectors embeddings.npy --out distributed.json [--shards 4] [--joined 100000]
+
+`seconds`: the median of some single queries by `IndexReader.search` on the distributed tier, rows with their id included.
+`empty_job_seconds`: the median of Spark's own job with as many tasks, which do nothing: what no search by Spark can go
+under. Both on `local[<threads>]`, warm. `join`: all queries against the index at one snapshot, ids attached, counted by
+Spark; recall@10 of a sample is against brute force. `in_process`: the same queries in one batch in this process.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ann_kernels.topk import exact_top_k
+from benchmarks.lake import STORAGE, Lake, arrow_rows
+from ops.cache import CacheSettings, use_settings
+from ops.index import IndexDefinition
+from ops.probe import IndexReader, open_index
+from ops.spark.runner import SparkRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+K = 10
+_ROUNDS = 15
+_CHECKED = 500
+
+
+def measure(
+    lake: Lake,
+    base: npt.NDArray[np.float32],
+    spark: "SparkSession",
+    queries: npt.NDArray[np.float32],
+    *,
+    joined: int,
+    search_list: int | None = None,
+) -> dict[str, Any]:
+    """All figures for a lake whose head is indexed and holds `base`. The join repeats `queries`, a little moved."""
+    # the driver keeps no shard, as it would not of an index that needs this tier
+    settings = CacheSettings.from_environment()
+    use_settings(CacheSettings(settings.directory, settings.disk_bytes, 0))
+    runner = SparkRunner(spark)
+    reader = open_index(lake.table.refresh(), lake.definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    tasks = min(runner.parallelism, len(reader.search(queries[0], K).profile.work))
+    out: dict[str, Any] = {"tier": reader.tier, "tasks": tasks}
+    out["empty_job_seconds"] = _median(lambda: runner.run(_nothing, range(tasks), label="empty"))
+    out["seconds"] = _median(lambda: reader.search(queries[0], K, columns=["id"], search_list=search_list))
+    out["ratio"] = out["seconds"] / out["empty_job_seconds"]
+    out["join"] = _join(reader, spark, queries, joined, search_list)
+    out["join"]["in_process_seconds"] = _in_process(lake, queries, joined, search_list)
+    out["join"]["recall"] = _recall(lake, base, reader, queries, search_list)
+    use_settings(None)
+    return out
+
+
+def _nothing(_: int) -> None:
+    """A task of the empty job."""
+
+
+def _median(work: Callable[[], Any]) -> float:
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(_ROUNDS):
+        begun = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times))
+
+
+def _many(queries: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
+    rng = np.random.default_rng(0)
+    many = queries[np.arange(count) % len(queries)]
+    return np.asarray(many + rng.standard_normal(many.shape).astype(np.float32) * many.std() * 0.05, np.float32)
+
+
+def _join(
+    reader: IndexReader, spark: "SparkSession", queries: npt.NDArray[np.float32], count: int, search_list: int | None
+) -> dict[str, Any]:
+    from ops.spark.join import knn_join  # noqa: PLC0415  imports pyspark
+
+    with tempfile.TemporaryDirectory() as folder:
+        rows = arrow_rows(np.arange(count), _many(queries, count)).rename_columns(["query", "embedding"])
+        spark.createDataFrame(rows).write.parquet(f"{folder}/left")
+        left = spark.read.parquet(f"{folder}/left")
+
+        def once(limit: int) -> tuple[float, int]:
+            found = knn_join(
+                left.limit(limit) if limit < count else left,
+                reader, on="embedding", k=K, columns=["id"], search_list=search_list,
+            )  # fmt: skip
+            begun = time.perf_counter()
+            found.rows.drop("embedding").write.mode("overwrite").parquet(f"{folder}/out")
+            return time.perf_counter() - begun, spark.read.parquet(f"{folder}/out").count()
+
+        once(min(count, 2_000))
+        seconds, pairs = once(count)
+    return {"queries": count, "pairs": pairs, "seconds": seconds, "queries_a_second": count / seconds}
+
+
+def _in_process(lake: Lake, queries: npt.NDArray[np.float32], count: int, search_list: int | None) -> float:
+    reader = open_index(lake.table, lake.definition, storage=STORAGE, threads=os.cpu_count() or 1)
+    reader.search(queries[:10], K, columns=["id"])
+    many = _many(queries, count)
+    begun = time.perf_counter()
+    reader.search(many, K, columns=["id"], search_list=search_list)
+    return time.perf_counter() - begun
+
+
+def _recall(
+    lake: Lake,
+    base: npt.NDArray[np.float32],
+    reader: IndexReader,
+    queries: npt.NDArray[np.float32],
+    search_list: int | None,
+) -> float:
+    some = queries[:_CHECKED]
+    found = reader.search(some, K, columns=["id"], search_list=search_list).rows
+    truth = exact_top_k(some, base, K, lake.definition.metric_value)[0]
+    mine = np.asarray(found["id"]).reshape(len(some), K)
+    return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)]))
+
+
+def local_session(threads: int) -> "SparkSession":
+    """Spark in this process, quiet."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  starts a JVM
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(f"local[{threads}]").appName("icepuffin benchmark")
+    conf = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.driver.memory": "3g"}
+    conf |= {"spark.sql.shuffle.partitions": str(threads), "spark.ui.showConsoleProgress": "false"}
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def main() -> None:
+    """A table of all vectors but the queries, indexed; then the figures."""
+    options = _options()
+    vectors = np.load(options.vectors, mmap_mode="r")
+    order = np.random.default_rng(1).permutation(len(vectors))
+    queries = np.asarray(vectors[order[: options.queries]], np.float32)
+    base = np.asarray(vectors[np.sort(order[options.queries :])], np.float32)
+    definition = IndexDefinition(
+        name="bench", column="embedding", metric="l2", shards=options.shards, vectors=options.kept, target_recall=0.0
+    )
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        lake = Lake(Path(folder), base, len(base), 8, definition, options.threads)
+        lake.index()
+        spark = local_session(options.threads)
+        out = {"rows": len(base), "dims": base.shape[1], "shards": options.shards, "vectors": options.kept}
+        out |= measure(lake, base, spark, queries, joined=options.joined, search_list=options.search_list)
+        spark.stop()
+    print(json.dumps(out, indent=1))
+    options.out.write_text(json.dumps(out, indent=1))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--queries", type=int, default=1000, help="held out of the table")
+    parser.add_argument("--joined", type=int, default=100_000)
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--kept", default="f32", choices=("f32", "f16", "none"), help="vectors that shards hold")
+    parser.add_argument("--search-list", type=int, help="beam [default: the index's own]")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
