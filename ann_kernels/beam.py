@@ -86,7 +86,7 @@ def beam_search(point, neighbors, degrees, entry, seen, stamp, pool, path, fresh
         for slot in range(degrees[node]):  # written first, counted after: no branch, which nobody could foresee
             other = neighbors[node, slot]
             fresh[count] = other
-            count += np.intp(seen[other] != stamp)
+            count += int(seen[other] != stamp)
             seen[other] = stamp
         for slot in range(min(count, _AHEAD)):
             fetch(point, fresh[slot])

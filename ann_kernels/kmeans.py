@@ -4,7 +4,6 @@ Which centroid is nearest comes from a matrix product, or, for vectors so narrow
 parts of product quantization), from one kernel that keeps a row's scores in the first-level cache.
 """
 
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -58,8 +57,11 @@ def assign(
     stretch = _narrow_stretch if narrow else _product_stretch
     bounds = _bounds(len(vectors), rows, max(1, threads))
     with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
-        ends = itertools.pairwise(bounds)
-        list(pool.map(lambda end: stretch(vectors, centroids, rows, *end, labels, squared), ends))
+        list(
+            pool.map(
+                lambda low, high: stretch(vectors, centroids, rows, low, high, labels, squared), bounds, bounds[1:]
+            )
+        )
     return labels, squared
 
 
