@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from orchestration.cli.index import catalog_option, json_option, table_argument
+from orchestration.cli.on_table import catalog_option, json_option, table_argument
 from orchestration.cli.session import Session, located, print_json
 
 

@@ -6,11 +6,8 @@ from typing import Any
 
 import click
 
-from orchestration.cli.session import Session, located, print_json, told
-
-table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
-catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
+from orchestration.cli.on_table import OnTable, on_table
+from orchestration.cli.session import Session, print_json, told
 
 
 @click.group("index")
@@ -24,8 +21,7 @@ def command() -> None:
 
 
 @command.command("create")
-@table_argument
-@catalog_option
+@on_table
 @click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
 @click.option("--column", required=True, help="The vector column: a list of float, double or half.")
 @click.option("--metric", type=click.Choice(["l2", "cosine", "ip"]), default="cosine", show_default=True)
@@ -41,20 +37,7 @@ def command() -> None:
 @click.option("--shards", type=int, help="[default: as few as the size allows]")
 @click.option("--target-recall", type=float, default=0.9, show_default=True, help="Under it nothing is published.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@json_option
-@located
-@click.pass_obj
-def create_index(
-    session: Session,
-    /,
-    table: str,
-    catalog: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    as_json: bool,
-    **definition: Any,
-) -> None:
+def create_index(on: OnTable, /, **definition: Any) -> None:
     """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.
 
     \b
@@ -64,69 +47,43 @@ def create_index(
     from ops.index import create  # noqa: PLC0415
     from ops.index.definition import IndexDefinition  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
     made = IndexDefinition(**definition)
-    create(loaded, made)
-    if as_json:
+    create(on.loaded, made)
+    if on.as_json:
         print_json(dataclasses.asdict(made))
         return
-    session.console.print(
-        f"index [bold]{made.name}[/] on {table}({made.column}) is defined. Build it with: icepuffin refresh {table}\n"
+    on.session.console.print(
+        f"index [bold]{made.name}[/] on {on.name}({made.column}) is defined. "
+        f"Build it with: icepuffin refresh {on.name}\n"
         "A running Dagster shows it after 'Reload' on its Deployment page."
     )
 
 
 @command.command("list")
-@table_argument
-@catalog_option
-@json_option
-@located
-@click.pass_obj
-def list_indexes(
-    session: Session, table: str, catalog: str | None, directory: Path | None, settings: Path | None, *, as_json: bool
-) -> None:
+@on_table
+def list_indexes(on: OnTable) -> None:
     """List the indexes of a table and how many versions each has."""
     from ops.catalog.versions import versions  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
     found = [
-        {**dataclasses.asdict(item), "versions": len(versions(loaded, "ann", item.name))}
-        for item in session.spec(catalog, table).indexes
+        {**dataclasses.asdict(item), "versions": len(versions(on.loaded, "ann", item.name))} for item in on.indexes
     ]
-    if as_json:
+    if on.as_json:
         print_json(found)
         return
     _print_table(
-        session, f"indexes of {table}", ("name", "column", "metric", "vectors", "target_recall", "versions"), found
+        on.session, f"indexes of {on.name}", ("name", "column", "metric", "vectors", "target_recall", "versions"), found
     )
 
 
 @command.command("show")
-@table_argument
+@on_table
 @click.argument("name", required=False)
-@catalog_option
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into a file as well: .png, .svg or .html."
 )
 @click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
-@json_option
-@located
-@click.pass_obj
-def show_index(
-    session: Session,
-    /,
-    table: str,
-    name: str | None,
-    catalog: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    plot: Path | None,
-    measure: bool,
-    as_json: bool,
-) -> None:
+def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: bool) -> None:
     """Show an index: its definition and versions, and of the newest the shards, what it covers, and recall over cost.
 
     NAME may be left out if there is one index.
@@ -142,10 +99,8 @@ def show_index(
     from ops.probe.pictures import save  # noqa: PLC0415
     from orchestration.cli.shown import draw  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    chosen = session.catalog_name(catalog, table)
-    loaded, storage = session.catalogs.table(chosen, table), session.catalogs.storage(chosen)
-    definition = _definition(session, catalog, table, name)
+    loaded, storage, session = on.loaded, on.storage, on.session
+    definition = on.index(name)
     known = versions(loaded, "ann", definition.name)
     seen = overview(loaded, definition, storage)
     milliseconds = None
@@ -165,7 +120,7 @@ def show_index(
         }
         for version in known
     ]
-    if as_json:
+    if on.as_json:
         state = {} if seen is None else told(seen)
         print_json(
             {"definition": dataclasses.asdict(definition), "versions": found, "milliseconds": milliseconds, **state}
@@ -180,43 +135,21 @@ def show_index(
 
 
 @command.command("drop")
-@table_argument
+@on_table
 @click.argument("name")
-@catalog_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@located
-@click.pass_obj
-def drop_index(
-    session: Session,
-    table: str,
-    name: str,
-    catalog: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    yes: bool,
-) -> None:
+def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. The files go when their snapshots expire."""
     from ops.index import drop  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
-    _definition(session, catalog, table, name)
+    on.index(name)
     if not yes:
-        click.confirm(f"Drop index {name} of {table}? Searches will be exact scans", abort=True)
-    drop(loaded, name)
-    session.console.print(f"index {name} of {table} is dropped")
-
-
-def _definition(session: Session, catalog: str | None, table: str, name: str | None) -> Any:
-    defined = session.spec(catalog, table).indexes
-    chosen = [item for item in defined if name in (None, item.name)]
-    if len(chosen) == 1:
-        return chosen[0]
-    names = ", ".join(item.name for item in defined) or "none"
-    if name is None and defined:
-        raise click.ClickException(f"{table} has several indexes, name one: {names}")
-    raise click.ClickException(f"{table} has no index '{name or ''}'; it has: {names}")
+        click.confirm(f"Drop index {name} of {on.name}? Searches will be exact scans", abort=True)
+    drop(on.loaded, name)
+    if on.as_json:
+        print_json({"dropped": name})
+        return
+    on.session.console.print(f"index {name} of {on.name} is dropped")
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

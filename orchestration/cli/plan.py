@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.index import catalog_option, json_option, table_argument
+from orchestration.cli.on_table import catalog_option, json_option, table_argument
 from orchestration.cli.session import Session, located, print_json
 
 if TYPE_CHECKING:

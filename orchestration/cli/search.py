@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.index import catalog_option, json_option, table_argument
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.on_table import OnTable, on_table
+from orchestration.cli.session import Session, print_json
 
 if TYPE_CHECKING:
     from ops.index.definition import IndexDefinition
 
 
 @click.command("search")
-@table_argument
-@catalog_option
+@on_table
 @click.option("--index", "index", help="[default: the table's only index]")
 @click.option("--like-id", help="Search with the vector of the row that has this id. The row itself is rank 1.")
 @click.option("--id-column", default="id", show_default=True)
@@ -48,23 +47,7 @@ if TYPE_CHECKING:
 )
 @click.option("--explain", is_flag=True, help="Say how the answer came about: path, knobs, shards, stages, bytes.")
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
-@json_option
-@located
-@click.pass_obj
-def command(
-    session: Session,
-    /,
-    table: str,
-    catalog: str | None,
-    index: str | None,
-    k: int,
-    snapshot: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    as_json: bool,
-    **query: Any,
-) -> None:
+def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **query: Any) -> None:
     """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.
 
     The answer says how it was found: by the snapshot's own index version, by the nearest version and a scan of the rows
@@ -79,31 +62,16 @@ def command(
     """
     from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    loaded = session.catalogs.table(session.catalog_name(catalog, table), table)
-    definition = _definition(session, catalog, table, index)
-    snapshot_id = resolve_snapshot(loaded, snapshot).snapshot_id
-    vectors = _vectors(loaded, definition.column, snapshot_id, query)
-    columns = tuple(query["columns"].split(",")) if query["columns"] else None
-    answer = _search(session, loaded, definition, vectors, k, snapshot_id, columns, query)
+    definition = on.index(index)
+    snapshot_id = resolve_snapshot(on.loaded, snapshot).snapshot_id
+    vectors = _vectors(on.loaded, definition.column, snapshot_id, query)
+    answer = _search(on, definition, vectors, k, snapshot_id, query)
     asked = {"k": k} if query["within"] is None else {"within": query["within"]}
-    told = {"table": table, "index": definition.name, "column": definition.column, **asked, **answer}
-    if as_json:
+    told = {"table": on.name, "index": definition.name, "column": definition.column, **asked, **answer}
+    if on.as_json:
         print_json(told)
         return
-    _show(session, told)
-
-
-def _definition(session: Session, catalog: str | None, table: str, index: str | None) -> "IndexDefinition":
-    defined = session.spec(catalog, table).indexes
-    names = ", ".join(item.name for item in defined) or "none"
-    chosen = [item for item in defined if index in (None, item.name)]
-    if len(chosen) == 1:
-        return chosen[0]
-    if index is None and defined:
-        raise click.ClickException(f"{table} has several indexes ({names}); choose one with --index")
-    hint = f"make one with: icepuffin index create {table} --name NAME --column COLUMN"
-    raise click.ClickException(f"{table} has no index '{index or ''}'; it has: {names}. {hint}")
+    _show(on.session, told)
 
 
 def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -> Any:
@@ -131,34 +99,29 @@ def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -
 
 
 def _search(
-    session: Session,
-    table: Any,
-    definition: "IndexDefinition",
-    vectors: Any,
-    k: int,
-    snapshot_id: int,
-    columns: tuple[str, ...] | None,
-    query: dict[str, Any],
+    on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot_id: int, query: dict[str, Any]
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric  # noqa: PLC0415
     from ops.graphs.queries import held_texts  # noqa: PLC0415
     from ops.probe import StalePolicy, exact_search, exact_within, open_index  # noqa: PLC0415
     from ops.probe.result import explain  # noqa: PLC0415
 
-    storage = session.catalogs.storage(session.catalog_name(None, ".".join(table.name())))
     metric = Metric.parse(str(definition.metric))
+    columns = tuple(query["columns"].split(",")) if query["columns"] else None
     shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
     if query["exact"]:
-        ask: Any = partial(exact_search if query["within"] is None else exact_within, table, definition.column, metric)
-        shared |= {"snapshot": snapshot_id, "storage": storage}
+        ask: Any = partial(
+            exact_search if query["within"] is None else exact_within, on.loaded, definition.column, metric
+        )
+        shared |= {"snapshot": snapshot_id, "storage": on.storage}
     else:
         reader = open_index(
-            table,
+            on.loaded,
             definition,
             snapshot=snapshot_id,
-            storage=storage,
+            storage=on.storage,
             stale=StalePolicy(query["stale"]),
-            threads=session.settings.thread_count,
+            threads=on.session.settings.thread_count,
         )
         knobs = {name: query[name] for name in ("search_list", "shards", "oversample", "target_recall")}
         ask = partial(reader.search, **knobs) if query["within"] is None else reader.within

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from orchestration.cli.index import json_option
+from orchestration.cli.on_table import json_option
 from orchestration.cli.session import Session, located, print_json
 
 

@@ -1,0 +1,86 @@
+"""What commands on one table share: its name, where it lies, and how the answer is to look."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestration.cli.session import Session, located
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from ops.index.definition import IndexDefinition
+    from ops.model import StorageConfig
+
+table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
+catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
+
+
+@dataclass
+class OnTable:
+    """One command on one table."""
+
+    session: Session
+    name: str
+    """`namespace.table`"""
+    catalog: str | None
+    """As it was given; None leaves it to the settings"""
+    as_json: bool
+
+    @cached_property
+    def loaded(self) -> "Table":
+        return self.session.catalogs.table(self._catalog_name, self.name)
+
+    @cached_property
+    def storage(self) -> "StorageConfig":
+        return self.session.catalogs.storage(self._catalog_name)
+
+    @cached_property
+    def indexes(self) -> tuple["IndexDefinition", ...]:
+        """Those of the settings and those that the table itself defines."""
+        return self.session.spec(self.catalog, self.name).indexes
+
+    def index(self, name: str | None) -> "IndexDefinition":
+        """The index of that name; without one, the only one there is."""
+        chosen = [item for item in self.indexes if name in (None, item.name)]
+        if len(chosen) == 1:
+            return chosen[0]
+        _ = self.loaded  # where there is no such table, that is what to say
+        names = ", ".join(item.name for item in self.indexes) or "none"
+        if name is None and self.indexes:
+            raise click.ClickException(f"{self.name} has several indexes, name one: {names}")
+        hint = f"make one with: icepuffin index create {self.name} --name NAME --column COLUMN"
+        raise click.ClickException(f"{self.name} has no index '{name or ''}'; it has: {names}. {hint}")
+
+    @property
+    def _catalog_name(self) -> str:
+        return self.session.catalog_name(self.catalog, self.name)
+
+
+def on_table(function: Callable[..., None]) -> Callable[..., None]:
+    """TABLE, --catalog, --json, --dir and --settings of a command, handed over as one `OnTable`."""
+
+    @wraps(function)
+    def command(
+        session: Session,
+        /,
+        table: str,
+        catalog: str | None,
+        directory: Path | None,
+        settings: Path | None,
+        *,
+        as_json: bool = False,
+        **options: Any,
+    ) -> None:
+        function(OnTable(session.at(directory, settings), table, catalog, as_json), **options)
+
+    decorated: Any = click.pass_obj(command)
+    for option in (located, json_option, catalog_option, table_argument):
+        decorated = option(decorated)
+    made: Callable[..., None] = decorated
+    return made
