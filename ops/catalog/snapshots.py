@@ -97,14 +97,26 @@ def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> Da
     """The data snapshot that `at` names: a snapshot id, a ref, a time, or None for the head of main.
 
     A time means the snapshot that was current then. A derived snapshot, or a ref on one, means the data snapshot that
-    it belongs to. Raises UnknownSnapshotError where there is none.
+    it belongs to; where that has expired, the derived snapshot itself, which has the same rows. Raises
+    UnknownSnapshotError where there is none.
     """
     snapshot_id = _named_snapshot_id(table, at)
     if snapshot_id is None:
         raise UnknownSnapshotError(f"{table_name(table)} has no snapshot yet: nothing was ever written to it")
     snapshot = find_snapshot(table, snapshot_id)
     base = base_snapshot_id(snapshot)
-    return as_data_snapshot(table, find_snapshot(table, base) if base is not None else snapshot)
+    data = table.metadata.snapshot_by_id(base) if base is not None else None
+    return as_data_snapshot(table, data or snapshot)
+
+
+def require_data_snapshot(table: Table, snapshot_id: int) -> None:
+    """Raises UnknownSnapshotError for a derived snapshot: nothing is derived from those."""
+    base = base_snapshot_id(find_snapshot(table, snapshot_id))
+    if base is not None:
+        raise UnknownSnapshotError(
+            f"{table_name(table)}: snapshot {snapshot_id} is icepuffin's own, for data snapshot {base}; name that one, "
+            "or another if it has expired: a version of what is gone can be searched, and not made"
+        )
 
 
 def _named_snapshot_id(table: Table, at: int | str | datetime | None) -> int | None:

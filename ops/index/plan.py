@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from ops.catalog.commit import refresh
 from ops.catalog.deletes import fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import ref_snapshot_id, table_name
+from ops.catalog.snapshots import ref_snapshot_id, require_data_snapshot, table_name
 from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
@@ -70,6 +70,7 @@ def plan_version(
     equality deletes.
     """
     refresh(table)
+    require_data_snapshot(table, snapshot_id)
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
     schema = table.schemas()[live.schema_id]

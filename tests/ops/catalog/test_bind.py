@@ -9,8 +9,10 @@ from ops.catalog import bind
 from ops.catalog.bind import LostRaceError, UnsupportedCatalogError
 from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from ops.catalog.versions import versions
-from tests.conftest import make_rows
+from ops.index import plan_version
+from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
+from tests.ops.index.history import DEFINITION
 
 TableFactory = Callable[..., Table]
 
@@ -46,6 +48,17 @@ def test_derived_snapshots_are_not_the_users_history(table: Table) -> None:
     snapshots = data_snapshots(table)
     assert [snapshot.operation for snapshot in snapshots] == ["append", "append"]
     assert resolve_snapshot(table, version.derived_snapshot_id) == snapshots[0]
+
+
+def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expired(table: Table) -> None:
+    version = bind.publish(table, binding(table))
+    table.append(make_rows(10, 20))
+    table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
+    found = resolve_snapshot(table.refresh(), "ann_e")
+    assert found.snapshot_id == version.derived_snapshot_id
+    assert len(table.scan(snapshot_id=found.snapshot_id).to_arrow()) == 10
+    with pytest.raises(UnknownSnapshotError, match="is icepuffin's own, for data snapshot"):
+        plan_version(table, DEFINITION, found.snapshot_id, storage=STORAGE)
 
 
 def test_of_two_refreshers_one_loses(table: Table) -> None:
