@@ -45,13 +45,21 @@ class LiveBatch:
 
 
 def read_live(
-    storage: Storage, file: LiveFile, schema: Schema, field_ids: Sequence[int], *, batch_rows: int = BATCH_ROWS
+    storage: Storage,
+    file: LiveFile,
+    schema: Schema,
+    field_ids: Sequence[int],
+    *,
+    batch_rows: int = BATCH_ROWS,
+    deleted: npt.NDArray[np.int64] | None = None,
 ) -> Iterator[LiveBatch]:
     """Stream the live rows of a file, row group by row group; fields that the file lacks are null.
 
-    `schema` is the snapshot's. Raises DataFileError, EqualityDeletesError.
+    `schema` is the snapshot's. Who reads many files reads their deletes once (`deleted_by_file`) and gives those of
+    this one: int64, ascending. Raises DataFileError, EqualityDeletesError.
     """
-    deleted = deleted_positions(storage, file)
+    if deleted is None:
+        deleted = deleted_positions(storage, file)
     opened = DataFile(storage, file, schema, field_ids)
     start = 0
     for batch in opened.batches(batch_rows):

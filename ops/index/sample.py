@@ -11,6 +11,7 @@ from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
 from ann_kernels.quantize import choose_m, train_pq
 from ann_kernels.topk import exact_top_k
+from ops.catalog.deletes import deleted_by_file
 from ops.curves import MEASURED_K, Reach, encode, shard_distances
 from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
 from ops.index.plan import VersionPlan
@@ -112,9 +113,11 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     share = wanted / max(1, min(total, 4 * wanted))
     sample = np.empty((0, 1), np.float32)
     found = 0
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
     for number in rng.permutation(len(plan.live.files)):
         file = plan.live.files[number]
-        for batch in read_live(open_storage(file.path, storage), file, plan.schema, [plan.field_id]):
+        store = open_storage(file.path, storage)
+        for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted[file.path]):
             size = len(batch.positions)
             kept = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: wanted - found]
             try:

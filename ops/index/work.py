@@ -109,6 +109,7 @@ class Work:
             blocks=blocks,
             base=base,
             is_delta=number >= self.layout.shards,
+            target_recall=definition.target_recall,
             staging=self.staging,
             storage=self.storage,
             threads=self.runner.task_threads,

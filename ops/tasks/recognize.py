@@ -24,7 +24,7 @@ from ops.storage import PartSource, Storage, open_storage
 from ops.tasks.balls import Ball, Balls, ball_around, few
 from ops.tasks.blocks import Block, BlockWriters, read_blocks
 from ops.tasks.rows import Rows, match
-from ops.tasks.vectors import prepared, read_vectors
+from ops.tasks.vectors import VectorFiles, prepared
 from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
 
@@ -96,11 +96,12 @@ def hash_files(task: HashTask) -> HashResult:
     storage = open_storage(task.staging, task.storage)
     live_rows: list[tuple[int, int]] = []
     balls: list[tuple[int, Ball]] = []
+    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/hashes-{task.number}", 0, storage, stack)
         for slot, file in task.files:
             around, count = [], 0
-            for positions, raw in read_vectors(file, task.schema, task.field_id, task.dims, task.storage):
+            for positions, raw in vectors_of.read(file):
                 around.append(ball_around(prepared(raw, positions, file, Metric(task.metric))))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)

@@ -17,7 +17,7 @@ from ops.tasks import markers
 from ops.tasks.balls import Ball, Balls, partition_balls
 from ops.tasks.blocks import BlockWriters
 from ops.tasks.rows import Rows
-from ops.tasks.vectors import prepared, read_vectors
+from ops.tasks.vectors import VectorFiles, prepared
 from puffin.blobs import deletion_vector
 
 
@@ -82,13 +82,14 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
     dims = task.codebook.shape[1]
     live_rows: list[tuple[int, int]] = []
     balls: list[tuple[int, Ball]] = []
+    vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, dims, task.storage)
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/block-{task.number}", dims, storage, stack)
         for item in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
             wanted = None if item.positions is None else deletion_vector.decode(item.positions)
             count = 0
-            for at, raw in read_vectors(item.file, task.schema, task.field_id, dims, task.storage):
+            for at, raw in vectors_of.read(item.file):
                 keep = slice(None) if wanted is None else np.isin(at, wanted)
                 positions, vectors = at[keep], prepared(raw[keep], at[keep], item.file, Metric(task.metric))
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)

@@ -1,8 +1,9 @@
 """Stage 1b: a shard whose graph is new or changes: built, rebuilt without its dead nodes, or inserted into."""
 
 import hashlib
+import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -24,6 +25,7 @@ from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
 
 UNKNOWN_SHA256 = bytes(32)
+_log = logging.getLogger(__name__)
 
 
 class How(StrEnum):
@@ -59,6 +61,8 @@ class ShardTask:
     base: BaseShard | None
     is_delta: bool
     """Then what recall costs is not measured: the curve of the others is advice enough"""
+    target_recall: float
+    """A graph that is under it after inserts is built anew"""
     staging: str
     storage: StorageConfig
     threads: int = 1
@@ -113,26 +117,50 @@ def _result(recorded: dict[str, Any]) -> ShardResult:
     return ShardResult(**{**recorded, "parts": parts})
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """A shard in memory."""
+
+    shard: Shard
+    vectors: npt.NDArray[np.float32]
+    live: npt.NDArray[np.bool_]
+    recall: float
+
+
 def _make(task: ShardTask, storage: Storage) -> ShardResult:
     incoming = read_blocks(storage, task.blocks, task.dims)
     if task.base is not None and task.how is How.INSERTED:
-        return _insert(task, storage, task.base, incoming)
+        made = _insert(task, task.base, incoming)
+        if made.recall >= task.target_recall:
+            return _write(task, storage, made, incoming.count)
+        _log.warning(
+            "shard %s finds %.4f of the nearest rows after inserts, the target is %s: it is built anew",
+            task.number, made.recall, task.target_recall,
+        )  # fmt: skip
+        task = replace(task, how=How.REBUILT)
+    return _write(task, storage, _build(task, incoming), incoming.count)
+
+
+def _build(task: ShardTask, incoming: Rows) -> _Made:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads)
-    live = np.ones(rows.count, np.bool_)
-    return _write(task, storage, _assemble(task, graph, rows), rows.vectors, live, incoming.count)
+    return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
 
-def _insert(task: ShardTask, storage: Storage, base: BaseShard, incoming: Rows) -> ShardResult:
+def _insert(task: ShardTask, base: BaseShard, incoming: Rows) -> _Made:
     reader = base.reader()
     rows = base.rows(reader).join(incoming)
     live = np.concatenate([base.live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
     graph = vamana.insert(graph, rows.vectors, Metric(task.metric), task.params, threads=task.threads)
-    shard = _assemble(task, graph, rows, reader.read_pq()[1])
-    return _write(task, storage, shard, rows.vectors, live, incoming.count)
+    return _measured(task, _assemble(task, graph, rows, reader.read_pq()[1]), rows.vectors, live)
+
+
+def _measured(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> _Made:
+    recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+    return _Made(shard, vectors, live, recall)
 
 
 def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
@@ -165,22 +193,14 @@ def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[
     )
 
 
-def _write(
-    task: ShardTask,
-    storage: Storage,
-    shard: Shard,
-    vectors: npt.NDArray[np.float32],
-    live: npt.NDArray[np.bool_],
-    inserted: int,
-) -> ShardResult:
-    recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> ShardResult:
     curve = task.base.curve if task.base is not None else ""
     if task.how is not How.INSERTED and not task.is_delta:
-        curve = measure_curve(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+        curve = measure_curve(made.shard, made.vectors, made.live, seed=task.params.seed, threads=task.threads)
     path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path) as sink:
-        for chunk in shard_blob.encode(shard):
+        for chunk in shard_blob.encode(made.shard):
             digest.update(chunk)
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
@@ -189,11 +209,11 @@ def _write(
         how=task.how,
         parts=(ObjectRange(path, 0, length),),
         sha256=digest.digest(),
-        count=shard.count,
-        medoid=shard.medoid,
-        recall=recall,
+        count=made.shard.count,
+        medoid=made.shard.medoid,
+        recall=made.recall,
         curve=curve,
-        tombstones=np.flatnonzero(~live).astype(np.int64),
+        tombstones=np.flatnonzero(~made.live).astype(np.int64),
         inserted=inserted,
         remapped=task.base.moved if task.base is not None else 0,
     )

@@ -1,6 +1,6 @@
 """The vector column of data files, batch by batch, with errors that name the row."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -9,25 +9,37 @@ from pyiceberg.schema import Schema
 from ann_kernels.distance import prepare
 from ann_kernels.errors import NonFiniteVectorError, ZeroVectorError
 from ann_kernels.metric import Metric
+from ops.catalog.deletes import deleted_by_file
 from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
 from ops.model import LiveFile, StorageConfig
 from ops.storage import open_storage
 
+Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
+"""(row positions int64[n], vectors f32[n, dims] as the table has them)"""
 
-def read_vectors(
-    file: LiveFile, schema: Schema, field_id: int, dims: int, storage: StorageConfig
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
-    """(row positions int64[n], vectors f32[n, dims] as the table has them) of live rows, in order.
 
-    Raises VectorColumnError naming the file and the rows of the batch.
-    """
-    for batch in read_live(open_storage(file.path, storage), file, schema, [field_id]):
-        try:
-            yield batch.positions, vectors_from_arrow(batch.columns.column(0), dims)
-        except VectorColumnError as error:
-            raise VectorColumnError(
-                f"{file.path}, rows {batch.positions[0]} to {batch.positions[-1]}: {error}"
-            ) from error
+class VectorFiles:
+    """The vectors of some data files. Delete files that are about many of them are read once."""
+
+    def __init__(
+        self, files: Iterable[LiveFile], schema: Schema, field_id: int, dims: int, storage: StorageConfig
+    ) -> None:
+        self._schema = schema
+        self._field_id = field_id
+        self._dims = dims
+        self._storage = storage
+        self._deleted = deleted_by_file(lambda path: open_storage(path, storage), files)
+
+    def read(self, file: LiveFile) -> Iterator[Vectors]:
+        """Batches of the file's live rows, in order. Raises VectorColumnError naming file and rows."""
+        store = open_storage(file.path, self._storage)
+        for batch in read_live(store, file, self._schema, [self._field_id], deleted=self._deleted[file.path]):
+            try:
+                yield batch.positions, vectors_from_arrow(batch.columns.column(0), self._dims)
+            except VectorColumnError as error:
+                raise VectorColumnError(
+                    f"{file.path}, rows {batch.positions[0]} to {batch.positions[-1]}: {error}"
+                ) from error
 
 
 def prepared(

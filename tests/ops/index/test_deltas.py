@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from ann_kernels import vamana
+from ann_kernels.vamana import Graph
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import versions
@@ -224,4 +226,24 @@ def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: py
     table.append(make_rows(900, 930))
     report = index_head(table)
     assert (report.remapped, report.inserted, report.tombstones) == (900, 30, 0)
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_a_graph_that_inserts_have_spoilt_is_built_anew_and_it_is_said(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forget_the_new(graph: Graph, vectors: np.ndarray, *_: object, **__: object) -> Graph:
+        lonely = len(vectors) - graph.count
+        return Graph(
+            np.concatenate([graph.neighbors, np.full((lonely, graph.neighbors.shape[1]), -1, np.int32)]),
+            np.concatenate([graph.degrees, np.zeros(lonely, np.int32)]),
+            graph.medoid,
+        )
+
+    monkeypatch.setattr(vamana, "insert", forget_the_new)
+    table.refresh()
+    table.append(make_rows(900, 1800))
+    report = index_head(table, replace(DEFINITION, target_recall=0.9))
+    assert set(hows(report)) == {"rebuilt"}
+    assert "is built anew" in caplog.text
     assert found_and_true(table)[1] >= 0.95

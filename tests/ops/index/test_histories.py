@@ -52,6 +52,7 @@ class TableHistory(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory()
         self.next_id = 0
         self.table: Table = None  # type: ignore[assignment]  # made by the first rule
+        self.definition = DEFINITION
         self.extra_column = False
         self.wide = False
         self.followed = False
@@ -61,9 +62,12 @@ class TableHistory(RuleBasedStateMachine):
         COUNTS["histories"] += 1
         self._folder.cleanup()
 
-    @initialize(version=st.sampled_from(["1", "2", "2"]), followed=st.booleans())
-    def create(self, version: str, followed: bool) -> None:
+    @initialize(
+        version=st.sampled_from(["1", "2", "2"]), followed=st.booleans(), max_deltas=st.sampled_from([4, 4, 2, 1, 0])
+    )
+    def create(self, version: str, followed: bool, max_deltas: int) -> None:
         self.followed = followed
+        self.definition = replace(DEFINITION, field_id=4, max_deltas=max_deltas)
         folder = Path(self._folder.name)
         catalog = open_catalog(
             "h", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
@@ -74,7 +78,7 @@ class TableHistory(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------- what writers do
 
-    @rule(count=st.integers(1, 60))
+    @rule(count=st.one_of(st.integers(1, 8), st.integers(1, 60)))
     def append(self, count: int) -> None:
         self.table.append(self._rows(count))
         COUNTS["append"] += 1
@@ -219,12 +223,14 @@ class TableHistory(RuleBasedStateMachine):
 
     def _index(self, snapshot_id: int | None) -> None:
         assert snapshot_id is not None
-        definition = replace(DEFINITION, field_id=4)
-        report = materialize_index(self.table, definition, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+        report = materialize_index(self.table, self.definition, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
         COUNTS[f"index: {report.action}"] += 1
         COUNTS["rows inserted"] += report.inserted
         COUNTS["rows remapped"] += report.remapped
         COUNTS["shards rebuilt"] += report.shards_rebuilt
+        COUNTS["versions with deltas"] += report.deltas > 0
+        COUNTS["rows dealt out of deltas"] += report.merged
+        assert report.deltas <= self.definition.max_deltas
         found = self._check(snapshot_id)
         if report.action is not Action.EMPTY:
             assert found.coverage is Coverage.EXACT_VERSION
@@ -235,8 +241,7 @@ class TableHistory(RuleBasedStateMachine):
         ids = np.asarray(scanned["id"], np.int64)
         vectors = np.array(scanned[scanned.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
         asked = queries(4, DIMS)
-        definition = replace(DEFINITION, field_id=4)
-        found = open_index(self.table, definition, snapshot=snapshot_id, storage=STORAGE).search(
+        found = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE).search(
             asked, K, columns=["id"]
         )
         assert not found.warnings
@@ -271,3 +276,5 @@ def test_random_histories_give_no_wrong_answer(caplog: pytest.LogCaptureFixture)
     _log.info("%s; %.5f of the true rows missed", dict(COUNTS), np.mean(MISSES))
     assert COUNTS["steps"] > HISTORIES
     assert np.mean(MISSES) < 0.01
+    assert COUNTS["versions with deltas"] > HISTORIES
+    assert COUNTS["rows dealt out of deltas"] > HISTORIES

@@ -1,0 +1,145 @@
+"""A refresh that is lost at any stage, or done elsewhere, ends after one retry with the bytes of an undisturbed one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.index import Action, IndexReport, materialize_index, refresh, work
+from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from ops.storage import open_storage
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# PySpark leaves its sockets to the garbage collector
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TableFactory = Callable[..., Table]
+
+
+class DriverLostError(Exception):
+    """The driver is gone."""
+
+
+class DyingRunner:
+    """The driver is lost when the tasks of a stage are done, all but the last of them or all."""
+
+    parallelism = 2
+    task_threads = 1
+
+    def __init__(self, stage: str, *, after_all: bool) -> None:
+        self._stage = stage
+        self._after_all = after_all
+        self.died = False
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        dying = function.__name__ == self._stage and len(tasks) > 0
+        results = [function(task) for task in (tasks[:-1] if dying and not self._after_all else tasks)]
+        if dying:
+            self.died = True
+            raise DriverLostError(label)
+        return results
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every task goes to the runner, however few rows it is about."""
+    monkeypatch.setattr(refresh, "SMALL_WORK", 0)
+    monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 0)
+
+
+@pytest.fixture(params=["append", "update", "compact", "deal out"])
+def table(request: pytest.FixtureRequest, table_factory: TableFactory) -> Iterator[Table]:
+    """A table with an index, and a change that it does not know."""
+    made = table_factory()
+    for start in range(0, 600, 120):
+        made.append(make_rows(start, start + 120))
+    index_head(made)
+    made.append(make_rows(600, 660))
+    index_head(made)
+    made.append(make_rows(660, 760) if request.param == "deal out" else make_rows(660, 680))
+    if request.param == "update":
+        made.overwrite(make_rows(590, 640), overwrite_filter="id >= 600 and id < 640")
+    if request.param == "compact":
+        first = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files[0].path
+        append_position_deletes(made, {first: np.arange(40)})
+        made.refresh().overwrite(made.scan().to_arrow())
+    yield made
+    assert found_and_true(made)[1] >= 0.95
+
+
+def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
+    assert report.action is Action.REFRESHED
+    return report
+
+
+def content(report: IndexReport) -> bytes:
+    assert report.puffin_path is not None
+    store = open_storage(report.puffin_path, STORAGE)
+    return store.read_range(report.puffin_path, 0, store.size(report.puffin_path))
+
+
+@pytest.fixture
+def expected(table: Table) -> bytes:
+    """The version's bytes as an undisturbed refresh gives them; then the version is undone."""
+    before = {item.derived_snapshot_id for item in versions(table, "ann", "e")}
+    data = content(refreshed(table, LocalRunner(1)))
+    undo(table, before)
+    return data
+
+
+def undo(table: Table, before: set[int]) -> None:
+    from ops.catalog import bind  # noqa: PLC0415
+
+    new = [item for item in versions(table.refresh(), "ann", "e") if item.derived_snapshot_id not in before]
+    bind.drop(table, "ann_e")
+    table.refresh().maintenance.expire_snapshots().by_ids([item.derived_snapshot_id for item in new]).commit()
+    for item in new:
+        open_storage(item.puffin_path, STORAGE).delete(item.puffin_path)
+    table.refresh()
+
+
+@pytest.mark.parametrize("after_all", [False, True])
+@pytest.mark.parametrize("stage", ["mark", "hash_files", "match_rows", "scatter", "spill", "make_shard", "relocate"])
+def test_a_refresh_that_is_lost_ends_equal_after_a_retry(
+    table: Table, expected: bytes, stage: str, after_all: bool
+) -> None:
+    dying = DyingRunner(stage, after_all=after_all)
+    before = {item.derived_snapshot_id for item in versions(table, "ann", "e")}
+    try:
+        first = refreshed(table, dying)
+    except DriverLostError:
+        assert {item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e")} == before
+        first = refreshed(table, LocalRunner(1))
+    else:
+        assert not dying.died, "this change has no such stage"
+    assert content(first) == expected
+    staged = f"{table.location()}/metadata/_icepuffin"
+    assert list(open_storage(staged, STORAGE).list(staged)) == []
+
+
+def test_spark_refreshes_to_the_same_bytes(table: Table, expected: bytes, spark: "SparkSession") -> None:
+    assert content(refreshed(table, SparkRunner(spark))) == expected
+
+
+def test_the_driver_does_small_work_itself(table: Table, expected: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh, "SMALL_WORK", work.SMALL_WORK)
+    monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 1 << 24)
+
+    def never() -> "SparkSession":
+        raise AssertionError("a session was opened")
+
+    assert content(refreshed(table, SparkRunner(never))) == expected
