@@ -12,7 +12,7 @@ from ops.index.report import Action, IndexReport
 from ops.resources import Catalogs, Engine
 
 _LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
-         "seconds", "bytes_written", "bytes_total")  # fmt: skip
+         "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
 
 
 def _costs(report: IndexReport, prices: Prices | None) -> dict[str, float]:

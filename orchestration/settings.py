@@ -81,6 +81,8 @@ class IndexSettings(_Model):
     seed: int = 0
     target_recall: float = Field(default=0.9, ge=0.0, le=1.0)
     rebuild_ratio: float = Field(default=0.2, gt=0.0, le=1.0)
+    max_deltas: int = Field(default=4, ge=0, le=64)
+    delta_share: float = Field(default=0.25, ge=0.0, le=1.0)
     keep: KeepSettings | None = None
 
 
