@@ -62,17 +62,30 @@ def _fetch_edges(neighbors, key):  # type: ignore[no-untyped-def]
         prefetch(neighbors, np.intp(key_node(key)) * limit + slot)
 
 
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _begin(point, entries, seen, stamp, pool):  # type: ignore[no-untyped-def]
+    """Put the entries into an empty pool, each once; -> pool size."""
+    size = 0
+    for place in range(min(entries.size, pool.size)):
+        entry = entries[place]
+        if seen[entry] != stamp:
+            seen[entry] = stamp
+            far = distance(point, entry)
+            _insert(pool, size, sort_key(far, entry))
+            size += 1
+    return size
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags are what counts
-def beam_search(point, neighbors, degrees, entry, seen, stamp, pool, path, fresh, keys):  # type: ignore[no-untyped-def]
-    """Walk from `entry` until the `pool.size` nearest nodes found are all expanded.
+def beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys):  # type: ignore[no-untyped-def]
+    """Walk from `entries` int32[..] until the `pool.size` nearest nodes found are all expanded.
 
     Fills pool int64[L] and, as far as it has room, path int64[..]: the nodes that were expanded, in that order. seen
     uint8[N] marks nodes by `stamp` (`next_stamp`); fresh int32[R] and keys int64[R] are scratch.
     -> (pool size, nodes expanded, distances computed).
     """
-    pool[0] = sort_key(distance(point, entry), np.int32(entry))
-    seen[entry] = stamp
-    size, computed, walked, current = 1, 1, 0, 0
+    size = _begin(point, entries, seen, stamp, pool)
+    computed, walked, current = size, 0, 0
     while current < size:
         if walked < path.size:
             path[walked] = pool[current]

@@ -108,13 +108,14 @@ def _hang(space, neighbors, degrees, medoid, lost, width, reached_from, scratch)
     hosts, distances = np.empty(width, np.int32), np.empty(width, np.float32)
     fresh = np.empty(limit, np.int32)
     keys = np.empty(limit, np.int64)
+    entries = np.array([medoid], np.int32)
     for i in range(lost.size):
         node = lost[i]
         if reached_from[node] >= 0:  # by way of one that was hung before
             continue
         stamp = next_stamp(seen, stamp)
         point = focus(space, node, scratch)
-        size, _, _ = beam_search(point, neighbors, degrees, medoid, seen, stamp, pool, path, fresh, keys)
+        size, _, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys)
         split_keys(pool, size, hosts, distances)
         host, slot = _room(neighbors, degrees, hosts[:size], reached_from)
         if host < 0:

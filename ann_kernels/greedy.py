@@ -131,10 +131,11 @@ def _choose(  # type: ignore[no-untyped-def]
     distances = np.empty(path.size, np.float32)
     fresh = np.empty(limit, np.int32)
     keys = np.empty(limit, np.int64)
+    entries = np.array([medoid], np.int32)
     for i in range(batch.size):
         point = focus(space, batch[i], own_scratch)
         stamp = next_stamp(seen, stamp)
-        _, walked, _ = beam_search(point, neighbors, degrees, medoid, seen, stamp, pool, path, fresh, keys)
+        _, walked, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys)
         count = min(walked, path.size)
         split_keys(path, count, ids, distances)
         counts[i] = robust_prune(space, batch[i], ids, distances, count, alpha_squared, limit, chosen[i], scratch)

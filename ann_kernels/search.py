@@ -38,6 +38,9 @@ from ann_kernels.spaces import (
 FEWEST_CODED = 1_024
 """Fewer vectors fit the caches as they are"""
 _QUERIES_A_PIECE = 64
+_STARTS = 128
+_NODES_A_START = 64
+"""Fewer nodes than this for each start: the way from the medoid is short"""
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
 Target = FloatTarget | DotTarget | CodeTarget | PqTarget
 
@@ -88,6 +91,8 @@ class Searcher:
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             coded = encode(vectors, threads=threads)
             self._codes = coded if coded and faithful(coded, vectors, metric) else None
+        self._starts = _starts(graph)
+        self._start_data = self._data_of(self._starts)
         self._marks: list[_Marks] = []
         self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
         self._live_count = int(self._live.sum())
@@ -166,12 +171,13 @@ class Searcher:
             rows = todo[start : start + _QUERIES_A_PIECE]
             marks = self._take_marks()
             target = self._target(ready[rows])
+            near_starts = target._replace(**self._start_data)
             head = k if self._codes is None else min(width, max(2 * k, k + 10))
             found = np.full((len(rows), head), -1, np.int32)
             far = np.full((len(rows), head), np.inf, np.float32)
             work = np.zeros((2, len(rows)), np.int64)
             marks.stamp = _search_rows(
-                target, self._neighbors, self._degrees, self._graph.medoid, self._live, width,
+                target, self._neighbors, self._degrees, self._starts, near_starts, self._live, width,
                 marks.seen, marks.stamp, found, far, work,
             )  # fmt: skip
             if self._codes is not None and self._vectors is not None:
@@ -183,6 +189,18 @@ class Searcher:
             self._marks.append(marks)
 
         _each(piece, range(0, len(todo), _QUERIES_A_PIECE), threads)
+
+    def _data_of(self, nodes: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+        """The fields of a target of ours for a few nodes alone, which lie together so that comparing them is cheap."""
+        if self._codes is not None:
+            space = self._codes.space
+            return {
+                "codes": space.codes.reshape(-1, self._codes.padded)[nodes].reshape(-1),
+                "norms": space.norms[nodes],
+            }
+        if self._vectors is not None:
+            return {"vectors": frozen(self._vectors[nodes])}
+        return {"codes": frozen((self._pq or _NO_PQ)[1][nodes])}
 
     def _take_marks(self) -> "_Marks":
         with suppress(IndexError):  # another thread may take the last ones first
@@ -201,6 +219,15 @@ class Searcher:
     def _exact(self, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget:
         kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
         return kind(vectors, frozen(queries))
+
+
+def _starts(graph: Graph) -> npt.NDArray[np.int32]:
+    """int32[..]: the medoid, from which every node can be reached, and in larger graphs some nodes spread over it: a
+    walk from the nearest of these, which costs little to find, is shorter.
+    """
+    count = _STARTS if graph.count >= _STARTS * _NODES_A_START else 0
+    spread = np.arange(count, dtype=np.int64) * graph.count // max(1, count)
+    return np.concatenate([[graph.medoid], spread]).astype(np.int32)
 
 
 class _Marks:
@@ -223,20 +250,23 @@ def _each(work: Any, starts: Iterable[int], threads: int) -> None:
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def _search_rows(  # type: ignore[no-untyped-def]
-    target, neighbors, degrees, medoid, live, width, seen, stamp, ids, distances, work
+    target, neighbors, degrees, starts, near_starts, live, width, seen, stamp, ids, distances, work
 ):
     """The first live nodes of each query's pool into ids int32[Q, head] and distances f32[Q, head]; -> last stamp."""
     pool = np.empty(width, np.int64)
     path = np.empty(0, np.int64)
     fresh = np.empty(neighbors.shape[1], np.int32)
     keys = np.empty(neighbors.shape[1], np.int64)
+    entries = starts[:2].copy()
     for row in range(ids.shape[0]):
         stamp = next_stamp(seen, stamp)
+        if starts.size > 1:
+            entries[1] = starts[_nearest(aim(near_starts, row), starts.size)]
         size, walked, computed = beam_search(
-            aim(target, row), neighbors, degrees, medoid, seen, stamp, pool, path, fresh, keys
+            aim(target, row), neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys
         )
         work[0, row] = walked
-        work[1, row] = computed
+        work[1, row] = computed + starts.size - 1
         place = 0
         for at in range(size):
             if place == ids.shape[1]:
@@ -247,6 +277,17 @@ def _search_rows(  # type: ignore[no-untyped-def]
                 distances[row, place] = key_distance(pool[at])
                 place += 1
     return stamp
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _nearest(point, count):  # type: ignore[no-untyped-def]
+    """Which of the first `count` nodes is nearest to a point; of equals the first."""
+    best, nearest = 0, np.float32(np.inf)
+    for node in range(count):
+        far = distance(point, node)
+        if far < nearest:
+            best, nearest = node, far
+    return best
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
