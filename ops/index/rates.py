@@ -77,11 +77,13 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     """(seconds, what they are from): the default rates' seconds, times the median miss of earlier versions that were
     made by the same action, or else by any, with the same kind of runner.
     """
+    if amounts == Amounts():
+        return 0.0, "nothing to do"
     expected = default_seconds(amounts, runner.task_threads)
     known = list(_misses(versions(table, "ann", plan.definition.name), type(runner).__name__))
     alike = [miss for action, miss in known if action == str(plan.action)]
     chosen = (alike or [miss for _, miss in known])[-_EARLIER_VERSIONS:]
-    if not chosen or amounts == Amounts():
+    if not chosen:
         return expected, f"default rates, {runner.task_threads} threads"
     made = f"{plan.action} like this one" if alike else "made another way"
     return expected * statistics.median(chosen), f"measured: median of {len(chosen)} earlier versions, {made}"
