@@ -129,3 +129,59 @@ def test_no_crash_loses_a_snapshot(ids: list[int], limit: int, data: st.DataObje
     assert requested == [str(i) for i in ids]
     assert partitions == [str(i) for i in ids]
     assert recorded == {str(i) for i in ids}
+
+
+@given(st.data())
+def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(data: st.DataObject) -> None:
+    """Appends, forks, rollbacks, fast-forwards of two watched branches; looks cut off before the cursor is kept."""
+    parents: dict[str, str | None] = {}
+    heads: list[str | None] = [None, None]
+    cursor, partitions, keys, seen = Cursor(UUID), list[str](), list[str](), set[str]()
+    for _ in range(data.draw(st.integers(1, 25))):
+        which = data.draw(st.integers(0, 1))
+        match data.draw(st.sampled_from(["append", "append", "back", "meet", "look", "look"])):
+            case "append":
+                new = str(len(parents) + 1)
+                parents[new] = heads[which]
+                heads[which] = new
+            case "back":
+                at = heads[which]
+                heads[which] = parents[at] if at is not None and parents[at] is not None else at
+            case "meet":
+                heads[which] = heads[1 - which]
+            case _:
+                found = every(_seen_at(parents, heads, partitions), cursor, limit=data.draw(st.integers(1, 4)))
+                partitions += found.add
+                seen |= {item.key for item in _seen_at(parents, heads, []).watched}
+                if data.draw(st.booleans()):
+                    cursor = Cursor.parse(found.cursor.text(), UUID)
+                    keys += [run_key(UUID, key) for key in found.request]
+    for _ in range(len(parents) + 1):
+        found = every(_seen_at(parents, heads, partitions), cursor, limit=3)
+        partitions += found.add
+        cursor = Cursor.parse(found.cursor.text(), UUID)
+        keys += [run_key(UUID, key) for key in found.request]
+        seen |= {item.key for item in _seen_at(parents, heads, []).watched}
+    assert len(keys) == len(set(keys))
+    watched = {item.key for item in _seen_at(parents, heads, []).watched}
+    assert {run_key(UUID, key) for key in watched} <= set(keys)
+    assert set(keys) <= {run_key(UUID, key) for key in seen}
+    assert len(partitions) == len(set(partitions))
+
+
+def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions: list[str]) -> Facts:
+    found: set[str] = set()
+    for head in heads:
+        at = head
+        while at is not None:
+            found.add(at)
+            at = parents[at]
+    ordered = sorted(found, key=int)
+    return Facts(
+        watched=tuple(Watched(int(key), int(key), is_head=key in heads) for key in ordered),
+        head=heads[0] or "",
+        parents=dict(parents),
+        partitions=tuple(partitions),
+        recorded=frozenset(partitions),
+        done=(),
+    )
