@@ -2,7 +2,7 @@
 
     python -m benchmarks.distributed --vectors embeddings.npy --out distributed.json [--shards 4] [--joined 100000]
 
-`seconds`: the median of some single queries by `IndexReader.search` on the distributed tier, rows with their id included.
+`seconds`: the median of some single queries by `IndexReader.search` on the distributed tier, ids of rows included.
 `empty_job_seconds`: the median of Spark's own job with as many tasks, which do nothing: what no search by Spark can go
 under. Both on `local[<threads>]`, warm. `join`: all queries against the index at one snapshot, ids attached, counted by
 Spark; recall@10 of a sample is against brute force. `in_process`: the same queries in one batch in this process.
@@ -10,6 +10,7 @@ Spark; recall@10 of a sample is against brute force. `in_process`: the same quer
 
 import argparse
 import json
+import operator
 import os
 import sys
 import tempfile
@@ -53,7 +54,7 @@ def measure(
     reader = open_index(lake.table.refresh(), lake.definition, storage=STORAGE, runner=runner, in_process_mb=0)
     tasks = min(runner.parallelism, len(reader.search(queries[0], K).profile.work))
     out: dict[str, Any] = {"tier": reader.tier, "tasks": tasks}
-    out["empty_job_seconds"] = _median(lambda: runner.run(_nothing, range(tasks), label="empty"))
+    out["empty_job_seconds"] = _median(lambda: runner.run(operator.index, range(tasks), label="empty"))
     out["seconds"] = _median(lambda: reader.search(queries[0], K, columns=["id"], search_list=search_list))
     out["ratio"] = out["seconds"] / out["empty_job_seconds"]
     out["join"] = _join(reader, spark, queries, joined, search_list)
@@ -61,10 +62,6 @@ def measure(
     out["join"]["recall"] = _recall(lake, base, reader, queries, search_list)
     use_settings(None)
     return out
-
-
-def _nothing(_: int) -> None:
-    """A task of the empty job."""
 
 
 def _median(work: Callable[[], Any]) -> float:

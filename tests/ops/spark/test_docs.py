@@ -1,0 +1,50 @@
+"""The examples of docs/spark.md, run in order, on a classic session and through a Connect server."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from ops.index import create
+from tests.conftest import ROWS, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# PySpark leaves its sockets to the garbage collector
+pytestmark = [
+    pytest.mark.jvm,
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+
+
+def test_the_examples_run(session: "SparkSession", sql_catalog: Catalog, capsys: pytest.CaptureFixture[str]) -> None:
+    sql_catalog.create_namespace("demo")
+    table = sql_catalog.create_table("demo.packages", ROWS, properties={"format-version": "2"})
+    table.append(make_rows(0, 200))
+    definition = replace(DEFINITION, name="embedding")
+    create(table, definition)
+    index_head(table, definition)
+    asked = session.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
+    names: dict[str, Any] = {
+        "catalog": sql_catalog,
+        "properties": dict(sql_catalog.properties),
+        "spark": session,
+        "query": queries(1)[0],
+        "asked": asked,
+    }
+    for example in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        exec(example, names)  # noqa: S102  our own page
+    assert names["found"].profile.tier == "in-process"
+    assert names["joined"].rows.count() == 20
+    shown = capsys.readouterr().out
+    assert "found_name" in shown
+    assert "section 2" in shown
+    assert "section 1" not in shown
