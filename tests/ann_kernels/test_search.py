@@ -12,6 +12,7 @@ from ann_kernels.search import Searcher
 from ann_kernels.spaces import FloatSpace, frozen
 from ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
 from ann_kernels.vamana import Graph, VamanaParams
+from tests.ann_kernels.data import reached, recall
 from tests.naive import vectors as naive
 
 METRICS = [Metric.L2, Metric.COSINE, Metric.INNER_PRODUCT]
@@ -22,20 +23,6 @@ def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     centers = np.random.default_rng(99).standard_normal((10, dims))  # queries come from where the vectors do
     return (centers[rng.integers(0, 10, count)] + rng.standard_normal((count, dims))).astype(np.float32)
-
-
-def recall(found: np.ndarray, true: np.ndarray) -> float:
-    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, true, strict=True)]))
-
-
-def reached(graph: Graph) -> set[int]:
-    seen, todo = {graph.medoid}, [graph.medoid]
-    while todo:
-        node = todo.pop()
-        fresh = set(graph.neighbors[node, : graph.degrees[node]].tolist()) - seen
-        seen |= fresh
-        todo += fresh
-    return seen
 
 
 @pytest.mark.parametrize("metric", METRICS)
