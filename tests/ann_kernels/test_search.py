@@ -11,7 +11,7 @@ from ann_kernels.prune import robust_prune
 from ann_kernels.search import Searcher
 from ann_kernels.spaces import FloatSpace, frozen
 from ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
-from ann_kernels.vamana import Graph, VamanaParams
+from ann_kernels.vamana import VamanaParams
 from tests.ann_kernels.data import reached, recall
 from tests.naive import vectors as naive
 
