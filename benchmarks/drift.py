@@ -1,6 +1,6 @@
 """Whether recall drifts: many refreshes of small inserts and deletes, beside a fresh build now and then.
 
-    python -m benchmarks.drift --vectors embeddings.npy --out drift.json [--rows 16000] [--plot drift.svg]
+    python -m benchmarks.drift --vectors embeddings.npy --out drift.json [--rows 12000] [--plot drift.svg]
 
 Each refresh deletes 2 % of the live rows (position deletes, spread over all files) and appends as many new ones. After
 every fifth, the same snapshot is indexed from nothing under another name; recall@10 of both is of 200 queries against
@@ -28,7 +28,13 @@ def main() -> None:
     vectors = np.load(options.vectors, mmap_mode="r")[: options.rows]
     rows = int(len(vectors) / (1 + options.share * options.refreshes))
     definition = IndexDefinition(
-        name="bench", column="embedding", metric=options.metric, shards=options.shards, target_recall=0.0
+        name="bench",
+        column="embedding",
+        metric=options.metric,
+        shards=options.shards,
+        target_recall=0.0,
+        max_degree=options.max_degree,
+        search_list=options.search_list,
     )
     points: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
@@ -75,7 +81,8 @@ def _plot(points: list[dict[str, Any]], path: Path) -> None:
     axes.plot(
         [point["refresh"] for point in compared], [point["recall_fresh"] for point in compared], "o", label="built anew"
     )
-    axes.set(xlabel="refreshes, 2 % deleted and 2 % inserted each", ylabel="recall@10", ylim=(0.9, 1.002))
+    lowest = min(point[name] for point in points for name in ("recall", "recall_fresh") if name in point)
+    axes.set(xlabel="refreshes, 2 % deleted and 2 % inserted each", ylabel="recall@10", ylim=(lowest - 0.01, 1.001))
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path)
@@ -91,6 +98,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--max-degree", type=int, default=64)
+    parser.add_argument("--search-list", type=int, default=100, help="smaller: a recall that has room to fall")
     parser.add_argument("--metric", choices=("l2", "cosine", "ip"), default="l2")
     parser.add_argument("--plot", type=Path, help="an .svg or .png of the curve")
     parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")

@@ -90,9 +90,10 @@ class Lake:
         self.table.refresh()
 
     def back_to(self, snapshot_id: int, index_snapshot_id: int) -> None:
-        """Undo everything since a snapshot and its version: other snapshots and tags go, the files stay."""
+        """Undo everything since the table was made: other snapshots and tags go, the files stay."""
         if self.head != snapshot_id:
             self.table.manage_snapshots().rollback_to_snapshot(snapshot_id).commit()
+        self._next = self.base_rows
         self.index()
         for tag in [ref for ref in self.table.refresh().metadata.refs if ref not in ("main", self.definition.tag)]:
             bind.drop(self.table, tag)
