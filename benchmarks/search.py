@@ -5,10 +5,10 @@
 The table holds all vectors but the queries (held out by a seeded permutation), and one shard of f32 vectors unless told
 otherwise. `warm_single`: one query after another on one thread, with the id of each row fetched; `index_only`: of that
 the stage in the graph. `targets`: what `target_recall` chooses, and what the held-out queries get. `batch`: all queries
-in one call, beside the same kernels without a table. `cold`: a new process, its shard cache empty, opens table and index
-and asks once, and `cached` another one after it; bytes are what they read. `filters`: conditions from all rows down to one in 10,000. `within`: all rows under a distance.
-Recall@10 is against brute force. DuckDB scans the same Parquet files (its array_distance over fixed-size arrays); it is
-skipped where it is not installed.
+in one call, beside the same kernels without a table. `cold`: a new process with an empty shard cache opens table and
+index and asks once, `cached` is the next one; bytes are what they read. `filters`: conditions from all rows down to one
+in 10,000. `within`: all rows under a distance. Recall@10 is against brute force. DuckDB scans the same Parquet files
+(its array_distance over fixed-size arrays); it is skipped where it is not installed.
 """
 
 import argparse

@@ -22,8 +22,9 @@ from ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
 from ops.probe.errors import IndexUnavailableError
 from ops.probe.loaded import LoadedVersion, load
 from ops.probe.pinned import Pin
-from ops.probe.reader import IndexReader, Source, Target, is_own
+from ops.probe.reader import IndexReader
 from ops.probe.result import Opened, SearchResult, StalePolicy
+from ops.probe.target import Source, Target, is_own
 from ops.spark.runner import TaskRunner
 from ops.storage import StorageError
 from puffin.errors import PuffinError

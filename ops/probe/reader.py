@@ -1,7 +1,7 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -9,17 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
 from ops.cache import process_cache
 from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion
-from ops.index.definition import IndexDefinition
-from ops.index.versions import OpenVersion, read_centroids
-from ops.model import LiveFiles, StorageConfig
-from ops.probe.balls import Balls, balls_of
 from ops.probe.candidates import Candidates, fetch_hits, fetch_rows, merge, rerank
 from ops.probe.distributed import RemoteVersion
 from ops.probe.filtered import search_matches
@@ -28,45 +21,14 @@ from ops.probe.knobs import Asked, Knobs, settle
 from ops.probe.loaded import Indexed, LoadedVersion, search
 from ops.probe.pinned import Ask, Pin
 from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
-from ops.probe.result import Coverage, Opened, Profile, Pruning, SearchResult, StalePolicy
+from ops.probe.reach import Reach
+from ops.probe.result import Coverage, Opened, Profile, SearchResult, StalePolicy
 from ops.probe.rows import Meter, RowReader
 from ops.probe.scan import VectorSource, scan
+from ops.probe.target import Source, Target, is_own
 from ops.probe.within import Threshold, hits_within, rows_of
-from ops.storage import StorageError
-from puffin.errors import PuffinError
 
 _SETTLED = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is searched: one column of a table at one snapshot."""
-
-    table: Table
-    live: LiveFiles
-    schema: Schema
-    definition: IndexDefinition
-    field_id: int
-    storage: StorageConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What answers: an index version in memory or where tasks run, or none, and then every row is compared."""
-
-    opened: OpenVersion | None
-    loaded: LoadedVersion | RemoteVersion | None
-    why: str
-    """Why this one, in words"""
-    warnings: tuple[str, ...]
-    """What could not be used"""
-    tier_why: str = "no index is loaded: data files are read here"
-    """Why it is searched where it is"""
-
-
-def is_own(version: DerivedVersion, snapshot_id: int) -> bool:
-    """Whether the version was made for the snapshot; where that has expired, S' stands for it, with the same rows."""
-    return snapshot_id in (version.base_snapshot_id, version.derived_snapshot_id)
 
 
 class IndexReader:
@@ -87,7 +49,7 @@ class IndexReader:
         )
         self._conditions = MatchCache()
         self._settled: dict[tuple[int, Asked, bool], tuple[Knobs | None, tuple[str, ...]]] = {}
-        self._balls: tuple[Balls, tuple[str, ...]] | None = None
+        self._reach = Reach(target, source)
         self._source = source
         self._opened = source.opened
         self._loaded = source.loaded
@@ -208,7 +170,7 @@ class IndexReader:
         ready = prepared(queries, threshold.metric, self._loaded.dims if self._loaded else None)
         returned = field_ids(self._schema, columns, self.table)
         matches = self._matches(where, clock)
-        near, pruning, unread = self._reached(ready, threshold)
+        near, pruning, unread = self._reach.files(ready, threshold)
         clock.lap("prune")
         held = isinstance(self._loaded, LoadedVersion) and self._loaded.exact
         covered = self._loaded.covered if self._loaded else frozenset[int]()
@@ -258,36 +220,6 @@ class IndexReader:
             warnings=warnings,
             opened=self._cost,
         )
-
-    def _reached(
-        self, ready: npt.NDArray[np.float32], threshold: Threshold
-    ) -> tuple[npt.NDArray[np.bool_], Pruning, tuple[str, ...]]:
-        """bool[files] that may hold a row under the threshold, what that saves, and what could not be read for it."""
-        counts = np.array([file.record_count for file in self._live.files], np.int64)
-        near = np.ones(len(counts), np.bool_)
-        unread: tuple[str, ...] = ()
-        if self._opened is None or self._loaded is None:
-            why = "no index, no centroids: every file is looked at"
-        elif threshold.metric is Metric.INNER_PRODUCT:
-            why = "inner product obeys no triangle inequality: every file is looked at"
-        else:
-            balls, unread = self._read_balls()
-            near = balls.reached(ready, threshold.distance, threshold.metric)
-            why = f"{len(balls.radii)} balls of the centroid index, of {len(np.unique(balls.numbers))} files"
-        gone = ~near
-        return near, Pruning(len(counts), int(gone.sum()), int(counts.sum()), int(counts[gone].sum()), why), unread
-
-    def _read_balls(self) -> tuple[Balls, tuple[str, ...]]:
-        """Read once; without them nothing is pruned, and the answer is as right."""
-        if self._balls is None and self._opened is not None and self._loaded is not None:
-            try:
-                self._balls = balls_of(read_centroids(self._opened, self._target.storage), self._live, self._loaded), ()
-            except (PuffinError, StorageError) as error:
-                said = f"{self._opened.version.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
-                self._balls = Balls.none(len(self._live.files), self._loaded.dims), (said,)
-        if self._balls is None:
-            raise ValueError("there is no version to read centroids of")
-        return self._balls
 
     def pin(self) -> Pin:
         """What this reader searches, to be searched elsewhere: snapshot and version stay what they are."""
