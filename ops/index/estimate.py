@@ -20,7 +20,7 @@ from ops.index.rates import Amounts, predicted_seconds
 from ops.index.recognize import known_share
 from ops.index.refresh import Dead, find_dead
 from ops.index.report import Action
-from ops.index.sample import choose_shards
+from ops.index.sample import choose_shards, rows_a_shard
 from ops.index.versions import OpenVersion, covered_paths
 from ops.model import LiveFile, StorageConfig
 from ops.spark.runner import LocalRunner, TaskRunner
@@ -142,7 +142,11 @@ def _of_refresh(
     firm = base.routing.base_shards
     new = arriving - sum(remaps)
     placement = place(
-        plan.definition, base_rows=sum(live[:firm]), deltas=dict(enumerate(live[firm:], firm)), arriving=new
+        plan.definition,
+        base_rows=sum(live[:firm]),
+        deltas=dict(enumerate(live[firm:], firm)),
+        arriving=new,
+        largest=rows_a_shard(dims, plan.definition.max_degree),
     )
     inserts = [new if number == placement.target else 0 for number in range(len(entries))]
     if placement.target is None:

@@ -26,14 +26,20 @@ class Placement:
     """Deltas without a live row"""
 
 
-def place(definition: IndexDefinition, *, base_rows: int, deltas: Mapping[int, int], arriving: int) -> Placement:
-    """`base_rows`: live rows of the shards that partitions lead to; `deltas`: live rows by shard number."""
+def place(
+    definition: IndexDefinition, *, base_rows: int, deltas: Mapping[int, int], arriving: int, largest: int
+) -> Placement:
+    """`base_rows`: live rows of the shards that partitions lead to; `deltas`: live rows by shard number; `largest`: how
+    many rows a shard may have.
+    """
     dropped = tuple(number for number, rows in deltas.items() if not rows)
     held = {number: rows for number, rows in deltas.items() if rows}
     if not arriving:
         return Placement(None, dropped=dropped)
-    if not definition.max_deltas or sum(held.values()) + arriving > definition.delta_share * base_rows:
+    full = len(held) >= definition.max_deltas
+    smallest = min(held, key=lambda number: (held[number], number), default=NEW_DELTA)
+    target = smallest if full else NEW_DELTA
+    too_many = sum(held.values()) + arriving > definition.delta_share * base_rows
+    if not definition.max_deltas or too_many or held.get(target, 0) + arriving > largest:
         return Placement(None, spilled=tuple(held), dropped=dropped)
-    if len(held) < definition.max_deltas:
-        return Placement(NEW_DELTA, dropped=dropped)
-    return Placement(min(held, key=lambda number: (held[number], number)), dropped=dropped)
+    return Placement(target, dropped=dropped)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ops.index.moved import recognize
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, Placement, place
-from ops.index.sample import Layout
+from ops.index.sample import Layout, rows_a_shard
 from ops.index.versions import OpenVersion
 from ops.index.work import (
     SMALL_WORK,
@@ -132,6 +132,7 @@ def refresh_shards(
         base_rows=sum(shard.live for shard in shards[: layout.shards]),
         deltas={shard.number: shard.live for shard in shards[layout.shards :]},
         arriving=known.arriving,
+        largest=rows_a_shard(layout.dims, plan.definition.max_degree),
     )
     gone = (*placement.spilled, *placement.dropped)
     kept = [shard for shard in shards if shard.number not in gone]

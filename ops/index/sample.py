@@ -99,7 +99,12 @@ def measure_routing(
 
 def choose_shards(rows: int, dims: int, max_degree: int) -> int:
     """By the memory that building one shard takes."""
-    return max(1, -(-rows * 4 * (dims + max_degree) // SHARD_BYTES))
+    return max(1, -(-rows // rows_a_shard(dims, max_degree)))
+
+
+def rows_a_shard(dims: int, max_degree: int) -> int:
+    """That a shard may have."""
+    return SHARD_BYTES // (4 * (dims + max_degree))
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

@@ -11,9 +11,12 @@ from tests.ops.index.history import DEFINITION
 SIZES = st.lists(st.integers(0, 5000), max_size=12)
 
 
-def placed(base_rows: int, deltas: list[int], arriving: int, max_deltas: int = 4, share: float = 0.25) -> Placement:
+def placed(
+    base_rows: int, deltas: list[int], arriving: int, max_deltas: int = 4, share: float = 0.25, largest: int = 10**6
+) -> Placement:
     definition = replace(DEFINITION, max_deltas=max_deltas, delta_share=share)
-    return place(definition, base_rows=base_rows, deltas=dict(enumerate(deltas, 3)), arriving=arriving)
+    held = dict(enumerate(deltas, 3))
+    return place(definition, base_rows=base_rows, deltas=held, arriving=arriving, largest=largest)
 
 
 def test_a_few_rows_make_a_delta() -> None:
@@ -28,6 +31,13 @@ def test_when_there_are_enough_deltas_the_smallest_takes_what_comes() -> None:
 def test_many_rows_go_where_the_codebook_leads_and_take_the_deltas_along() -> None:
     assert placed(1000, [100, 0, 100], 51) == Placement(None, spilled=(3, 5), dropped=(4,))
     assert placed(1000, [100, 0, 100], 50) == Placement(NEW_DELTA, dropped=(4,))
+
+
+def test_a_delta_is_no_larger_than_a_shard_may_be() -> None:
+    assert placed(10_000, [], 101, largest=100) == Placement(None)
+    assert placed(10_000, [80], 100, largest=100) == Placement(NEW_DELTA)
+    assert placed(10_000, [80, 60, 70, 90], 40, largest=100) == Placement(4)
+    assert placed(10_000, [80, 60, 70, 90], 41, largest=100) == Placement(None, spilled=(3, 4, 5, 6))
 
 
 def test_without_deltas_in_the_definition_each_row_goes_where_the_codebook_leads() -> None:
@@ -61,7 +71,7 @@ def test_over_any_appends_a_row_enters_a_graph_twice_at_most(appends: list[int],
     base, deltas, entered = 1000, {}, 0
     for rows in appends:
         definition = replace(DEFINITION, max_deltas=max_deltas)
-        found = place(definition, base_rows=base, deltas=deltas, arriving=rows)
+        found = place(definition, base_rows=base, deltas=deltas, arriving=rows, largest=10**6)
         entered += rows + sum(deltas[number] for number in found.spilled)
         if found.target is None:
             base, deltas = base + rows + sum(deltas.values()), {}
