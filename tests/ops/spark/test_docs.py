@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, run in order, on a classic session and through a Connect server."""
+"""The examples of docs/spark.md, run in order. What they call is tried through Spark Connect elsewhere."""
 
 import re
 from dataclasses import replace
@@ -25,18 +25,18 @@ pytestmark = [
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 
 
-def test_the_examples_run(session: "SparkSession", sql_catalog: Catalog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_run(spark: "SparkSession", sql_catalog: Catalog, capsys: pytest.CaptureFixture[str]) -> None:
     sql_catalog.create_namespace("demo")
     table = sql_catalog.create_table("demo.packages", ROWS, properties={"format-version": "2"})
     table.append(make_rows(0, 200))
     definition = replace(DEFINITION, name="embedding")
     create(table, definition)
     index_head(table, definition)
-    asked = session.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
+    asked = spark.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
     names: dict[str, Any] = {
         "catalog": sql_catalog,
         "properties": dict(sql_catalog.properties),
-        "spark": session,
+        "spark": spark,
         "query": queries(1)[0],
         "asked": asked,
     }

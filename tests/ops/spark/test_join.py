@@ -93,7 +93,10 @@ def test_the_tier_on_spark_gives_the_rows_of_this_process(
     here = open_index(table, DEFINITION, storage=STORAGE)
     there = open_index(table, DEFINITION, storage=STORAGE, runner=SparkRunner(session), in_process_mb=0)
     assert there.tier == "distributed"
-    assert there.search(queries(5), 8).rows.equals(here.search(queries(5), 8).rows)
+    mine = here.search(queries(5), 8)
+    assert there.search(queries(5), 8).rows.equals(mine.rows)
+    found = joined(left_side(session, 5), there, k=8, columns=["id"])
+    assert in_order(found)["id"].to_pylist() == mine.rows["id"].to_pylist()
 
 
 def test_every_task_reads_the_snapshot_that_was_current_when_the_reader_was_opened(
