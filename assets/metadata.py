@@ -55,8 +55,14 @@ def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:
 
 
 def _cells(row: Any) -> dict[str, str | int | float | bool]:
-    cells = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-    return {key: item if isinstance(item, int | str) else round(float(item), 4) for key, item in cells.items()}
+    return {field.name: _cell(getattr(row, field.name)) for field in dataclasses.fields(row)}
+
+
+def _cell(value: Any) -> str | int | float | bool:
+    """Of a plain type: Dagster writes no enumeration into its log."""
+    if isinstance(value, str):
+        return str(value)
+    return value if isinstance(value, int) else round(float(value), 4)
 
 
 def _number(value: float) -> dg.MetadataValue[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import dagster as dg
+from dagster_shared.serdes import serialize_value
 
 from assets.metadata import MAX_KEYS, bar_chart, from_report
 
@@ -25,7 +26,7 @@ class Part:
 @dataclass(frozen=True)
 class Expected:
     seconds: float = 1.5
-    shards: tuple[Part, ...] = (Part(0, "inserted", 0.9),)
+    shards: tuple[Part, ...] = (Part(0, Way.NEW, 0.9),)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,11 @@ def test_parts_become_a_table() -> None:
 def test_the_estimate_stands_beside_what_it_took() -> None:
     found = from_report(Report())
     assert found["estimate/seconds"] == dg.MetadataValue.float(1.5)
-    assert [record.data["how"] for record in found["estimate/shards"].value.records] == ["inserted"]
+    assert [record.data["how"] for record in found["estimate/shards"].value.records] == ["new"]
+
+
+def test_everything_can_be_written_into_the_event_log() -> None:
+    assert serialize_value(dict(from_report(Report())))
 
 
 def test_a_wide_table_stays_under_the_limit_of_the_ui() -> None:
