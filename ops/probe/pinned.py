@@ -136,7 +136,7 @@ class Worker:
     def __init__(self, pin: Pin) -> None:
         self.pin = pin
         self.rows = RowReader(pin.live, pin.schema, pin.storage)
-        self._shards: dict[int, LoadedShard] = {}
+        self._shards: OrderedDict[int, tuple[LoadedShard, int]] = OrderedDict()
         if process_cache().settings != pin.cache:  # an executor's: as the driver has it
             use_settings(pin.cache)
 
@@ -187,10 +187,17 @@ class Worker:
         return replace(found, work=tuple(replace(item, shard=numbers[item.shard]) for item in found.work))
 
     def _shard(self, number: int) -> LoadedShard:
+        """Masked; those used last stay so, within the budget of the cache's memory."""
         if number not in self._shards:
             part = self.parts.read(number, threads=self.pin.threads)
-            self._shards[number] = as_loaded(part if self.pin.covered is None else part.within(self.pin.covered))
-        return self._shards[number]
+            masked = as_loaded(part if self.pin.covered is None else part.within(self.pin.covered))
+            self._shards[number] = masked, part.shard.nbytes
+            while (
+                len(self._shards) > 1 and sum(size for _, size in self._shards.values()) > self.pin.cache.memory_bytes
+            ):
+                self._shards.popitem(last=False)
+        self._shards.move_to_end(number)
+        return self._shards[number][0]
 
     def rank(self, asked: "InFile") -> npt.NDArray[np.float32]:
         """f32[n], exact distances of a file's candidates; only the row groups that hold one are read, each once."""

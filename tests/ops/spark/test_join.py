@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.index import IndexDefinition
+from ops.model import StorageConfig
 from ops.probe import Coverage, IndexReader, QueryError, open_index
 from ops.spark.runner import SparkRunner
 from tests.conftest import STORAGE, make_rows, queries
@@ -108,6 +109,15 @@ def test_every_task_reads_the_snapshot_that_was_current_when_the_reader_was_open
     table.append(make_rows(0, 700))
     index_head(table)
     assert in_order(found)["id"].to_pylist() == mine.rows["id"].to_pylist()
+
+
+def test_credentials_show_neither_in_the_plan_nor_in_what_is_pinned(spark: "SparkSession", table: Table) -> None:
+    storage = StorageConfig({"s3.access-key-id": "a-key", "s3.secret-access-key": "not-to-be-shown"})
+    reader = open_index(table, DEFINITION, storage=storage)
+    found = joined(left_side(spark, 3), reader, columns=["id"])
+    shown = found.rows._jdf.queryExecution().toString() + repr(reader.pin()) + repr(reader.pin().packed())
+    assert "MapInArrow" in shown
+    assert "not-to-be-shown" not in shown
 
 
 def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
