@@ -1,25 +1,32 @@
 """Everything that Dagster loads. Reads settings and table properties; starts no JVM."""
 
+import warnings
+from collections.abc import Mapping
+
 import dagster as dg
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 
 from assets.ann_index import ann_index_asset
 from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
 from assets.tables import table_asset
 from assets.theta_sketches import theta_sketches_asset
-from orchestration.discovery import table_spec
+from orchestration.discovery import Found, find_indexes, from_text, table_spec, to_text
 from orchestration.engines import catalogs_of, engine_of
 from orchestration.jobs import maintenance_job, refresh_job, verify_job
 from orchestration.schedules import schedules
 from orchestration.sensors import snapshot_sensor
 from orchestration.settings import RetentionSettings, Settings, TableSettings, load
 
+_FOUND = "icepuffin/indexes"
 
-def build(settings: Settings) -> dg.Definitions:
-    """The definitions of every table of the settings."""
+
+def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.Definitions:
+    """The definitions of every table of the settings; `found`: by key of a table, what its properties define."""
     catalogs = catalogs_of(settings)
     parts = [
-        table_definitions(table_spec(table, catalogs), table, settings.retention) for table in settings.tables.values()
+        table_definitions(table_spec(table, catalogs, (found or {}).get(key)), table, settings.retention)
+        for key, table in settings.tables.items()
     ]
     return dg.Definitions.merge(
         dg.Definitions(
@@ -52,5 +59,17 @@ def table_definitions(spec: TableSpec, table: TableSettings, retention: Retentio
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The entry point that workspace.yaml and `dg` name."""
-    return build(load())
+    """The entry point that workspace.yaml and `dg` name.
+
+    The code server looks at each table's properties once; the processes of its runs are told what it found.
+    """
+    settings = load()
+    context = DefinitionsLoadContext.get()
+    told = {} if context.load_type is DefinitionsLoadType.INITIALIZATION else context.reconstruction_metadata
+    if _FOUND in told:
+        found = from_text(told[_FOUND])
+    else:
+        catalogs = catalogs_of(settings)
+        found = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
+    with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
+        return build(settings, found).with_reconstruction_metadata({_FOUND: to_text(found)})

@@ -1,7 +1,9 @@
 """From settings to specs: index definitions of the settings file, and those that the table itself carries."""
 
+import json
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
@@ -22,18 +24,50 @@ def retention(keep: KeepSettings) -> Retention:
     return Retention(Keep(keep.versions), keep.last, keep.days)
 
 
-def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
-    """The spec of one table. A catalog that does not answer leaves the settings' own indexes, and a note says so."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The indexes that a table's own properties define."""
+
+    definitions: tuple[IndexDefinition, ...] = ()
+    note: str = ""
+    """Why they are not known, where they are not."""
+
+
+def find_indexes(table: TableSettings, catalogs: Catalogs) -> Found:
+    """One call to the catalog. One that does not answer leaves the settings' own indexes, and the note says so."""
+    if not table.indexes_from_table:
+        return Found()
+    try:
+        return Found(list_definitions(catalogs.look(table.catalog, table.name)))
+    except IcepuffinError as error:
+        note = f"Indexes in table properties are not shown: {error}."
+        logger.warning("%s: %s", table.name, note)
+        return Found(note=note)
+
+
+def to_text(found: Mapping[str, Found]) -> str:
+    """What was found of each table, for processes that need not ask again."""
+    told = {
+        key: {"definitions": [definition.to_json() for definition in item.definitions], "note": item.note}
+        for key, item in found.items()
+    }
+    return json.dumps(told)
+
+
+def from_text(text: str) -> dict[str, Found]:
+    return {
+        key: Found(tuple(IndexDefinition.from_json(it) for it in item["definitions"]), item["note"])
+        for key, item in json.loads(text).items()
+    }
+
+
+def table_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = None) -> TableSpec:
+    """The spec of one table; without `found` its properties are looked at now."""
+    found = found or find_indexes(table, catalogs)
     definitions = {name: index_definition(name, item) for name, item in table.indexes.items()}
-    note = ""
-    if table.indexes_from_table:
-        try:
-            for definition in list_definitions(catalogs.look(table.catalog, table.name)):
-                given = definitions.get(definition.name)
-                definitions[definition.name] = replace(given, field_id=definition.field_id) if given else definition
-        except IcepuffinError as error:
-            note = f"Indexes in table properties are not shown: {error}."
-            logger.warning("%s: %s", table.name, note)
+    for definition in found.definitions:
+        given = definitions.get(definition.name)
+        definitions[definition.name] = replace(given, field_id=definition.field_id) if given else definition
     return TableSpec(
         catalog=table.catalog,
         identifier=table.name,
@@ -47,5 +81,5 @@ def table_spec(table: TableSettings, catalogs: Catalogs) -> TableSpec:
         max_freshness_minutes=table.max_freshness_minutes,
         retention=retention(table.keep),
         retentions={name: retention(item.keep) for name, item in table.indexes.items() if item.keep is not None},
-        note=note,
+        note=found.note,
     )

@@ -9,6 +9,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from ops.index import IndexDefinition, create, drop
+from ops.resources import Catalogs
+from orchestration import definitions as entry_point
 from orchestration.definitions import build
 from orchestration.settings import load
 from tests.orchestration.deployment import REPOSITORY
@@ -94,6 +97,34 @@ def test_an_unreachable_catalog_still_loads_and_is_explained(tmp_path: Path, cap
     assert dg.AssetKey(["away", "a", "b", "ann_index", "i"]) in definitions.resolve_asset_graph().get_all_asset_keys()
     assert "Indexes in table properties are not shown" in caplog.text
     assert "hunter2" not in caplog.text
+
+
+def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dagster._core.definitions.definitions_load_context import (  # noqa: PLC0415
+        DefinitionsLoadContext,
+        DefinitionsLoadType,
+    )
+    from dagster._core.definitions.repository_definition.repository_definition import (  # noqa: PLC0415
+        RepositoryLoadData,
+    )
+
+    create(lake.table, IndexDefinition(name="second", column="embedding"))
+    monkeypatch.setenv("ICEPUFFIN_SETTINGS", str(lake.settings_file))
+    found = entry_point.defs()
+    assert isinstance(found, dg.Definitions)
+    monkeypatch.setattr(Catalogs, "look", lambda *_: pytest.fail("the catalog was asked"))
+    context = DefinitionsLoadContext(
+        DefinitionsLoadType.RECONSTRUCTION, RepositoryLoadData(reconstruction_metadata=dict(found.metadata or {}))
+    )
+    with DefinitionsLoadContext.scoped(context):
+        again = entry_point.defs()
+    assert isinstance(again, dg.Definitions)
+    keys = again.resolve_asset_graph().get_all_asset_keys()
+    assert dg.AssetKey(["demo", "demo", "packages", "ann_index", "second"]) in keys
+    assert keys == found.resolve_asset_graph().get_all_asset_keys()
+    drop(lake.table, "second")
 
 
 def test_sensor_and_schedules_run_only_where_it_is_set(lake: Lake) -> None:
