@@ -5,6 +5,7 @@ On Spark: tests/ops/spark/test_search.py.
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
+from ops.catalog.connect import open_catalog
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import IndexDefinition
+from ops.index import IndexDefinition, materialize_index
+from ops.model import StorageConfig
 from ops.probe import Coverage, IndexReader, StalePolicy, open_index
 from ops.probe.candidates import Candidates, merge
 from ops.probe.distributed import balanced
 from ops.probe.pinned import merged
 from ops.spark.runner import LocalRunner
 from ops.storage.local import to_path
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
@@ -102,6 +105,22 @@ def test_a_shard_that_no_task_can_read_leads_to_the_exact_answer(table: Table) -
     _, there = both(table)
     assert there.coverage is Coverage.EXACT_SCAN
     assert any(".puffin" in warning for warning in there.search(queries(1)).warnings)
+
+
+@pytest.mark.services
+def test_tasks_read_an_object_store_with_what_they_are_given(tmp_path: Path, s3: StorageConfig) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"s3://lake/{tmp_path.name}"}
+    catalog = open_catalog("far", {**properties, **s3.properties})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    table.append(make_rows(0, 200))
+    head = table.refresh().metadata.current_snapshot_id or 0
+    materialize_index(table, LEAN, head, runner=LocalRunner(), storage=s3)
+    table.refresh()
+    here = open_index(table, LEAN, storage=s3)
+    there = open_index(table, LEAN, storage=s3, runner=SeveralAtOnce(), in_process_mb=0)
+    assert there.tier == "distributed"
+    assert there.search(queries(9), 5).rows.equals(here.search(queries(9), 5).rows)
 
 
 def test_the_tier_and_the_reason_are_in_the_profile(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
