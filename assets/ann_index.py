@@ -1,14 +1,19 @@
 """One ANN index of one table: a version for each snapshot."""
 
+from typing import Any
+
 import dagster as dg
 
-from assets.metadata import from_report
+from assets.metadata import from_report, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
+from ops.catalog.versions import versions
 from ops.graphs.prices import Prices
 from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
 from ops.index.report import Action, IndexReport
+from ops.probe.overview import overview
+from ops.probe.pictures import render
 from ops.resources import Catalogs, Engine
 
 _LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
@@ -25,6 +30,19 @@ def _costs(report: IndexReport, prices: Prices | None) -> dict[str, float]:
         cost = prices.cost(seconds=expected.seconds, bytes_written=expected.bytes_written)
         costs[f"cost/{prices.currency} estimated"] = cost
     return costs
+
+
+def drawn(
+    catalogs: Catalogs, spec: TableSpec, definition: IndexDefinition, report: IndexReport
+) -> dict[str, dg.MetadataValue[Any]]:
+    """Shards, tombstones and recall over cost of the version as a picture; nothing where there is no version."""
+    table = catalogs.table(spec.catalog, spec.identifier)
+    known = versions(table, "ann", definition.name)
+    version = next((item for item in known if item.derived_snapshot_id == report.index_snapshot_id), None)
+    if version is None:
+        return {}
+    seen = overview(table, definition, catalogs.storage(spec.catalog), version=version)
+    return {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
@@ -76,7 +94,11 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             log=context.log.info,
         )
         return dg.MaterializeResult(
-            metadata={**from_report(report, lead=_LEAD), **_costs(report, engine.prices)},
+            metadata={
+                **from_report(report, lead=_LEAD),
+                **_costs(report, engine.prices),
+                **drawn(catalogs, spec, definition, report),
+            },
             data_version=dg.DataVersion(report.build_id),
             check_results=[
                 dg.AssetCheckResult(

@@ -95,4 +95,9 @@ def bar_chart(
     axes.set_title(title, loc="left", fontsize=10)
     image = io.BytesIO()
     figure.savefig(image, format="png")
-    return dg.MetadataValue.md(f"![{title}](data:image/png;base64,{base64.b64encode(image.getvalue()).decode()})")
+    return picture(title, image.getvalue())
+
+
+def picture(title: str, png: bytes) -> dg.MetadataValue[Any]:
+    """A PNG, inline."""
+    return dg.MetadataValue.md(f"![{title}](data:image/png;base64,{base64.b64encode(png).decode()})")

@@ -31,12 +31,12 @@ def save(seen: Overview, path: Path, milliseconds: Sequence[float] | None = None
     path.write_bytes(render(seen, kind[1:], milliseconds))
 
 
-def render(seen: Overview, kind: str, milliseconds: Sequence[float] | None = None) -> bytes:
+def render(seen: Overview, kind: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:
     """The picture as bytes of `png` or `svg`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    figure = Figure(figsize=(11, 3.6), dpi=110, layout="constrained")
+    figure = Figure(figsize=(11, 3.6), dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     curve, shards, cover = figure.subplots(1, 3, width_ratios=(2, 2, 0.5))
     _draw_curve(curve, seen, milliseconds)

@@ -193,7 +193,7 @@ class IndexReader:
             milliseconds=clock.laps,
             matching_rows=matches.count if matches else None,
             pruning=pruning,
-            tier_why=self._source.tier_why,
+            tier_why="the index is in this process's memory" if held else "the data files in reach are read here",
             bytes_read={"compare": 4 * compared * ready.shape[1], "rows": meter.bytes},
         )
         return self._result(rows, profile, (*self._warnings(), *unread))

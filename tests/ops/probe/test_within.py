@@ -20,6 +20,7 @@ from ops.catalog.rowdeletes import append_position_deletes
 from ops.index import IndexReport
 from ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, exact_within, open_index
 from ops.probe.balls import Balls
+from ops.spark.runner import LocalRunner
 from ops.storage.local import to_path
 from ops.tasks.balls import partition_balls
 from puffin import PuffinReader
@@ -167,6 +168,18 @@ def test_a_condition_and_a_limit(table: Table, stage: str) -> None:
     three = reader.within(asked, 1.5, where="section = 'section 3'", columns=["id"], limit=3)
     assert three.rows["id"].to_pylist() == [row["id"] for row in found.rows.to_pylist() if row["rank"] <= 3]
     assert reader.within(asked, 1.5, where="id < 0").rows.num_rows == 0
+
+
+def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
+    """Its shards are not in this process: vectors are read from the data files that are in reach."""
+    index_head(table)
+    remote = open_index(table, DEFINITION, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    assert remote.tier == "distributed"
+    asked = np.asarray(CENTERS[:2] + 0.1, np.float32)
+    found = remote.within(asked, 1.6, columns=["id"])
+    assert check(found, table, asked, 1.6, "l2") > 50
+    assert found.profile.pruning is not None
+    assert found.profile.pruning.files_pruned == 4
 
 
 def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
