@@ -25,6 +25,8 @@ from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
 
 UNKNOWN_SHA256 = bytes(32)
+RECALL_LOSS = 0.01
+"""That inserts may cost a shard before it is built anew"""
 _log = logging.getLogger(__name__)
 
 
@@ -131,11 +133,11 @@ def _make(task: ShardTask, storage: Storage) -> ShardResult:
     incoming = read_blocks(storage, task.blocks, task.dims)
     if task.base is not None and task.how is How.INSERTED:
         made = _insert(task, task.base, incoming)
-        if made.recall >= task.target_recall:
+        if made.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
             return _write(task, storage, made, incoming.count)
         _log.warning(
-            "shard %s finds %.4f of the nearest rows after inserts, the target is %s: it is built anew",
-            task.number, made.recall, task.target_recall,
+            "shard %s finds %.4f of the nearest rows after inserts, %.4f before, the target is %s: it is built anew",
+            task.number, made.recall, task.base.recall, task.target_recall,
         )  # fmt: skip
         task = replace(task, how=How.REBUILT)
     return _write(task, storage, _build(task, incoming), incoming.count)
