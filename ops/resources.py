@@ -38,6 +38,10 @@ class TableMissingError(IcepuffinError):
     """The catalog answers, and has no such table."""
 
 
+class NoSparkError(IcepuffinError):
+    """Something was to run on Spark, and the settings have none."""
+
+
 class Catalogs:
     """The Iceberg catalogs of the settings, opened when first used."""
 
@@ -130,11 +134,17 @@ class Engine:
 
     def runner(self, rows: int) -> "TaskRunner":
         """The runner for a table of `rows` rows. The Spark session starts with its first task, and no sooner."""
-        from ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415  pyspark only where it is used
+        from ops.spark.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
 
-        if self.uses_spark(rows):
-            return SparkRunner(lambda: self.session)
-        return LocalRunner(self.threads)
+        return self.spark_runner() if self.uses_spark(rows) else LocalRunner(self.threads)
+
+    def spark_runner(self) -> "TaskRunner":
+        """The runner on Spark, whatever the table's size. Raises NoSparkError where none is set."""
+        from ops.spark.runner import SparkRunner  # noqa: PLC0415
+
+        if not self._spark_conf:
+            raise NoSparkError("no Spark is set: give [spark] master or remote, or leave --spark out")
+        return SparkRunner(lambda: self.session)
 
     @cached_property
     def session(self) -> Any:

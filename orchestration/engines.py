@@ -9,6 +9,17 @@ def catalogs_of(settings: Settings) -> Catalogs:
     return Catalogs({name: catalog.properties for name, catalog in settings.catalogs.items()})
 
 
+def use_shard_cache(settings: Settings) -> None:
+    """Let this process, and the executors that it sends tasks to, keep shards as the settings say, where they do."""
+    if settings.cache is None:  # then the environment says
+        return
+    from ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
+    from ops.cache.settings import MB  # noqa: PLC0415
+
+    cache = settings.cache
+    use_settings(CacheSettings(cache.directory, cache.disk_mb * MB, cache.memory_mb * MB))
+
+
 def engine_of(settings: Settings) -> Engine:
     return Engine(
         spark_conf=spark_conf(settings.spark),

@@ -138,11 +138,20 @@ class SparkSettings(_Model):
     remote: str | None = None
     conf: dict[str, str] = Field(default_factory=dict)
     driver_only_rows: int = Field(default=200_000, ge=0)
+    in_process_mb: int = Field(default=100, ge=0)
 
     @field_validator("conf", mode="before")
     @classmethod
     def _flat_conf(cls, value: Any) -> Any:
         return {key: str(item) for key, item in _flat(value)} if isinstance(value, Mapping) else value
+
+
+class ShardCacheSettings(_Model):
+    """Where readers keep shards ready, and how many bytes of them."""
+
+    directory: Path | None = None
+    disk_mb: int = Field(default=20_480, ge=0)
+    memory_mb: int = Field(default=2_048, ge=0)
 
 
 class RetentionSettings(_Model):
@@ -175,6 +184,7 @@ class Settings(BaseSettings):
     tables: dict[str, TableSettings] = Field(default_factory=dict)
     spark: SparkSettings = SparkSettings()
     threads: int = Field(default=0, ge=0)
+    cache: ShardCacheSettings | None = None
     retention: RetentionSettings = RetentionSettings()
     prices: PriceSettings | None = None
     dagster_home: Path | None = None

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 @click.option(
     "--target-recall", type=float, help="Choose these three by the curve measured with the index, such as 0.99."
 )
+@click.option(
+    "--spark", is_flag=True, help="Search an index of more than [spark] in_process_mb by tasks on Spark, not here."
+)
 @click.option("--explain", is_flag=True, help="Say how the answer came about: path, knobs, shards, stages, bytes.")
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
 def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **query: Any) -> None:
@@ -122,6 +125,8 @@ def _search(
             storage=on.storage,
             stale=StalePolicy(query["stale"]),
             threads=on.session.settings.thread_count,
+            runner=on.session.engine.spark_runner() if query["spark"] else None,
+            in_process_mb=on.session.settings.spark.in_process_mb,
         )
         knobs = {name: query[name] for name in ("search_list", "shards", "oversample", "target_recall")}
         ask = partial(reader.search, **knobs) if query["within"] is None else reader.within

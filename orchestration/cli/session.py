@@ -43,9 +43,12 @@ class Session:
 
     @cached_property
     def settings(self) -> "Settings":
+        from orchestration.engines import use_shard_cache  # noqa: PLC0415
         from orchestration.settings import load  # noqa: PLC0415
 
-        return load(self.settings_file)
+        loaded = load(self.settings_file)
+        use_shard_cache(loaded)
+        return loaded
 
     @cached_property
     def catalogs(self) -> "Catalogs":

@@ -9,7 +9,7 @@ import pytest
 from ops.catalog.connect import CatalogUnavailableError
 from ops.errors import IcepuffinError
 from ops.graphs.versions import index_snapshot
-from ops.resources import Catalogs, Engine, TableMissingError
+from ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
 from ops.spark.runner import LocalRunner, SparkRunner
 from orchestration.discovery import table_spec
 from orchestration.engines import catalogs_of
@@ -88,3 +88,11 @@ def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     again = Engine(spark_conf={}, threads=2, driver_only_rows=1)
     in_process = index_snapshot(catalogs, again, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
     assert (in_process.action, in_process.build_id) == ("reused", on_spark.build_id)
+
+
+def test_what_must_run_on_spark_says_so_where_there_is_none() -> None:
+    with pytest.raises(NoSparkError, match=r"\[spark\] master"):
+        Engine(spark_conf={}, threads=1, driver_only_rows=0).spark_runner()
+    assert isinstance(
+        Engine(spark_conf={"spark.master": "local"}, threads=1, driver_only_rows=0).spark_runner(), SparkRunner
+    )

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from ops.cache import process_cache, use_settings
 from orchestration import settings as module
+from orchestration.engines import use_shard_cache
 from orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
@@ -124,6 +126,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[tables.<key>.indexes.<name>]": IndexSettings,
     "[tables.<key>.keep]": module.KeepSettings,
     "[spark]": module.SparkSettings,
+    "[cache]": module.ShardCacheSettings,
     "[retention]": module.RetentionSettings,
     "[prices]": module.PriceSettings,
 }
@@ -136,7 +139,7 @@ def test_every_setting_is_documented_with_its_default(section: str) -> None:
     assert start is not None, section
     body = text[start.end() :].split("\n## ")[0]
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \| .{20,} \|$", body, re.MULTILINE))
-    own = {"spark", "retention", "prices"}
+    own = {"spark", "cache", "retention", "prices"}
     fields = {name: field for name, field in SECTIONS[section].model_fields.items() if name not in own}
     assert set(rows) == set(fields)
     for name, field in fields.items():
@@ -172,3 +175,12 @@ def test_a_table_from_the_environment_is_json_and_is_merged(file: Path, monkeypa
     monkeypatch.setenv("ICEPUFFIN__SPARK__CONF", '{"spark.executor.memory": "2g"}')
     settings = loaded(file, MINIMAL + '[spark.conf]\n"spark.driver.memory" = "1g"\n')
     assert settings.spark.conf == {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}
+
+
+def test_the_shard_cache_is_where_the_settings_say(file: Path, tmp_path: Path) -> None:
+    use_shard_cache(loaded(file, MINIMAL + f'[cache]\ndirectory = "{tmp_path}/shards"\nmemory_mb = 3\n'))
+    try:
+        assert process_cache().settings.folder == tmp_path / "shards"
+        assert process_cache().settings.memory_bytes == 3 << 20
+    finally:
+        use_settings(None)
