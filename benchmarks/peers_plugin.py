@@ -25,6 +25,7 @@ class Icepuffin:
         self.metric = Metric.parse(spec["metric"])
         self.params = vamana.VamanaParams(spec["R"], spec["L"], spec["alpha"])
         self.threads = spec["threads"]
+        self.room = spec.get("insert", 0)
         # load the compiled kernels, which a process does once
         rows = np.random.default_rng(0).standard_normal((vamana.FEWEST_IN_BULK, 64)).astype(np.float32)
         self.build(rows)
@@ -53,14 +54,17 @@ class Icepuffin:
         return self.searcher.search(query[None], k, search_list=self.search_list, threads=1)[0]
 
     def start_insert(self, base: Any) -> None:
-        """The graph that is inserted into."""
-        self.build(base)
+        """The graph that is inserted into, its vectors with room for those to come."""
+        import numpy as np  # noqa: PLC0415
+
+        self.vectors_and_room = np.empty((len(base) + self.room, base.shape[1]), np.float32)
+        self.vectors_and_room[: len(base)] = base
+        self.build(self.vectors_and_room[: len(base)])
 
     def insert(self, rows: Any, first_id: int) -> None:
         """A refresh inserts all new rows of a shard in one call."""
-        import numpy as np  # noqa: PLC0415
-
-        self.vectors = np.concatenate([self.vectors[:first_id], rows])
+        self.vectors = self.vectors_and_room[: first_id + len(rows)]
+        self.vectors[first_id:] = rows
         self.graph = self.vamana.insert(self.graph, self.vectors, self.metric, self.params, threads=self.threads)
         self.searcher = self.searcher_class(self.graph, self.vectors, self.metric, threads=self.threads)
 

@@ -83,10 +83,16 @@ class Hits:
 
 def merge(parts: Sequence[Candidates], k: int) -> Candidates:
     """The k nearest of several candidate lists; ties by file, then position, so that the order is always the same."""
+    some = [part for part in parts if (part.files >= 0).any()]
+    if sum(part.files.shape[1] for part in some) >= k:
+        parts = some
     files = np.concatenate([part.files for part in parts], axis=1)
     positions = np.concatenate([part.positions for part in parts], axis=1)
     distances = np.concatenate([part.distances for part in parts], axis=1)
-    order = np.lexsort((positions, files, distances), axis=1)[:, :k]
+    unsure = ~(distances[:, 1:] > distances[:, :-1]).all(axis=1)  # of the others there is nothing to sort
+    order = np.broadcast_to(np.arange(files.shape[1]), files.shape).copy()
+    order[unsure] = np.lexsort((positions[unsure], files[unsure], distances[unsure]), axis=1)
+    order = order[:, :k]
     return Candidates(*(np.take_along_axis(array, order, axis=1) for array in (files, positions, distances)))
 
 

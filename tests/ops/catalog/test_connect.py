@@ -67,7 +67,7 @@ def test_a_wrong_password_does_not_show(postgres_uri: str) -> None:
 
 def test_given_limits_are_kept() -> None:
     assert "connect_timeout=3" in connect._bounded_postgres("postgresql+psycopg2://u:p@h/db?connect_timeout=3")
-    assert "connect_timeout=10" in connect._bounded_postgres("postgresql+psycopg2://u:p@h/db")
+    assert f"connect_timeout={connect.CONNECT_SECONDS}" in connect._bounded_postgres("postgresql+psycopg2://u:p@h/db")
 
 
 def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_table_does_not_choose_the_code_that_reads_it(
 def test_an_address_without_a_driver_gets_the_installed_one(scheme: str) -> None:
     uri = connect._bounded_postgres(f"{scheme}://user:secret@host:5432/lake")
     assert uri.startswith("postgresql+psycopg2://user:secret@host:5432/lake?")
-    assert "connect_timeout=10" in uri
+    assert f"connect_timeout={connect.CONNECT_SECONDS}" in uri
