@@ -62,12 +62,12 @@ running() {
 
 services() { for file in "$dir"/run/*.pid; do [ -e "$file" ] && basename "$file" .pid; done; }
 
-# launch NAME COMMAND...: in a session of its own; a shell's background processes ignore SIGINT, and Dagster with it SIGTERM.
+# launch NAME COMMAND...: in a session of its own; a shell's background processes ignore SIGINT, and Dagster's SIGTERM too.
 launch() {
     name=$1
     shift
     if running "$name"; then return; fi
-    setsid env --default-signal=INT,QUIT "$@" >>"$dir/logs/$name.log" 2>&1 </dev/null 9>&- &
+    setsid env --default-signal=INT,QUIT,TERM "$@" >>"$dir/logs/$name.log" 2>&1 </dev/null 9>&- &
     printf '%s %s\n' "$!" "$(began $!)" >"$dir/run/$name.pid"
 }
 

@@ -145,7 +145,8 @@ def test_another_process_under_an_old_id_is_not_taken_for_ours(local: Local, tmp
 
 def test_what_a_service_leaves_behind_is_ended_with_it(local: Local, tmp_path: Path) -> None:
     """A shell that is told to end does not tell its children."""
-    leader = subprocess.Popen(["sh", "-c", "sleep 300 & sleep 300 & wait"], start_new_session=True)
+    listens = ["env", "--default-signal=TERM"]  # Dagster lets us ignore it where SIGINT is ignored, and we pass that on
+    leader = subprocess.Popen([*listens, "sh", "-c", "sleep 300 & sleep 300 & wait"], start_new_session=True)
     began = Path(f"/proc/{leader.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
     other = Local(tmp_path / "other", local.settings, local.ports)
     (other.directory / "run").mkdir(parents=True)
