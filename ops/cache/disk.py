@@ -77,7 +77,8 @@ class DiskCache:
             try:
                 with stream:
                     mapped.write(stream, label, arrays, values)
-                    aside.rename(path)
+                    with _locked(self._folder / ".lock"):  # whoever counts the files meanwhile would miss this one
+                        aside.rename(path)
             finally:
                 aside.unlink(missing_ok=True)
         except OSError as error:
