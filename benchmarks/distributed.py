@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels.topk import exact_top_k
-from benchmarks.lake import STORAGE, Lake, arrow_rows
+from benchmarks.lake import STORAGE, Lake, arrow_rows, held_out
 from ops.cache import CacheSettings, use_settings
 from ops.index import IndexDefinition
 from ops.probe import IndexReader, open_index
@@ -145,10 +145,7 @@ def local_session(threads: int) -> "SparkSession":
 def main() -> None:
     """A table of all vectors but the queries, indexed; then the figures."""
     options = _options()
-    vectors = np.load(options.vectors, mmap_mode="r")
-    order = np.random.default_rng(1).permutation(len(vectors))
-    queries = np.asarray(vectors[order[: options.queries]], np.float32)
-    base = np.asarray(vectors[np.sort(order[options.queries :])], np.float32)
+    queries, base = held_out(options.vectors, options.queries)
     definition = IndexDefinition(
         name="bench", column="embedding", metric="l2", shards=options.shards, vectors=options.kept, target_recall=0.0
     )

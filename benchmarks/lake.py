@@ -170,6 +170,13 @@ def _runner_of(name: str, threads: int) -> TaskRunner:
     return SparkRunner(builder.getOrCreate())
 
 
+def held_out(path: Path, count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """(queries f32[count, D], all other vectors f32[N - count, D] in their own order) of an .npy; always the same."""
+    vectors = np.load(path, mmap_mode="r")
+    order = np.random.default_rng(1).permutation(len(vectors))
+    return np.asarray(vectors[order[:count]], np.float32), np.asarray(vectors[np.sort(order[count:])], np.float32)
+
+
 def arrow_rows(ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
     """Rows of `SCHEMA`."""
     flat = np.ascontiguousarray(vectors, np.float32)

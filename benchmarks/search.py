@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
-from benchmarks.lake import STORAGE, Lake
+from benchmarks.lake import STORAGE, Lake, held_out
 from ops.cache.settings import DIRECTORY as SHARD_CACHE
 from ops.catalog.live import live_files
 from ops.catalog.versions import versions
@@ -62,10 +62,7 @@ print(json.dumps(done))
 def main() -> None:
     """Run all of it, one after the other."""
     options = _options()
-    vectors = np.load(options.vectors, mmap_mode="r")
-    order = np.random.default_rng(1).permutation(len(vectors))
-    queries = np.asarray(vectors[order[: options.queries]], np.float32)
-    base = np.asarray(vectors[np.sort(order[options.queries :])], np.float32)
+    queries, base = held_out(options.vectors, options.queries)
     definition = IndexDefinition(
         name="bench", column="embedding", metric="l2", shards=options.shards, target_recall=0.0
     )

@@ -54,8 +54,7 @@ def estimate_snapshot(
 ) -> Estimate:
     """What `index_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
     table = catalogs.table(catalog, identifier)
-    known = {item.name: item for item in list_definitions(table)}.get(definition.name)
-    definition = replace(definition, field_id=known.field_id) if known else definition
+    definition = _as_defined(table, definition) or definition
     storage = catalogs.storage(catalog)
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
     return estimate(table, plan, storage=storage, runner=engine.runner(snapshot_rows(table, snapshot_id)))
@@ -63,9 +62,14 @@ def estimate_snapshot(
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:
     """The definition with the field id that the table knows; written to its properties if it is new."""
-    known = {item.name: item for item in list_definitions(table)}
-    if definition.name in known:
-        return replace(definition, field_id=known[definition.name].field_id)
+    if known := _as_defined(table, definition):
+        return known
     created = create(table, definition)
     table.refresh()
     return created
+
+
+def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:
+    """The definition with the field id that the table knows; None where the table does not have the index."""
+    known = {item.name: item for item in list_definitions(table)}.get(definition.name)
+    return replace(definition, field_id=known.field_id) if known else None

@@ -1,33 +1,18 @@
 """`icepuffin gc`."""
 
 import dataclasses
-from pathlib import Path
 
 import click
 
-from orchestration.cli.on_table import catalog_option, json_option, table_argument
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.on_table import OnTable, on_table
+from orchestration.cli.session import print_json
 
 
 @click.command("gc")
-@table_argument
-@catalog_option
+@on_table
 @click.option("--grace-hours", type=float, help="Keep what is younger. [default: retention.garbage_grace_hours]")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@json_option
-@located
-@click.pass_obj
-def command(
-    session: Session,
-    table: str,
-    catalog: str | None,
-    grace_hours: float | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None:
     """Let go of versions that the table's `keep` settings do not keep, and delete files that nothing references.
 
     Versions that stay and everything that icepuffin did not write are never touched. Look first with --dry-run.
@@ -38,18 +23,17 @@ def command(
     """
     from ops.graphs.upkeep import collect  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    spec = session.spec(catalog, table)
+    session, spec = on.session, on.spec
     report = collect(
         session.catalogs,
         spec.catalog,
-        table,
+        on.name,
         retentions=spec.retentions,
         default=spec.retention,
         grace_hours=session.settings.retention.garbage_grace_hours if grace_hours is None else grace_hours,
         dry_run=dry_run,
     )
-    if as_json:
+    if on.as_json:
         print_json(dataclasses.asdict(report))
         return
     would = "would " if dry_run else ""

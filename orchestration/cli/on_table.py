@@ -13,6 +13,7 @@ from orchestration.cli.session import Session, located
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from assets.spec import TableSpec
     from ops.index.definition import IndexDefinition
     from ops.model import StorageConfig
 
@@ -41,9 +42,27 @@ class OnTable:
         return self.session.catalogs.storage(self._catalog_name)
 
     @cached_property
+    def spec(self) -> "TableSpec":
+        """What is kept of the table, by the settings and by its own properties."""
+        return self.session.spec(self.catalog, self.name)
+
+    @property
     def indexes(self) -> tuple["IndexDefinition", ...]:
         """Those of the settings and those that the table itself defines."""
-        return self.session.spec(self.catalog, self.name).indexes
+        return self.spec.indexes
+
+    def snapshot_id(self, named: str | None) -> int:
+        """Of a snapshot id, tag, branch or time; None: the newest of main."""
+        from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
+
+        return resolve_snapshot(self.loaded, named).snapshot_id
+
+    def chosen(self, index: str | None) -> list["IndexDefinition"]:
+        """The index of that name; without one, all there are."""
+        found = [item for item in self.indexes if index in (None, item.name)]
+        if index is not None and not found:
+            raise click.ClickException(f"{self.name} has no index '{index}'; see: icepuffin index list {self.name}")
+        return found
 
     def index(self, name: str | None) -> "IndexDefinition":
         """The index of that name; without one, the only one there is."""

@@ -1,13 +1,12 @@
 """`icepuffin plan`."""
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.on_table import catalog_option, json_option, table_argument
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.on_table import OnTable, on_table
+from orchestration.cli.session import Session, print_json
 
 if TYPE_CHECKING:
     from ops.index.estimate import Estimate
@@ -17,24 +16,10 @@ _LINE = "{:>6} {:>12} {:>10} {:>10} {:>10} {:>9} {:>9}  {}"
 
 
 @click.command("plan")
-@table_argument
+@on_table
 @click.argument("index", required=False)
-@catalog_option
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
-@json_option
-@located
-@click.pass_obj
-def command(
-    session: Session,
-    table: str,
-    index: str | None,
-    catalog: str | None,
-    snapshot: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+def command(on: OnTable, /, index: str | None, snapshot: str | None) -> None:
     """Say what a refresh of the table's indexes will do and take, before it does anything. Writes nothing.
 
     Reads metadata, where the rows of the last version lie, and a sample of vectors where files were rewritten. Which
@@ -45,35 +30,29 @@ def command(
       icepuffin plan demo.packages
       icepuffin plan demo.packages embedding --snapshot 3821550127947089009 --json
     """
-    from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
     from ops.graphs.versions import estimate_snapshot  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    spec = session.spec(catalog, table)
-    loaded = session.catalogs.table(spec.catalog, table)
-    snapshot_id = resolve_snapshot(loaded, snapshot or spec.watched_refs[0]).snapshot_id
-    chosen = [item for item in spec.indexes if index in (None, item.name)]
-    if index is not None and not chosen:
-        raise click.ClickException(f"{table} has no index '{index}'; see: icepuffin index list {table}")
+    session, spec = on.session, on.spec
+    snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])
     found = {
         item.name: estimate_snapshot(
             session.catalogs,
             session.engine,
             spec.catalog,
-            table,
+            on.name,
             item,
             snapshot_id,
             watched_ref=spec.watched_refs[0],
         )
-        for item in chosen
+        for item in on.chosen(index)
     }
     costs = {name: _cost(session, item) for name, item in found.items()}
-    if as_json:
+    if on.as_json:
         shown = {name: {**dataclasses.asdict(item), **costs[name]} for name, item in found.items()}
-        print_json({"table": table, "snapshot_id": str(snapshot_id), "indexes": shown})
+        print_json({"table": on.name, "snapshot_id": str(snapshot_id), "indexes": shown})
         return
     if not found:
-        session.console.print(f"{table} has no index; make one with: icepuffin index create {table} --help")
+        session.console.print(f"{on.name} has no index; make one with: icepuffin index create {on.name} --help")
     for name, item in found.items():
         session.console.rule(f"{name}, snapshot {snapshot_id}", align="left")
         _show(session, item, costs[name])

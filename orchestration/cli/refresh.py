@@ -1,36 +1,21 @@
 """`icepuffin refresh`."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
-from orchestration.cli.on_table import catalog_option, json_option, table_argument
-from orchestration.cli.session import Bars, Session, located, print_json, told
+from orchestration.cli.on_table import OnTable, on_table
+from orchestration.cli.session import Bars, print_json, told
 
 
 @click.command("refresh")
-@table_argument
-@catalog_option
+@on_table
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
 @click.option(
     "--index", "index", help="Only this index, and no sketches. [default: all of the table, and the sketches]"
 )
-@json_option
-@located
-@click.pass_obj
-def command(
-    session: Session,
-    table: str,
-    catalog: str | None,
-    snapshot: str | None,
-    index: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+def command(on: OnTable, /, snapshot: str | None, index: str | None) -> None:
     """Make the sketches and index versions of one snapshot now, without Dagster.
 
     What exists is found and not made again; the rest costs its difference from the nearest version.
@@ -40,25 +25,20 @@ def command(
       icepuffin refresh demo.packages
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
-    from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
     from ops.graphs.sketches import sketch_snapshot  # noqa: PLC0415
     from ops.graphs.versions import index_snapshot  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    spec = session.spec(catalog, table)
-    loaded = session.catalogs.table(spec.catalog, table)
-    snapshot_id = resolve_snapshot(loaded, snapshot or spec.watched_refs[0]).snapshot_id
-    chosen = [item for item in spec.indexes if index in (None, item.name)]
-    if index is not None and not chosen:
-        raise click.ClickException(f"{table} has no index '{index}'; see: icepuffin index list {table}")
+    session, spec = on.session, on.spec
+    snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])
+    chosen = on.chosen(index)
     reports: dict[str, Any] = {}
-    with session.bars(quiet=as_json) as bars:
+    with session.bars(quiet=on.as_json) as bars:
         if spec.theta_sketches and index is None:
             reports["theta_sketches"] = sketch_snapshot(
                 session.catalogs,
                 session.engine,
                 spec.catalog,
-                table,
+                on.name,
                 snapshot_id,
                 columns=spec.theta_columns,
                 progress=partial(bars, "sketches"),
@@ -68,15 +48,15 @@ def command(
                 session.catalogs,
                 session.engine,
                 spec.catalog,
-                table,
+                on.name,
                 item,
                 snapshot_id,
                 watched_ref=spec.watched_refs[0],
                 progress=partial(_staged, bars, item.name),
             )
     shown = {name: told(report) for name, report in reports.items()}
-    if as_json:
-        print_json({"table": table, "snapshot_id": str(snapshot_id), **shown})
+    if on.as_json:
+        print_json({"table": on.name, "snapshot_id": str(snapshot_id), **shown})
         return
     for name, report in shown.items():
         session.console.rule(f"{name}, snapshot {snapshot_id}", align="left")

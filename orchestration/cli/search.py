@@ -63,10 +63,8 @@ def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **q
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
       icepuffin search demo.packages --like-id 42 --within 0.2
     """
-    from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
-
     definition = on.index(index)
-    snapshot_id = resolve_snapshot(on.loaded, snapshot).snapshot_id
+    snapshot_id = on.snapshot_id(snapshot)
     vectors = _vectors(on.loaded, definition.column, snapshot_id, query)
     answer = _search(on, definition, vectors, k, snapshot_id, query)
     asked = {"k": k} if query["within"] is None else {"within": query["within"]}

@@ -1,53 +1,35 @@
 """`icepuffin stats`."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from orchestration.cli.on_table import catalog_option, json_option, table_argument
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.on_table import OnTable, on_table
+from orchestration.cli.session import Session, print_json
 
 
 @click.command("stats")
-@table_argument
-@catalog_option
+@on_table
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: main]")
-@json_option
-@located
-@click.pass_obj
-def command(
-    session: Session,
-    table: str,
-    catalog: str | None,
-    snapshot: str | None,
-    directory: Path | None,
-    settings: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+def command(on: OnTable, /, snapshot: str | None) -> None:
     """Show how many distinct values each column has, whether that is fresh, and which index versions exist.
 
     \b
     Example:
       icepuffin stats demo.packages --json
     """
-    from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
     from ops.catalog.versions import versions  # noqa: PLC0415
     from ops.graphs.rows import snapshot_rows  # noqa: PLC0415
     from ops.theta import read_ndv  # noqa: PLC0415
 
-    session = session.at(directory, settings)
-    spec = session.spec(catalog, table)
-    loaded = session.catalogs.table(spec.catalog, table)
-    snapshot_id = resolve_snapshot(loaded, snapshot).snapshot_id
-    statistics = read_ndv(loaded, snapshot_id)
-    indexes = {item.name: versions(loaded, "ann", item.name) for item in spec.indexes}
+    snapshot_id = on.snapshot_id(snapshot)
+    statistics = read_ndv(on.loaded, snapshot_id)
+    indexes = {item.name: versions(on.loaded, "ann", item.name) for item in on.indexes}
     told: dict[str, Any] = {
-        "table": table,
-        "catalog": spec.catalog,
+        "table": on.name,
+        "catalog": on.spec.catalog,
         "snapshot_id": str(snapshot_id),
-        "records": snapshot_rows(loaded, snapshot_id),
+        "records": snapshot_rows(on.loaded, snapshot_id),
         "fresh": statistics.fresh,
         "statistics_path": statistics.statistics_path,
         "ndv": {name: entry.ndv for name, entry in statistics.entries.items()},
@@ -64,10 +46,10 @@ def command(
             for name, found in indexes.items()
         },
     }
-    if as_json:
+    if on.as_json:
         print_json(told)
         return
-    _show(session, told)
+    _show(on.session, told)
 
 
 def _show(session: Session, told: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from ann_kernels.metric import Metric
 from ops.index import IndexDefinition, IndexReport, materialize_index
 from ops.probe import SearchResult, exact_search, open_index
 from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
 from tests.conftest import STORAGE, queries
 
 DEFINITION = IndexDefinition(
@@ -20,6 +21,13 @@ def index_head(table: Table, definition: IndexDefinition = DEFINITION, threads: 
     head = table.metadata.current_snapshot_id
     assert head is not None
     return materialize_index(table, definition, head, runner=LocalRunner(threads), storage=STORAGE)
+
+
+def content(report: IndexReport) -> bytes:
+    """The bytes of a version's file."""
+    assert report.puffin_path is not None
+    store = open_storage(report.puffin_path, STORAGE)
+    return store.read_range(report.puffin_path, 0, store.size(report.puffin_path))
 
 
 def ids_by_query(rows: pa.Table) -> dict[int, list[int]]:

@@ -14,7 +14,7 @@ from ops.index import Action, IndexReport, materialize_index, refresh, work
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,12 +84,6 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
     report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
     assert report.action is Action.REFRESHED
     return report
-
-
-def content(report: IndexReport) -> bytes:
-    assert report.puffin_path is not None
-    store = open_storage(report.puffin_path, STORAGE)
-    return store.read_range(report.puffin_path, 0, store.size(report.puffin_path))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ops.storage import Storage, open_storage
 from ops.tasks import shard as shard_module
 from ops.tasks.shard import ShardResult, ShardTask, make_shard
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.history import DEFINITION, content
 from tests.ops.index.test_materialize import drop_everything
 
 if TYPE_CHECKING:
@@ -89,12 +89,6 @@ def build(table: Table, runner: TaskRunner, definition: IndexDefinition = DEFINI
     head = table.metadata.current_snapshot_id
     assert head is not None
     return materialize_index(table, definition, head, runner=runner, storage=STORAGE)
-
-
-def content(report: IndexReport) -> bytes:
-    assert report.puffin_path is not None
-    store = open_storage(report.puffin_path, STORAGE)
-    return store.read_range(report.puffin_path, 0, store.size(report.puffin_path))
 
 
 @pytest.fixture

@@ -43,14 +43,6 @@ ASKS: dict[str, Ask] = {
 
 
 @pytest.fixture
-def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 600))
-    return made
-
-
-@pytest.fixture
 def uncached() -> Iterator[None]:
     """What a reader needs is read from the index file itself."""
     use_settings(CacheSettings.off())

@@ -30,14 +30,6 @@ from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, in
 TableFactory = Callable[..., Table]
 
 
-@pytest.fixture
-def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 600))
-    return made
-
-
 def test_without_an_index_the_answer_is_exact_and_says_so(table: Table) -> None:
     found, recall = found_and_true(table)
     assert found.coverage is Coverage.EXACT_SCAN
