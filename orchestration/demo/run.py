@@ -120,7 +120,7 @@ def _say_what_next(directory: Path, asked: int, seconds: float, console: Console
     say: Callable[[str], None] = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
     say(f"\nDone in {seconds:.0f} s. Everything is under {directory}. Try, with .venv/bin on the PATH:")
     say(f"  icepuffin search demo.packages --index embedding --like-id {asked} -k 10 --dir {directory}")
-    say(f"  icepuffin search demo.packages --like-id {asked} --where \"section = 'python'\" --dir {directory}")
+    say(f"  icepuffin search demo.packages --like-id {asked} --where \"section = 'web'\" --dir {directory}")
     say(f"  icepuffin stats demo.packages --dir {directory}")
     say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start --dir {directory}")
     say("  http://127.0.0.1:3000/asset-groups   the table, its sketches, its index")
