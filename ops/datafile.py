@@ -108,14 +108,22 @@ class DataFile:
     def groups(self) -> int:
         return int(self._parquet.metadata.num_row_groups)
 
-    def batches(self, batch_rows: int, groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows in order, of all or some row groups, as the file has them: `conform` makes them what the schema says."""
+    def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """All rows in order, as the file has them: `conform` makes them what the schema says."""
         if not self._columns:
-            for group in range(self.groups) if groups is None else groups:
+            for group in range(self.groups):
                 yield _nothing(self._parquet.metadata.row_group(group).num_rows)
             return
         with self._damage():
-            yield from self._parquet.batches(self._columns, batch_rows=batch_rows, groups=groups)
+            yield from self._parquet.batches(self._columns, batch_rows=batch_rows)
+
+    def first(self, rows: int, group: int) -> pa.RecordBatch | None:
+        """The first rows of a row group, conformed, for little reading; None where it is empty."""
+        if not self._columns:
+            return self.conform(_nothing(min(rows, self._parquet.metadata.row_group(group).num_rows)))
+        with self._damage():
+            batch = self._parquet.first(self._columns, rows=rows, group=group)
+        return None if batch is None else self.conform(batch)
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The snapshot's names, order and types; nulls or defaults for fields that the file lacks."""

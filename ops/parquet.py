@@ -18,6 +18,8 @@ from ops.storage.local import to_path
 
 _GAP = 1 << 20
 """Bytes between two chunks that are cheaper to read than another request"""
+_READ = 1 << 20
+"""Bytes of a column chunk that Arrow takes at once: else it holds the whole of it, even for its first rows"""
 
 
 class ParquetObject:
@@ -30,7 +32,7 @@ class ParquetObject:
         except FileNotFoundError:
             storage.size(path)  # raises the store's own error
             raise
-        self._file = pq.ParquetFile(source)
+        self._file = pq.ParquetFile(source, buffer_size=_READ, pre_buffer=False)
         self.metadata: pq.FileMetaData = self._file.metadata
         self.schema: pa.Schema = self._file.schema_arrow
 
@@ -41,6 +43,10 @@ class ParquetObject:
         for group in range(self.metadata.num_row_groups) if groups is None else groups:
             self._fetch([group], columns)
             yield from self._file.iter_batches(batch_rows, [group], list(columns), use_threads=self._remote is None)
+
+    def first(self, columns: Sequence[str], *, rows: int, group: int) -> pa.RecordBatch | None:
+        """The first rows of a row group, of which no more is read than holds them; None where it is empty."""
+        return next(self._file.iter_batches(rows, [group], list(columns), use_threads=False), None)
 
     def read(self, columns: Sequence[str], groups: Sequence[int]) -> pa.Table:
         """Some row groups, whole."""

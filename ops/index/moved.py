@@ -77,6 +77,7 @@ def _hash_tasks(work: Work, new: Sequence[Slotted], bits: int, runner: TaskRunne
             range_bits=bits,
             staging=work.staging,
             storage=work.storage,
+            threads=runner.task_threads,
         )
         for number, group in enumerate(groups)
     ]

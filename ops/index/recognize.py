@@ -15,7 +15,7 @@ from puffin.blobs.shard import ShardReader
 
 _FILES = 8
 _ROWS_A_FILE = 64
-"""The first of a row group, so that no more is decoded"""
+"""The first of a row group, so that little is read and decoded"""
 
 
 def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
@@ -44,10 +44,10 @@ def _sample(
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
     if not opened.groups:
         return np.empty(0, np.uint64)
-    rows = next(opened.batches(_ROWS_A_FILE, groups=[int(rng.integers(opened.groups))]), None)
+    rows = opened.first(_ROWS_A_FILE, int(rng.integers(opened.groups)))
     if rows is None:
         return np.empty(0, np.uint64)
     try:
-        return content_hash(vectors_from_arrow(opened.conform(rows).column(0)))
+        return content_hash(vectors_from_arrow(rows.column(0)))
     except VectorColumnError:
         return np.zeros(rows.num_rows, np.uint64)

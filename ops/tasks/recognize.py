@@ -9,8 +9,10 @@ one hash are expected n m / 2^64 times.
 
 import contextlib
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +48,7 @@ class HashTask:
     """The first bits of a hash, which tell its range"""
     staging: str
     storage: StorageConfig
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,26 +95,36 @@ class MatchResult:
 
 
 def hash_files(task: HashTask) -> HashResult:
-    """Raises VectorColumnError naming file and row for vectors that cannot be indexed."""
+    """Files are read side by side: decompressing them is most of the work. Memory: a batch of rows a thread.
+
+    Raises VectorColumnError naming file and row for vectors that cannot be indexed.
+    """
     storage = open_storage(task.staging, task.storage)
-    live_rows: list[tuple[int, int]] = []
-    balls: list[tuple[int, Ball]] = []
     vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    writing = Lock()
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/hashes-{task.number}", 0, storage, stack)
-        for slot, file in task.files:
+
+        def read(item: tuple[int, LiveFile]) -> tuple[int, list[Ball]]:
+            slot, file = item
             around, count = [], 0
             for positions, raw in vectors_of.read(file):
                 around.append(ball_around(prepared(raw, positions, file, Metric(task.metric))))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
                 rows = Rows(np.full(len(raw), slot, np.uint32), positions, hashes, nothing)
-                writers.write(rows, _range_of(hashes, task.range_bits))
+                with writing:
+                    writers.write(rows, _range_of(hashes, task.range_bits))
                 count += len(raw)
-            live_rows.append((slot, count))
             pa.default_memory_pool().release_unused()
-            balls += [(slot, ball) for ball in few(around)]
-    return HashResult(writers.blocks(), tuple(live_rows), Balls.of(balls, task.dims))
+            return count, few(around)
+
+        with ThreadPoolExecutor(task.threads) as threads:
+            found = list(threads.map(read, task.files))
+    slots = [slot for slot, _ in task.files]
+    live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, found, strict=True))
+    balls = [(slot, ball) for slot, (_, around) in zip(slots, found, strict=True) for ball in around]
+    return HashResult(writers.blocks(), live_rows, Balls.of(balls, task.dims))
 
 
 def match_rows(task: MatchTask) -> MatchResult:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -173,6 +173,7 @@ def test_other_formats_damage_and_absence_are_named(tmp_path: Path) -> None:
         rows(file, schema, 1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 99), max_size=100), st.integers(1, 40), st.integers(1, 40))
 def test_deleted_rows_are_left_out_wherever_batches_and_row_groups_end(
     tmp_path_factory: pytest.TempPathFactory, gone: list[int], batch_rows: int, group: int

@@ -80,3 +80,24 @@ def test_arrow_asks_from_the_callers_thread_only(written: Path) -> None:
 def test_a_missing_object_is_the_stores_own_error(tmp_path: Path) -> None:
     with pytest.raises(ObjectMissingError):
         ParquetObject(LocalStorage(), str(tmp_path / "none.parquet"), 10)
+
+
+@pytest.mark.parametrize("scheme", ["s3:/", ""])
+def test_the_first_rows_of_a_large_column_chunk_take_little_reading(tmp_path: Path, scheme: str) -> None:
+    rng = np.random.default_rng(0)
+    table = pa.table({"noise": [rng.bytes(4000) for _ in range(ROWS)]})  # one chunk of 20 MB
+    pq.write_table(table, tmp_path / "b.parquet", use_dictionary=False)
+    path = f"{scheme}{tmp_path / 'b.parquet'}"
+    before = _bytes_read()
+
+    found = ParquetObject(CountingStorage(), path, (tmp_path / "b.parquet").stat().st_size).first(
+        ["noise"], rows=9, group=0
+    )
+
+    assert found is not None
+    assert found.to_pylist() == table.slice(0, 9).to_pylist()
+    assert _bytes_read() - before < 6e6
+
+
+def _bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
