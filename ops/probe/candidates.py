@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.schema import Schema
 
 from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.topk import exact_top_k
-from ops.datafile import arrow_schema, vectors_from_arrow
+from ops.datafile import vectors_from_arrow
 from ops.probe.rows import Meter, RowReader
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+_LEAD = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float32())])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +33,19 @@ class Candidates:
     def none(cls, queries: int, k: int) -> "Candidates":
         empty = np.full((queries, k), -1, np.int64)
         return cls(empty, empty, np.full((queries, k), np.inf, np.float32))
+
+    def ordered(self, k: int) -> "Candidates":
+        """The k nearest of each query, from lists in any order; ties by file, then position."""
+        far = self.distances
+        farther = far[:, 1:] > far[:, :-1]
+        if farther.all():
+            return Candidates(self.files[:, :k], self.positions[:, :k], far[:, :k])
+        unsure = ~farther.all(axis=1)  # of the others there is nothing to sort
+        order = np.broadcast_to(np.arange(far.shape[1]), far.shape).copy()
+        order[unsure] = np.lexsort((self.positions[unsure], self.files[unsure], far[unsure]), axis=1)
+        order = order[:, :k]
+        files, positions = (np.take_along_axis(array, order, axis=1) for array in (self.files, self.positions))
+        return Candidates(files, positions, np.take_along_axis(far, order, axis=1))
 
     def spread(self, places: Integers, queries: int) -> "Candidates":
         """The candidates of some queries among all `queries`: row i becomes row places[i], the others have none."""
@@ -83,17 +96,13 @@ class Hits:
 
 def merge(parts: Sequence[Candidates], k: int) -> Candidates:
     """The k nearest of several candidate lists; ties by file, then position, so that the order is always the same."""
+    if len(parts) == 1:
+        return parts[0].ordered(k)
     some = [part for part in parts if (part.files >= 0).any()]
     if sum(part.files.shape[1] for part in some) >= k:
         parts = some
-    files = np.concatenate([part.files for part in parts], axis=1)
-    positions = np.concatenate([part.positions for part in parts], axis=1)
-    distances = np.concatenate([part.distances for part in parts], axis=1)
-    unsure = ~(distances[:, 1:] > distances[:, :-1]).all(axis=1)  # of the others there is nothing to sort
-    order = np.broadcast_to(np.arange(files.shape[1]), files.shape).copy()
-    order[unsure] = np.lexsort((positions[unsure], files[unsure], distances[unsure]), axis=1)
-    order = order[:, :k]
-    return Candidates(*(np.take_along_axis(array, order, axis=1) for array in (files, positions, distances)))
+    columns = ([getattr(part, name) for part in parts] for name in ("files", "positions", "distances"))
+    return Candidates(*(np.concatenate(arrays, axis=1) for arrays in columns)).ordered(k)
 
 
 def rerank(
@@ -117,7 +126,7 @@ def rerank(
         wanted = places[query][places[query] >= 0]
         ids, distances = exact_top_k(queries[query : query + 1], vectors[wanted], max(1, len(wanted)), metric)
         exact[query, ids[0][ids[0] >= 0]] = distances[0][ids[0] >= 0]
-    return merge([Candidates(found.files, found.positions, exact)], found.files.shape[1])
+    return Candidates(found.files, found.positions, exact).ordered(found.files.shape[1])
 
 
 def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]:
@@ -126,34 +135,29 @@ def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]
     return rows, inverse.reshape(-1)
 
 
-def fetch_rows(
-    found: Candidates, reader: RowReader, schema: Schema, field_ids: Sequence[int], meter: Meter | None = None
-) -> pa.Table:
-    """query, rank, distance and the fields; only the row groups that hold a candidate are read."""
-    return fetch_hits(Hits.of(found), reader, schema, field_ids, meter)
+def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:
+    """query, rank, distance and the fields, in the order of the hits; each row is read once.
 
-
-def fetch_hits(
-    hits: Hits, reader: RowReader, schema: Schema, field_ids: Sequence[int], meter: Meter | None = None
-) -> pa.Table:
-    """query, rank, distance and the fields, in the order of the hits; each row is read once."""
-    lead = {
-        "query": pa.array(hits.queries.astype(np.int32)),
-        "rank": pa.array(hits.ranks.astype(np.int32)),
-        "distance": pa.array(hits.distances),
-    }
+    Of data files only the row groups that hold a hit are read.
+    """
+    lead = [
+        pa.array(hits.queries.astype(np.int32)),
+        pa.array(hits.ranks.astype(np.int32)),
+        pa.array(hits.distances),
+    ]
     if not field_ids:
-        return pa.table(lead)
+        return pa.Table.from_arrays(lead, schema=_LEAD)
+    schema = reader.schema_of(field_ids)
+    whole = pa.schema([*_LEAD, *schema])
+    if not len(hits.files):
+        return whole.empty_table()
     rows, places = _distinct(hits.files, hits.positions)
-    projected = schema.select(*(str(schema.find_column_name(field_id)) for field_id in field_ids))
-    parts = [arrow_schema(projected).empty_table()]
-    order = [np.empty(0, np.int64)]
+    parts, order = [], []
     for number in np.unique(rows[:, 0]):
         mine = np.flatnonzero(rows[:, 0] == number)
         parts.append(reader.take(int(number), field_ids, rows[mine, 1], meter))
         order.append(mine)
     where = np.empty(len(rows), np.int64)
     where[np.concatenate(order)] = np.arange(len(rows))
-    columns = pa.concat_tables(parts).take(pa.array(where[places]))
-    names = [str(schema.find_column_name(field_id)) for field_id in field_ids]
-    return pa.table({**lead, **{name: columns[name] for name in names}})
+    columns = pa.concat_tables(parts).select(schema.names).take(pa.array(where[places]))
+    return pa.Table.from_arrays([*lead, *columns.columns], schema=whole)

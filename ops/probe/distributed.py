@@ -166,17 +166,7 @@ class RemoteVersion:
                 exact[mine] = near
         distances_of = np.full(found.files.shape, np.inf, np.float32)
         distances_of[places] = exact
-        return sorted_by_distance(Candidates(found.files, found.positions, distances_of))
-
-
-def sorted_by_distance(found: Candidates) -> Candidates:
-    """The same candidates, nearest first; ties by file, then position."""
-    order = np.lexsort((found.positions, found.files, found.distances), axis=1)
-    return Candidates(
-        np.take_along_axis(found.files, order, axis=1),
-        np.take_along_axis(found.positions, order, axis=1),
-        np.take_along_axis(found.distances, order, axis=1),
-    )
+        return Candidates(found.files, found.positions, distances_of).ordered(found.files.shape[1])
 
 
 def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:

@@ -52,8 +52,10 @@ class Advice:
 
     def probed(self, queries: npt.NDArray[np.float32], knobs: "Knobs") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: which shards each query is asked of; None where it is all."""
+        if self.shards == 1:
+            return None
         led = np.unique(self.to_shard)
-        if self.shards == 1 or not len(led) or (math.isinf(knobs.slack) and (knobs.shards or len(led)) >= len(led)):
+        if not len(led) or (math.isinf(knobs.slack) and (knobs.shards or len(led)) >= len(led)):
             return None
         far = self.nearness(queries)
         near = np.ones(far.shape, np.bool_)

@@ -158,7 +158,7 @@ def search(
     `probed` bool[Q, shards]: which shards each query is asked of; None is all.
     """
     wide = k * oversample if version.lean else k
-    parts, work = [Candidates.none(len(queries), 1)], []
+    parts, work = [], []
     for number, shard in enumerate(version.shards):
         asked = np.arange(len(queries)) if probed is None else np.flatnonzero(probed[:, number])
         if not shard.searcher.live_count or not len(asked):
@@ -170,14 +170,12 @@ def search(
             ShardWork(number, len(shard.live), len(asked), int(stats.expanded.sum()), int(stats.distances.sum()))
         )
     expanded, computed = sum(item.expanded for item in work), sum(item.distances for item in work)
-    return Indexed(merge(parts, wide), expanded, computed, "beam", approximate=version.lean, work=tuple(work))
+    best = merge(parts or [Candidates.none(len(queries), wide)], wide)
+    return Indexed(best, expanded, computed, "beam", approximate=version.lean, work=tuple(work))
 
 
 def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:
-    """Nodes int64[Q, k] of a shard (-1 where there are fewer) as rows of the table."""
+    """Nodes int64[Q, k] of a shard (-1 and infinitely far where there are fewer) as rows of the table."""
     found = nodes >= 0
-    return Candidates(
-        np.where(found, shard.file_numbers[nodes], -1),
-        np.where(found, shard.positions[nodes], -1),
-        np.where(found, distances, np.float32(np.inf)),
-    )
+    files, positions = shard.file_numbers[nodes], shard.positions[nodes]
+    return Candidates(np.where(found, files, -1), np.where(found, positions, -1), distances)

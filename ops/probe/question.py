@@ -62,7 +62,7 @@ def field_ids(schema: Schema, columns: Sequence[str] | None, table: str) -> list
     by_name = {field.name: field.field_id for field in schema.fields}
     if unknown := [name for name in columns if name not in by_name]:
         raise UnknownColumnError(f"{table} has no column {unknown[0]!r} in this snapshot; it has {', '.join(by_name)}")
-    return [by_name[name] for name in columns]
+    return [by_name[name] for name in dict.fromkeys(columns)]
 
 
 class Clock:

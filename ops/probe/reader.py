@@ -13,7 +13,7 @@ from pyiceberg.expressions import BooleanExpression
 from ops.cache import process_cache
 from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion
-from ops.probe.candidates import Candidates, fetch_hits, fetch_rows, merge, rerank
+from ops.probe.candidates import Candidates, Hits, fetch, merge, rerank
 from ops.probe.distributed import RemoteVersion
 from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
@@ -42,6 +42,7 @@ class IndexReader:
         self.snapshot_id = target.live.snapshot_id
         self._target = target
         self._live = target.live
+        self._row_count = max(1, target.live.record_count)
         self._schema = target.schema
         self._rows = RowReader(target.live, target.schema, target.storage)
         self._vectors = VectorSource(
@@ -116,16 +117,19 @@ class IndexReader:
         asked = Asked(search_list, shards, oversample, target_recall)
         ready = prepared(queries, self._vectors.metric, self._loaded.dims if self._loaded else None)
         returned = field_ids(self._schema, columns, self.table)
-        k = min(k, max(1, self._live.record_count))
+        k = min(k, self._row_count)
         matches = self._matches(where, clock)
         knobs, unmet = self._settle(k, asked, filtered=matches is not None)
         read = {"index": Meter(), "rows": Meter()}
         indexed = self._search_index(ready, k, knobs, matches, read["index"])
         clock.lap("index")
-        found, scanned = self._scan_tail(ready, k, matches)
+        parts, scanned = [indexed.candidates], 0
+        if self.tail:
+            of_tail, scanned = self._scan_tail(ready, k, matches)
+            parts.append(of_tail)
+        found = merge(parts, k)
         clock.lap("scan")
-        found = merge([indexed.candidates, found], k)
-        rows = fetch_rows(found, self._rows, self._schema, returned, read["rows"])
+        rows = fetch(Hits.of(found), self._rows, returned, read["rows"])
         clock.lap("rows")
         profile = Profile(
             why=self._source.why,
@@ -181,7 +185,7 @@ class IndexReader:
         hits, compared = hits_within(ready, threshold, chain(inner, outer), limit)
         clock.lap("compare")
         meter = Meter()
-        rows = fetch_hits(hits, self._rows, self._schema, returned, meter)
+        rows = fetch(hits, self._rows, returned, meter)
         clock.lap("rows")
         profile = Profile(
             why=self._source.why,
@@ -239,7 +243,7 @@ class IndexReader:
     def ask(self, k: int, asked: Asked, where: str | BooleanExpression | None) -> tuple[Ask, tuple[str, ...]]:
         """A question to ask of a pin, and what could not be done as it was asked. Raises QueryError, FilterError."""
         at_least_one(k=k, search_list=asked.search_list, shards=asked.shards, oversample=asked.oversample)
-        k = min(k, max(1, self._live.record_count))
+        k = min(k, self._row_count)
         matches = self._matches(where, Clock())
         knobs, unmet = self._settle(k, asked, filtered=matches is not None)
         return Ask(k, knobs, matches), unmet
@@ -300,8 +304,6 @@ class IndexReader:
         return find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
 
     def _scan_tail(self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None) -> tuple[Candidates, int]:
-        if not self.tail:
-            return Candidates.none(len(ready), k), 0
         if isinstance(self._loaded, RemoteVersion):
             return self._loaded.scan(ready, k, self._tail, matches)
         return scan(ready, k, self._vectors, self._tail, matches=matches)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ops.datafile import DataFile
+from ops.datafile import DataFile, arrow_schema
 from ops.model import LiveFiles, StorageConfig
 from ops.storage import open_storage
 
@@ -47,10 +47,20 @@ class RowReader:
         self._files: OrderedDict[_FileKey, tuple[DataFile, threading.Lock]] = OrderedDict()
         self._groups: OrderedDict[tuple[_FileKey, int], pa.Table] = OrderedDict()
         self._held = 0
+        self._schemas: dict[tuple[int, ...], pa.Schema] = {}
 
     @property
     def held_bytes(self) -> int:
         return self._held
+
+    def schema_of(self, field_ids: Sequence[int]) -> pa.Schema:
+        """The Arrow types of these fields, in this order. Kept: a reader is asked for few choices of them."""
+        key = tuple(field_ids)
+        if key not in self._schemas:
+            names = [str(self._schema.find_column_name(field_id)) for field_id in key]
+            stored = arrow_schema(self._schema.select(*names))
+            self._schemas[key] = pa.schema([stored.field(name) for name in names])
+        return self._schemas[key]
 
     def take(
         self, number: int, field_ids: Sequence[int], positions: npt.NDArray[np.int64], meter: Meter | None = None

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ops.datafile import VectorColumnError, arrow_schema, vectors_from_arrow
 from ops.probe.candidates import Candidates, merge
-from ops.probe.distributed import in_file, sorted_by_distance
+from ops.probe.distributed import in_file
 from ops.probe.errors import QueryError
 from ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, merged
 from ops.probe.question import prepared
@@ -214,7 +214,7 @@ def _with_distances(found: Candidates, files: Sequence[Row]) -> Candidates:
     for row in files:
         if row.payload.distances is not None:
             distances[np.nonzero(found.files == row.number)] = row.payload.distances
-    return sorted_by_distance(Candidates(found.files, found.positions, distances))
+    return Candidates(found.files, found.positions, distances).ordered(found.files.shape[1])
 
 
 def _output(join: Join, left: bytes, found: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
