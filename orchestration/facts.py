@@ -1,6 +1,6 @@
 """The facts of one look at a table, from its metadata and from the Dagster instance."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -57,7 +57,7 @@ def _parents(table: Table) -> dict[str, str | None]:
 
 
 def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts:
-    """Everything that `watch.plan` decides from."""
+    """Everything that `watch` decides from."""
     watched = watched_snapshots(table, spec.watched_refs)
     first = spec.watched_refs[0]
     head = resolve_snapshot(table, first).snapshot_id if _exists(table, first) and watched else ""
@@ -70,18 +70,13 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts
         partitions=instance.get_dynamic_partitions(partitions_name(spec)),
         recorded=instance.get_materialized_partitions(spec.key),
         done=set.intersection(*done) if done else set(),
-        in_flight=instance.get_runs_count(RunsFilter(statuses=_UNFINISHED, tags={TABLE_TAG: "/".join(spec.path)})) > 0,
+        in_flight=instance.get_runs_count(RunsFilter(statuses=_UNFINISHED, tags={TABLE_TAG: "/".join(spec.path)})),
         overwritten_by=foreign or "",
     )
 
 
-def table_materializations(spec: TableSpec, table: Table, keys: Collection[str]) -> list[dg.AssetMaterialization]:
-    """The events that say: these snapshots of the table exist. With the totals of their summaries, which plot."""
-    known = {str(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
-    return [_materialization(spec, known[key]) for key in keys]
-
-
-def _materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:
+def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:
+    """The event that says: this snapshot of the table exists. With the totals of its summary, which plot."""
     key = str(snapshot.snapshot_id)
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     numbers = {

@@ -9,7 +9,7 @@ from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.resources import Catalogs
-from orchestration.facts import run_tags, table_materializations, watched_snapshots
+from orchestration.facts import materialization, run_tags, watched_snapshots
 from orchestration.settings import TableSettings
 
 
@@ -65,8 +65,10 @@ def _nightly(
         if not heads:
             return dg.SkipReason(f"{spec.identifier} has no snapshot yet")
         known = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
-        for event in table_materializations(spec, table, [item.key for item in heads if item.key not in known]):
-            context.instance.report_runless_asset_event(event)
+        for item in heads:
+            snapshot = table.metadata.snapshot_by_id(item.snapshot_id)
+            if snapshot is not None and item.key not in known:
+                context.instance.report_runless_asset_event(materialization(spec, snapshot))
         context.instance.add_dynamic_partitions(partitions_name(spec), [item.key for item in heads])
         return [
             dg.RunRequest(

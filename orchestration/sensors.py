@@ -6,12 +6,12 @@ from dataclasses import replace
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.resources import Catalogs
 from orchestration import watch
-from orchestration.facts import gather, run_tags, table_materializations, told_lags, unknown_lags
+from orchestration.facts import run_tags, told_lags, unknown_lags
+from orchestration.looks import Look, look
 from orchestration.settings import TableSettings
 
 _AWAY_MINUTES = 15
@@ -36,32 +36,26 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
             return _away(spec, watch.Cursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
         cursor = watch.Cursor.parse(context.cursor, uuid)
-        plan = watch.plan(
-            gather(context.instance, spec, table),
-            cursor,
-            policy=settings.snapshots,
-            limit=settings.snapshots_per_tick,
-        )
+        found = look(context.instance, spec, settings, table, cursor)
+        plan = found.plan
+        if found.shown or found.dropped:
+            context.log.info(
+                "%s snapshots recorded, %s partitions dropped, %s left for the next look",
+                len(found.shown),
+                len(found.dropped),
+                found.left,
+            )
         requests = [_request(spec, settings, uuid, key) for key in plan.request]
         if plan.returned_to and spec.derived_keys:
             requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
             requests.append(_request(spec, settings, uuid, plan.merge, merged=plan.cursor.merged))
-        if plan.waiting:
-            context.log.info("%s snapshots wait for the next tick", plan.waiting)
-        partitions = snapshot_partitions(spec)
-        changes: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
-        if plan.add:
-            changes.append(partitions.build_add_request(list(plan.add)))
-        if plan.drop:
-            changes.append(partitions.build_delete_request(list(plan.drop)))
         lags, told = told_lags(spec, table, cursor.told)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _nothing(plan),
+            skip_reason=None if requests else _nothing(found),
             cursor=replace(plan.cursor, told=told).text(),
-            dynamic_partitions_requests=changes,
-            asset_events=[*table_materializations(spec, table, plan.record), *lags],
+            asset_events=lags,
         )
 
     return watch_table
@@ -95,7 +89,9 @@ def _told(spec: TableSpec, cursor: watch.Cursor) -> list[str | None]:
     return [cursor.told.get(index.name) for index in spec.indexes]
 
 
-def _nothing(plan: watch.Plan) -> str:
-    if plan.waiting:
-        return f"a run of this table is in flight; {plan.waiting} snapshots wait for it"
+def _nothing(found: Look) -> str:
+    if found.left:
+        return f"recorded {len(found.shown)} snapshots; {found.left} are left for the next look"
+    if found.plan.waiting:
+        return f"{found.plan.waiting} snapshots wait for runs of this table to end"
     return "no snapshot that was not seen before"

@@ -1,19 +1,19 @@
 """One look at every table without a daemon: what the sensor would do, and the runs it asks for, in this process."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dagster as dg
 from pyiceberg.table import Table
 
-from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.resources import Catalogs
 from orchestration import watch
 from orchestration.definitions import build
 from orchestration.discovery import table_spec
 from orchestration.engines import catalogs_of
-from orchestration.facts import gather, run_tags, table_materializations
+from orchestration.facts import gather, run_tags
+from orchestration.looks import Look, look
 from orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
@@ -38,41 +38,33 @@ class TickResult:
     """What one look at one table found."""
 
     table: str
-    plan: watch.Plan
+    found: Look
 
 
-def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult]:
-    """What a tick would find in each table. Changes nothing."""
+def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(table, snapshots for which a run is due), were all of them shown in Dagster. Changes nothing."""
     catalogs = catalogs_of(settings)
     for table in settings.tables.values():
         spec = table_spec(table, catalogs)
-        plan, _ = _planned(instance, spec, table, catalogs)
-        yield TickResult("/".join(spec.path), plan)
+        loaded = catalogs.table(spec.catalog, spec.identifier)
+        facts = gather(instance, spec, loaded)
+        known = [item.key for item in facts.watched]
+        shown = replace(facts, partitions=known, recorded=known)
+        plan = watch.plan(shown, _cursor(instance, spec, loaded), policy=table.snapshots, runs_ahead=len(known))
+        yield "/".join(spec.path), plan.request
 
 
-def _planned(
-    instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs
-) -> tuple[watch.Plan, Table]:
-    loaded = catalogs.table(spec.catalog, spec.identifier)
+def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> watch.Cursor:
     stored = instance.daemon_cursor_storage.get_cursor_values({_CURSOR + spec.slug}).get(_CURSOR + spec.slug)
-    cursor = watch.Cursor.parse(stored, str(loaded.metadata.table_uuid))
-    facts = gather(instance, spec, loaded)
-    return watch.plan(facts, cursor, policy=table.snapshots, limit=table.snapshots_per_tick), loaded
+    return watch.Cursor.parse(stored, str(table.metadata.table_uuid))
 
 
-def look(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs) -> TickResult:
-    """Record new snapshots, add and drop partitions, and say which runs are due. Runs nothing.
-
-    The cursor moves with `finish`, so that a look that is cut off is made again.
+def look_at(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs) -> TickResult:
+    """What the sensor does at a look, but for the runs. The cursor moves with `finish`: one that is cut off is made
+    again.
     """
-    plan, loaded = _planned(instance, spec, table, catalogs)
-    for event in table_materializations(spec, loaded, plan.record):
-        instance.report_runless_asset_event(event)
-    if plan.add:
-        instance.add_dynamic_partitions(partitions_name(spec), list(plan.add))
-    for key in plan.drop:
-        instance.delete_dynamic_partition(partitions_name(spec), key)
-    return TickResult("/".join(spec.path), plan)
+    loaded = catalogs.table(spec.catalog, spec.identifier)
+    return TickResult("/".join(spec.path), look(instance, spec, table, loaded, _cursor(instance, spec, loaded)))
 
 
 def finish(instance: dg.DagsterInstance, spec: TableSpec, plan: watch.Plan) -> None:
@@ -108,9 +100,10 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResul
     definitions = build(settings)
     for table in settings.tables.values():
         spec = table_spec(table, catalogs)
-        found = look(instance, spec, table, catalogs)
-        yield found
-        due = [*found.plan.request, *filter(None, (found.plan.returned_to, found.plan.merge))]
-        for key in due if spec.derived_keys else []:
+        looked = look_at(instance, spec, table, catalogs)
+        yield looked
+        plan = looked.found.plan
+        keys = [*plan.request, *filter(None, (plan.returned_to, plan.merge))]
+        for key in keys if spec.derived_keys else []:
             yield run_partition(instance, definitions, spec, table, key)
-        finish(instance, spec, found.plan)
+        finish(instance, spec, plan)

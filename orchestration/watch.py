@@ -1,11 +1,11 @@
-"""What one look at a table asks for. Pure: facts in, plan out; the sensor and the command line carry it out."""
+"""What one look at a table asks for. Pure: facts in, plan out; `orchestration.looks` carries it out."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-DROPS_PER_TICK = 500
+Policy = Literal["every", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,56 +116,79 @@ class Facts:
     """Partitions of the table's own asset that have a materialisation."""
     done: Collection[str]
     """Partitions for which everything derived is materialised."""
-    in_flight: bool = False
-    """Whether a run for this table is queued or running."""
+    in_flight: int = 0
+    """Runs of this table that are queued or running."""
     overwritten_by: str = ""
     """The file by which another engine replaced the head's sketches, with none of ours; empty where ours are there."""
+
+    @property
+    def visible(self) -> set[str]:
+        """Snapshots that Dagster shows: recorded, and partitions."""
+        return set(self.partitions) & set(self.recorded)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, in this order: record, add, request; then drop."""
+    """Which runs one look asks for."""
 
-    record: tuple[str, ...] = ()
-    add: tuple[str, ...] = ()
     request: tuple[str, ...] = ()
     returned_to: str | None = None
     """A snapshot that the ref came back to: its version exists, and only the tag has to move."""
     merge: str | None = None
     """A snapshot whose sketches another engine has replaced: a run merges the two."""
-    drop: tuple[str, ...] = ()
     cursor: Cursor = field(default_factory=Cursor)
     waiting: int = 0
-    """Snapshots left for the next look, because of the bound on one or because a run is in flight."""
+    """Snapshots left for later looks: not recorded yet, or runs of the table have to end before."""
 
 
-def plan(facts: Facts, cursor: Cursor, *, policy: Literal["every", "newest"], limit: int) -> Plan:
-    """Decide what one look asks for: at most `limit` new snapshots and runs, oldest first; `newest` takes the heads of
-    the watched refs before all others, and requests runs for them alone.
+def unseen(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
+    """Snapshots that Dagster does not show yet, in the order in which they should come to be shown."""
+    visible = facts.visible
+    return tuple(item.key for item in _in_turn(facts, cursor.handled(facts.parents), policy) if item.key not in visible)
+
+
+def expired(facts: Facts) -> tuple[str, ...]:
+    """Partitions whose snapshot the table has no more."""
+    return tuple(key for key in facts.partitions if key not in facts.parents)
+
+
+def _in_turn(facts: Facts, handled: Collection[str], policy: Policy) -> list[Watched]:
+    """What was not dealt with: oldest first; for `newest` the heads of the watched refs before all others."""
+    pending = [item for item in facts.watched if item.key not in handled]
+    return pending if policy == "every" else sorted(pending, key=lambda item: not item.is_head)
+
+
+def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Plan:
+    """Decide which runs one look asks for, among the snapshots that Dagster shows.
+
+    `every`: oldest first, until `runs_ahead` runs of the table are unfinished. `newest`: the heads, once none is.
 
     A run is requested for a snapshot only once; one that failed is for the op's retries, the nightly schedule, or a
     person. Nothing is lost by stopping anywhere: what was not carried out is planned again from the same facts.
     """
-    before = cursor.handled(facts.parents)
-    pending = [item for item in facts.watched if item.key not in before]
-    first = {item.key for item in pending[:limit]}
-    now = [item for item in pending if item.key in first or (policy == "newest" and item.is_head)]
-    partitions, recorded, done = set(facts.partitions), set(facts.recorded), set(facts.done)
-    request = [item.key for item in now if item.key not in done and (policy == "every" or item.is_head)]
-    handled = {item.key for item in now}
-    if policy == "newest" and facts.in_flight:
-        handled -= set(request)
-        request = []
+    before, visible, done = cursor.handled(facts.parents), facts.visible, set(facts.done)
+    pending = _in_turn(facts, before, policy)
+    room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(pending)
+    request: list[str] = []
+    handled: set[str] = set()
+    for item in pending:
+        if item.key not in visible:
+            break  # what is dealt with stays without gaps, and the cursor short
+        if item.key not in done and (policy == "every" or item.is_head):
+            if len(request) < room:
+                request.append(item.key)
+            elif policy == "every":
+                break
+            else:
+                continue
+        handled.add(item.key)
     returned = bool(cursor.head) and facts.head != cursor.head and facts.head in before
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | handled, facts.parents)
     return Plan(
-        record=tuple(item.key for item in now if item.key not in recorded),
-        add=tuple(item.key for item in now if item.key not in partitions),
         request=tuple(request),
         returned_to=facts.head if returned else None,
         merge=facts.head if merge else None,
-        drop=tuple(key for key in facts.partitions if key not in facts.parents)[:DROPS_PER_TICK],
         cursor=replace(
             cursor,
             tips=tips,

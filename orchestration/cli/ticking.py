@@ -40,7 +40,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 def _dry(session: Session, instance: Any) -> tuple[list[dict[str, Any]], bool]:
     from orchestration.ticks import due  # noqa: PLC0415
 
-    told = [{"table": item.table, "due": list(item.plan.request)} for item in due(session.settings, instance)]
+    told = [{"table": table, "due": list(keys)} for table, keys in due(session.settings, instance)]
     return told, False
 
 
@@ -63,10 +63,10 @@ def _tick(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[st
             text = "done" if event.succeeded else f"[red]failed[/]: {event.message}"
             line = f"  snapshot {event.snapshot_id}: {text}"
         else:
-            told.append(
-                {"table": event.table, "new": list(event.plan.add), "dropped": list(event.plan.drop), "runs": []}
-            )
-            line = f"[bold]{event.table}[/]: {len(event.plan.add)} new snapshots, {len(event.plan.request)} runs due"
+            found = event.found
+            told.append({"table": event.table, "new": list(found.shown), "dropped": list(found.dropped), "runs": []})
+            line = f"[bold]{event.table}[/]: {len(found.shown)} new snapshots, {len(found.plan.request)} runs due"
+            line += f", {found.left} left for the next look" if found.left else ""
         if not quiet:
             session.console.print(line, highlight=False)
     return told, failed

@@ -1,5 +1,6 @@
 """A real SQLite catalog with a small table in several snapshots, and the settings for it."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,22 @@ class Lake:
         assert snapshot is not None
         return snapshot.snapshot_id
 
+    def keep(self) -> None:
+        """What is in the folder now is what `restore` puts back."""
+        self.catalog.engine.dispose()  # type: ignore[attr-defined]  # what SQLite holds back goes into its file
+        shutil.copytree(self.directory, self._kept)
+
+    def restore(self) -> None:
+        """As if nothing had happened since `keep`: in the same place, which the table's metadata names."""
+        self.catalog.engine.dispose()  # type: ignore[attr-defined]
+        shutil.rmtree(self.directory)
+        shutil.copytree(self._kept, self.directory)
+        self.table.refresh()
+
+    @property
+    def _kept(self) -> Path:
+        return self.directory.with_name(f"{self.directory.name}-kept")
+
     def settings(self, **table: object) -> str:
         """Settings text; keyword arguments become keys of `[tables.packages]`."""
         lines = "".join(f"{key} = {_toml(value)}\n" for key, value in {"retry_delay_seconds": 0, **table}.items())
@@ -54,6 +71,7 @@ class Lake:
 
 def make_lake(directory: Path, snapshots: int = 3) -> Lake:
     """A new catalog in `directory` with that many appends."""
+    directory.mkdir(exist_ok=True)
     catalog = load_catalog(
         "demo", type="sql", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/warehouse"
     )

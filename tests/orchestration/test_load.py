@@ -6,7 +6,7 @@ seconds; `python -m benchmarks.sensor_load` measures them.
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -17,22 +17,18 @@ from assets.partitions import partitions_name
 from ops.catalog import bind
 from ops.resources import AWAY_SECONDS
 from orchestration.discovery import table_spec
+from orchestration.engines import catalogs_of
 from orchestration.facts import TABLE_TAG
-from orchestration.instance import open_instance
+from orchestration.looks import WRITING_SECONDS
 from tests.ops.catalog.bindings import binding
-from tests.orchestration.backlog import Backlog, Daemon, make_backlog
+from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
 
 FULL = os.environ.get("ICEPUFFIN_FULL_LOAD") == "1"
-SNAPSHOTS = 10_000 if FULL else 200
+SNAPSHOTS = 10_000 if FULL else 100
 TABLES = 200 if FULL else 12
-LIMIT = 500 if FULL else 40
+AHEAD = 1000 if FULL else 30
+LOOKS_AN_HOUR = 120 if FULL else 30
 WATCH = "watch_demo_demo_t0"
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with open_instance(tmp_path / "dagster_home") as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -44,16 +40,34 @@ def ids(backlog: Backlog) -> list[str]:
     return [str(item.snapshot_id) for item in backlog.catalog.load_table("demo.t0").metadata.snapshots]
 
 
+class Clock:
+    """Time that a test lets pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._passed, real, monotonic = 0.0, time.time, time.monotonic
+        monkeypatch.setattr(time, "time", lambda: real() + self._passed)
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + self._passed)
+
+    def advance(self, seconds: float) -> None:
+        self._passed += seconds
+
+
+def worked_off(daemon: Daemon) -> list[Tick]:
+    """Looks until two in a row find nothing."""
+    ticks = [daemon.tick(WATCH), daemon.tick(WATCH)]
+    while any(tick.shown or tick.launched for tick in ticks[-2:]):
+        ticks.append(daemon.tick(WATCH))
+    return ticks
+
+
 def test_a_backlog_is_worked_off_in_bounded_looks_and_each_snapshot_is_run_once(
     backlog: Backlog, instance: dg.DagsterInstance
 ) -> None:
-    daemon = Daemon(instance, backlog.settings(snapshots_per_tick=LIMIT))
-    ticks = [daemon.tick(WATCH) for _ in range(SNAPSHOTS // LIMIT + 2)]
+    daemon = Daemon(instance, backlog.settings(runs_ahead=AHEAD))
+    ticks = worked_off(daemon)
     assert daemon.launched[WATCH] == ids(backlog)
-    assert all(tick.calls <= 1 for tick in ticks)
-    assert all(tick.events <= LIMIT + 1 and tick.partitions <= LIMIT for tick in ticks)
+    assert all(tick.calls <= 1 and len(tick.launched) <= AHEAD for tick in ticks)
     assert max(tick.cursor_bytes for tick in ticks) < 500, "Dagster keeps the cursor with every tick"
-    assert [tick.launched for tick in ticks[-2:]] == [(), ()]
     spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
     assert list(instance.get_dynamic_partitions(partitions_name(spec))) == ids(backlog)
     assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
@@ -62,28 +76,91 @@ def test_a_backlog_is_worked_off_in_bounded_looks_and_each_snapshot_is_run_once(
 def test_newest_runs_the_head_at_once_and_records_the_rest_in_bounded_looks(
     backlog: Backlog, instance: dg.DagsterInstance
 ) -> None:
-    daemon = Daemon(instance, backlog.settings(snapshots="newest", snapshots_per_tick=LIMIT))
+    daemon = Daemon(instance, backlog.settings(snapshots="newest"))
     head = ids(backlog)[-1]
-    first = daemon.tick(WATCH)
-    assert first.launched == (head,)
-    assert first.partitions <= LIMIT + 1
+    assert daemon.tick(WATCH).launched == (head,)
     daemon.succeed(WATCH, [head])
     (newer,) = backlog.grow("t0", 1)
-    rest = [daemon.tick(WATCH) for _ in range(SNAPSHOTS // LIMIT + 1)]
+    ticks = worked_off(daemon)
     assert daemon.launched[WATCH] == [head, newer]
-    assert all(tick.events <= LIMIT + 2 and tick.partitions <= LIMIT + 1 for tick in rest)
     spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
     assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
-    assert daemon.tick(WATCH).cursor_bytes < 500
+    assert max(tick.cursor_bytes for tick in ticks) < 500
+
+
+def slow_writes(instance: dg.DagsterInstance, clock: Clock, seconds: float, patch: pytest.MonkeyPatch) -> list[str]:
+    """Every write into Dagster takes so long by the clock; -> what was written."""
+    written: list[str] = []
+    for name in ("report_runless_asset_event", "delete_dynamic_partition"):
+        through = getattr(instance, name)
+
+        def write(*arguments: object, name: str = name, through: Callable[..., None] = through) -> None:
+            clock.advance(seconds)
+            written.append(name)
+            through(*arguments)
+
+        patch.setattr(instance, name, write)
+    return written
+
+
+def test_a_look_ends_when_its_time_is_up_however_slow_dagster_writes(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=30)
+    settings = backlog.settings()
+    spec = table_spec(settings.tables["t0"], catalogs_of(settings))
+    expired = [f"expired-{number}" for number in range(9)]
+    instance.add_dynamic_partitions(partitions_name(spec), expired)
+    daemon = Daemon(instance, settings)
+    written = slow_writes(instance, Clock(monkeypatch), WRITING_SECONDS / 4, monkeypatch)
+    first = daemon.tick(WATCH)
+    assert first.launched == tuple(ids(backlog)[:4])
+    assert written == ["report_runless_asset_event"] * 4 + ["delete_dynamic_partition", "report_runless_asset_event"]
+    rest = worked_off(daemon)
+    assert all(len(tick.launched) <= 4 for tick in rest)
+    assert daemon.launched[WATCH] == ids(backlog)
+    assert list(instance.get_dynamic_partitions(partitions_name(spec))) == ids(backlog)
+    assert written.count("delete_dynamic_partition") == len(expired)
+    assert written.count("report_runless_asset_event") == 30 + len(daemon.checks)
+
+
+def test_a_write_that_takes_longer_than_a_look_still_gets_on(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=3)
+    daemon = Daemon(instance, backlog.settings())
+    slow_writes(instance, Clock(monkeypatch), 10 * WRITING_SECONDS, monkeypatch)
+    assert [daemon.tick(WATCH).shown for _ in range(4)] == [1, 1, 1, 0]
+    assert daemon.launched[WATCH] == ids(backlog)
+
+
+def test_more_runs_are_asked_for_as_others_end(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=8)
+    daemon = Daemon(instance, backlog.settings(runs_ahead=3))
+    queued = [queue_run(instance) for _ in range(2)]
+    assert len(daemon.tick(WATCH).launched) == 1
+    queued.append(queue_run(instance))
+    assert daemon.tick(WATCH).launched == ()
+    for run in queued[:2]:
+        instance.report_run_canceled(run)
+    assert len(daemon.tick(WATCH).launched) == 2
+    instance.report_run_canceled(queued[2])
+    assert [len(daemon.tick(WATCH).launched) for _ in range(3)] == [3, 2, 0]
+    assert daemon.launched[WATCH] == ids(backlog)
+
+
+def queue_run(instance: dg.DagsterInstance) -> dg.DagsterRun:
+    """A run of the table that does not end."""
+    return create_run_for_test(
+        instance, status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/t0"}, job_name="refresh"
+    )
 
 
 def test_newest_passes_over_what_comes_while_a_run_is_in_flight(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=3)
     daemon = Daemon(instance, backlog.settings(snapshots="newest"))
     daemon.tick(WATCH)
-    run = create_run_for_test(
-        instance, status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/t0"}, job_name="refresh"
-    )
+    run = queue_run(instance)
     for _ in range(4):
         backlog.grow("t0", 2)
         assert daemon.tick(WATCH).launched == ()
@@ -105,37 +182,25 @@ def test_many_tables_cost_a_call_each_and_do_not_mix(tmp_path: Path, instance: d
     assert {name: keys for name, keys in again.items() if keys} == {"watch_demo_demo_t5": tuple(grown)}
 
 
-class Clock:
-    """Time that a test lets pass."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._passed, real, monotonic = 0.0, time.time, time.monotonic
-        monkeypatch.setattr(time, "time", lambda: real() + self._passed)
-        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + self._passed)
-
-    def advance(self, seconds: float) -> None:
-        self._passed += seconds
-
-
 def test_a_catalog_that_is_down_for_an_hour_costs_few_calls_and_nothing_else(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backlog = make_backlog(tmp_path, tables=4, snapshots=2)
+    backlog = make_backlog(tmp_path, tables=3, snapshots=2)
     daemon = Daemon(instance, backlog.settings(indexes_from_table=False))
     for name in daemon.sensors:
         daemon.tick(name)
     clock = Clock(monkeypatch)
     tries = count_openings(monkeypatch)
     with backlog.down(daemon.catalogs):
-        for _ in range(120):
-            clock.advance(30)
+        for _ in range(LOOKS_AN_HOUR):
+            clock.advance(3600 / LOOKS_AN_HOUR)
             ticks = [daemon.tick(name) for name in daemon.sensors]
             assert all("catalog 'demo'" in tick.skipped for tick in ticks)
-            assert not any(tick.launched or tick.partitions for tick in ticks)
+            assert not any(tick.launched or tick.shown for tick in ticks)
     assert AWAY_SECONDS < 30
-    assert len(tries) <= 120 + 1, "one table asks for all"
+    assert len(tries) <= LOOKS_AN_HOUR + 1, "one table asks for all"
     unknown = [event for event in daemon.checks if "catalog away since" in event.metadata]
-    assert [event.passed for event in unknown] == [False] * 4, "each check says it once"
+    assert [event.passed for event in unknown] == [False] * 3, "each check says it once"
     for name in backlog.names:
         backlog.grow(name, 5)
     clock.advance(30)
@@ -188,7 +253,7 @@ def test_the_lag_goes_red_with_the_look_that_sees_it_and_green_with_the_version(
 
 def test_a_look_that_is_cut_off_anywhere_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=6)
-    daemon = Daemon(instance, backlog.settings(snapshots_per_tick=2))
+    daemon = Daemon(instance, backlog.settings(runs_ahead=2))
     daemon.tick(WATCH)
     cursor = dict(daemon._cursors)
     daemon.tick(WATCH)

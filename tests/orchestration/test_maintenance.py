@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -19,7 +18,6 @@ from ops.probe import exact_search, open_index
 from ops.storage.local import to_path
 from orchestration.definitions import build
 from orchestration.facts import TABLE_TAG
-from orchestration.instance import open_instance
 from orchestration.settings import load
 from orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import DIMS, Lake, make_lake
@@ -29,22 +27,24 @@ JOB = "maintain_demo_demo_packages"
 HOUR = 3600
 
 
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with open_instance(tmp_path / "dagster_home") as opened:
-        yield opened
-
-
-@pytest.fixture
-def lake(tmp_path: Path, instance: dg.DagsterInstance) -> Lake:
+@pytest.fixture(scope="module")
+def worn(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Two snapshots; the second deletes 40 % of the rows. Its version has them as tombstones: no refresh rebuilds."""
-    lake = make_lake(tmp_path, snapshots=1)
+    lake = make_lake(tmp_path_factory.mktemp("worn") / "lake", snapshots=1)
     set_ratio(lake, 1.0)
-    run_tick(lake, instance)
-    (path,) = lake.table.refresh().inspect.files()["file_path"].to_pylist()
-    append_position_deletes(lake.table, {path: np.arange(24, dtype=np.int64)})
-    run_tick(lake, instance)
+    with dg.DagsterInstance.ephemeral() as instance:
+        run_tick(lake, instance)
+        (path,) = lake.table.refresh().inspect.files()["file_path"].to_pylist()
+        append_position_deletes(lake.table, {path: np.arange(24, dtype=np.int64)})
+        run_tick(lake, instance)
+    lake.keep()
     return lake
+
+
+@pytest.fixture
+def lake(worn: Lake) -> Lake:
+    worn.restore()
+    return worn
 
 
 def set_ratio(lake: Lake, ratio: float) -> None:

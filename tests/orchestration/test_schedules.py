@@ -34,6 +34,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """In a folder: Dagster's context for a schedule takes no other."""
     with open_instance(tmp_path / "dagster_home") as opened:
         yield opened
 
@@ -98,7 +99,7 @@ def test_a_snapshot_whose_run_failed_is_mended(lake: Lake, instance: dg.DagsterI
     newest.with_suffix(".away").rename(newest)
     again = next(iter(tick(load(lake.settings_file), instance)))
     assert isinstance(again, TickResult)
-    assert again.plan.request == (), "the sensor does not ask a second time"
+    assert again.found.plan.request == (), "the sensor does not ask a second time"
     (request,), _ = evaluated(lake, instance)
     assert carried_out(lake, instance, request).success
     assert str(lake.head()) in instance.get_materialized_partitions(INDEX)

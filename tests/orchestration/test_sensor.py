@@ -1,6 +1,5 @@
 """The sensor over a real table and a real instance: what it records, adds, asks for and drops."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from ops.theta import read_ndv
 from orchestration.definitions import build
 from orchestration.discovery import table_spec
 from orchestration.engines import catalogs_of
-from orchestration.instance import open_instance
 from orchestration.settings import Settings, load
-from orchestration.ticks import TickedRun, finish, look, tick
+from orchestration.ticks import TickedRun, finish, look_at, tick
 from tests.orchestration.lake import Lake, make_lake
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
@@ -25,12 +23,6 @@ TABLE = dg.AssetKey(["demo", "demo", "packages"])
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     return make_lake(tmp_path, snapshots=3)
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with open_instance(tmp_path / "dagster_home") as opened:
-        yield opened
 
 
 def evaluated(settings: Settings, instance: dg.DagsterInstance, cursor: str | None = None) -> dg.SensorResult:
@@ -50,20 +42,24 @@ def spec_of(settings: Settings) -> tuple[TableSpec, Catalogs]:
     return table_spec(settings.tables["packages"], catalogs), catalogs
 
 
+def recorded(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
+    """What was recorded of the table, in order."""
+    found = instance.fetch_materializations(TABLE, limit=1000, ascending=True).records
+    return [record.asset_materialization for record in found if record.asset_materialization is not None]
+
+
 def test_the_sensor_asks_for_each_snapshot_in_commit_order(lake: Lake, instance: dg.DagsterInstance) -> None:
     found = evaluated(load(lake.settings_file), instance)
     ids = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots]
     assert [request.partition_key for request in found.run_requests or ()] == ids
-    assert [event.partition for event in found.asset_events if isinstance(event, dg.AssetMaterialization)] == ids
+    assert [event.partition for event in recorded(instance)] == ids
+    assert list(instance.get_dynamic_partitions(partitions_name(spec_of(load(lake.settings_file))[0]))) == ids
     assert evaluated(load(lake.settings_file), instance, found.cursor).run_requests == []
 
 
 def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.DagsterInstance) -> None:
-    found = evaluated(load(lake.settings_file), instance)
-    rows = [
-        event.metadata["records"].value for event in found.asset_events if isinstance(event, dg.AssetMaterialization)
-    ]
-    assert rows == [60, 120, 180]
+    evaluated(load(lake.settings_file), instance)
+    assert [event.metadata["records"].value for event in recorded(instance)] == [60, 120, 180]
 
 
 def test_an_unreachable_catalog_is_a_skip_that_says_so_and_loses_nothing(
@@ -92,11 +88,10 @@ def test_a_branch_is_followed_once_it_is_watched(lake: Lake, instance: dg.Dagste
 def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    finish(instance, spec, look(instance, spec, settings.tables["packages"], catalogs).plan)
+    finish(instance, spec, look_at(instance, spec, settings.tables["packages"], catalogs).found.plan)
     oldest = lake.table.metadata.snapshots[0].snapshot_id
     lake.table.maintenance.expire_snapshots().by_id(oldest).commit()
-    found = look(instance, spec, settings.tables["packages"], catalogs)
-    assert found.plan.drop == (str(oldest),)
+    assert look_at(instance, spec, settings.tables["packages"], catalogs).found.dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
@@ -115,11 +110,11 @@ def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, in
 def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    first = look(instance, spec, settings.tables["packages"], catalogs).plan
-    again = look(instance, spec, settings.tables["packages"], catalogs).plan
-    assert first.request == again.request
-    assert (again.add, again.record) == ((), ())
-    assert instance.get_materialized_partitions(TABLE) == set(first.record)
+    first = look_at(instance, spec, settings.tables["packages"], catalogs).found
+    again = look_at(instance, spec, settings.tables["packages"], catalogs).found
+    assert first.plan.request == again.plan.request
+    assert again.shown == ()
+    assert [event.partition for event in recorded(instance)] == list(first.shown)
 
 
 def test_sketches_that_another_engine_replaced_come_back_with_the_next_look(

@@ -32,8 +32,8 @@ def lake(tmp_path: Path) -> Lake:
     """Three snapshots as partitions; the sensor is stopped, so nothing is materialised."""
     lake = make_lake(tmp_path, snapshots=3)
     with open_instance(tmp_path / "dagster_home") as instance:
-        (found,) = due(load(lake.settings_file), instance)
-        instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(found.plan.add))
+        ((_, keys),) = due(load(lake.settings_file), instance)
+        instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(keys))
     return lake
 
 

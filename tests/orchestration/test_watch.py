@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.watch import Cursor, Facts, Plan, Watched, plan, run_key
+from orchestration.watch import Cursor, Facts, Plan, Policy, Watched, expired, plan, run_key, unseen
 
 UUID = "table"
 
@@ -16,12 +16,14 @@ def lineage(*ids: int) -> tuple[Watched, ...]:
 
 
 def facts(*ids: int, **known: object) -> Facts:
+    """Dagster shows every snapshot, unless `known` says otherwise."""
+    keys = [str(i) for i in ids]
     base = Facts(
         watched=lineage(*ids),
-        head=str(ids[-1]) if ids else "",
+        head=keys[-1] if ids else "",
         parents=descent(*ids),
-        partitions=(),
-        recorded=(),
+        partitions=keys,
+        recorded=keys,
         done=(),
     )
     return replace(base, **known)  # type: ignore[arg-type]
@@ -33,38 +35,50 @@ def descent(*ids: int) -> dict[str, str | None]:
     return dict(zip(keys, [None, *keys], strict=False))
 
 
-def every(found: Facts, cursor: Cursor | None = None, limit: int = 100) -> Plan:
-    return plan(found, cursor or Cursor(UUID), policy="every", limit=limit)
+def every(found: Facts, cursor: Cursor | None = None, runs_ahead: int = 100) -> Plan:
+    return plan(found, cursor or Cursor(UUID), policy="every", runs_ahead=runs_ahead)
 
 
 def newest(found: Facts, cursor: Cursor | None = None) -> Plan:
-    return plan(found, cursor or Cursor(UUID), policy="newest", limit=100)
+    return plan(found, cursor or Cursor(UUID), policy="newest", runs_ahead=100)
 
 
-def test_every_snapshot_is_added_recorded_and_requested_oldest_first() -> None:
-    found = every(facts(7, 3, 5))
-    assert found.add == found.record == found.request == ("7", "3", "5")
-    assert every(facts(7, 3, 5), found.cursor).request == ()
+def test_every_snapshot_is_shown_and_requested_oldest_first() -> None:
+    found = facts(7, 3, 5, partitions=(), recorded=())
+    assert unseen(found, Cursor(UUID), "every") == ("7", "3", "5")
+    assert every(facts(7, 3, 5)).request == ("7", "3", "5")
+    assert every(facts(7, 3, 5), every(facts(7, 3, 5)).cursor).request == ()
 
 
-def test_a_look_is_bounded_and_the_next_goes_on() -> None:
-    first = every(facts(1, 2, 3), limit=2)
+def test_only_what_dagster_shows_is_requested_and_the_next_look_goes_on() -> None:
+    first = every(facts(1, 2, 3, recorded=["1", "2"]))
     assert (first.request, first.waiting) == (("1", "2"), 1)
-    second = every(facts(1, 2, 3, partitions=["1", "2"]), first.cursor, limit=2)
-    assert (second.request, second.add, second.waiting) == (("3",), ("3",), 0)
+    assert unseen(facts(1, 2, 3, recorded=["1", "2"]), first.cursor, "every") == ("3",)
+    assert every(facts(1, 2, 3, partitions=["1", "3"])).request == ("1",), "no gap, lest the cursor grows"
+    second = every(facts(1, 2, 3), first.cursor)
+    assert (second.request, second.waiting) == (("3",), 0)
 
 
-def test_newest_requests_only_the_head_and_still_adds_all() -> None:
+def test_no_more_runs_wait_than_was_said() -> None:
+    first = every(facts(1, 2, 3, 4), runs_ahead=2)
+    assert (first.request, first.waiting) == (("1", "2"), 2)
+    assert every(facts(1, 2, 3, 4, in_flight=2), first.cursor, runs_ahead=2).request == ()
+    assert every(facts(1, 2, 3, 4, in_flight=9), first.cursor, runs_ahead=2).request == ()
+    assert every(facts(1, 2, 3, 4, in_flight=1), first.cursor, runs_ahead=2).request == ("3",)
+
+
+def test_newest_shows_the_head_first_and_requests_it_alone() -> None:
+    assert unseen(facts(1, 2, 3, partitions=()), Cursor(UUID), "newest") == ("3", "1", "2")
+    assert newest(facts(1, 2, 3, partitions=["3"])).request == ("3",)
     found = newest(facts(1, 2, 3))
-    assert found.add == ("1", "2", "3")
-    assert found.request == ("3",)
+    assert (found.request, found.waiting) == (("3",), 0)
 
 
 def test_newest_waits_while_a_run_is_in_flight() -> None:
-    waiting = newest(facts(1, 2, in_flight=True))
+    waiting = newest(facts(1, 2, in_flight=1))
     assert waiting.request == ()
     assert waiting.waiting == 1
-    assert newest(facts(1, 2, 3, partitions=["1", "2"]), waiting.cursor).request == ("3",)
+    assert newest(facts(1, 2, 3), waiting.cursor).request == ("3",)
 
 
 def test_what_is_materialised_already_is_not_requested() -> None:
@@ -72,7 +86,7 @@ def test_what_is_materialised_already_is_not_requested() -> None:
 
 
 def test_expired_snapshots_lose_their_partition() -> None:
-    assert every(facts(3, partitions=["1", "2", "3"], parents=descent(2, 3))).drop == ("1",)
+    assert expired(facts(3, partitions=["1", "2", "3"], parents=descent(2, 3))) == ("1",)
 
 
 def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
@@ -107,28 +121,38 @@ def test_a_table_without_snapshots_asks_for_nothing() -> None:
     assert every(facts()) == Plan(cursor=Cursor(UUID))
 
 
-@given(st.lists(st.integers(1, 10**18), unique=True, min_size=1, max_size=30), st.integers(1, 7), st.data())
-def test_no_crash_loses_a_snapshot(ids: list[int], limit: int, data: st.DataObject) -> None:
-    """A tick may stop after its records, after its partitions, or at the end; in the end each was requested."""
-    cursor = Cursor(UUID)
-    partitions: list[str] = []
-    recorded: set[str] = set()
-    requested: list[str] = []
-    for _ in range(200):
-        found = every(facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded)), cursor, limit=limit)
-        if not (found.request or found.add or found.record):
-            break
-        stop = data.draw(st.integers(0, 3))
-        recorded |= set(found.record) if stop >= 1 else set()
-        partitions += found.add if stop >= 2 else ()
-        if stop == 3:
-            requested += found.request
-            cursor = Cursor.parse(found.cursor.text(), UUID)
-    else:
-        return  # hypothesis stopped every tick; nothing to conclude
-    assert requested == [str(i) for i in ids]
-    assert partitions == [str(i) for i in ids]
-    assert recorded == {str(i) for i in ids}
+@given(
+    st.lists(st.integers(1, 10**18), unique=True, min_size=1, max_size=30),
+    st.integers(1, 7),
+    st.sampled_from(["every", "newest"]),
+    st.data(),
+)
+def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Policy, data: st.DataObject) -> None:
+    """A look may stop within its records, before its partitions, or before its runs; in the end each was made."""
+    cursor, partitions, recorded, requested = Cursor(UUID), list[str](), set[str](), list[str]()
+    keys = [str(i) for i in ids]
+
+    def look(*, shown: int, ends: bool) -> None:
+        nonlocal cursor
+        found = facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded))
+        new = unseen(found, cursor, policy)[:shown]
+        recorded.update(new)
+        if not ends:
+            return
+        partitions.extend(key for key in new if key not in partitions)
+        found = replace(found, partitions=tuple(partitions), recorded=frozenset(recorded))
+        asked = plan(found, cursor, policy=policy, runs_ahead=runs_ahead)
+        assert len(asked.request) <= runs_ahead
+        requested.extend(asked.request)
+        cursor = Cursor.parse(asked.cursor.text(), UUID)
+        assert len(cursor.ahead) <= 1, "a short cursor"
+
+    for _ in range(data.draw(st.integers(0, 20))):
+        look(shown=data.draw(st.integers(0, 5)), ends=data.draw(st.booleans()))
+    for _ in range(len(ids) + 1):
+        look(shown=3, ends=True)
+    assert requested == (keys if policy == "every" else keys[-1:])
+    assert partitions == (keys if policy == "every" else [*keys[-1:], *keys[:-1]])
 
 
 @given(st.data())
@@ -150,15 +174,16 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
             case "meet":
                 heads[which] = heads[1 - which]
             case _:
-                found = every(_seen_at(parents, heads, partitions), cursor, limit=data.draw(st.integers(1, 4)))
-                partitions += found.add
+                new = unseen(_seen_at(parents, heads, partitions), cursor, "every")
+                partitions += new[: data.draw(st.integers(0, 4))]
+                found = every(_seen_at(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
                 seen |= {item.key for item in _seen_at(parents, heads, []).watched}
                 if data.draw(st.booleans()):
                     cursor = Cursor.parse(found.cursor.text(), UUID)
                     keys += [run_key(UUID, key) for key in found.request]
     for _ in range(len(parents) + 1):
-        found = every(_seen_at(parents, heads, partitions), cursor, limit=3)
-        partitions += found.add
+        partitions += unseen(_seen_at(parents, heads, partitions), cursor, "every")[:3]
+        found = every(_seen_at(parents, heads, partitions), cursor, 3)
         cursor = Cursor.parse(found.cursor.text(), UUID)
         keys += [run_key(UUID, key) for key in found.request]
         seen |= {item.key for item in _seen_at(parents, heads, []).watched}

@@ -1,0 +1,83 @@
+"""One look at a table: show new snapshots in Dagster, hide expired ones, and say which runs are due.
+
+The sensor and `icepuffin sensor-tick` both look like this. Records and partitions are written here, not by the daemon
+from what the sensor returns: only so can a look stop when its time is up, however slow Dagster's database is.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import dagster as dg
+from pyiceberg.table import Table
+
+from assets.partitions import partitions_name
+from assets.spec import TableSpec
+from orchestration import watch
+from orchestration.facts import gather, materialization
+from orchestration.settings import TableSettings
+
+WRITING_SECONDS = 4.0
+"""How long a look writes into Dagster's database. The rest waits for the next look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look has written, and the runs that are due."""
+
+    shown: tuple[str, ...]
+    """Snapshots that were recorded and made partitions."""
+    dropped: tuple[str, ...]
+    """Partitions of expired snapshots."""
+    left: int
+    """Snapshots and partitions for which the time was not enough."""
+    plan: watch.Plan
+
+
+def look(
+    instance: dg.DagsterInstance, spec: TableSpec, settings: TableSettings, table: Table, cursor: watch.Cursor
+) -> Look:
+    """Write for WRITING_SECONDS at most (but one record in any case), and plan from what Dagster shows then.
+
+    Cut off anywhere, it is made again with the same cursor: nothing is recorded, added or requested twice.
+    """
+    until = time.monotonic() + WRITING_SECONDS
+    facts = gather(instance, spec, table)
+    new = watch.unseen(facts, cursor, settings.snapshots)
+    shown = _show(instance, spec, table, facts, new, until)
+    gone = watch.expired(facts)
+    dropped = tuple(_within(gone, until, lambda key: instance.delete_dynamic_partition(partitions_name(spec), key)))
+    facts = replace(facts, partitions=[*facts.partitions, *shown], recorded={*facts.recorded, *shown})
+    plan = watch.plan(facts, cursor, policy=settings.snapshots, runs_ahead=settings.runs_ahead)
+    return Look(shown, dropped, len(new) - len(shown) + len(gone) - len(dropped), plan)
+
+
+def _show(
+    instance: dg.DagsterInstance,
+    spec: TableSpec,
+    table: Table,
+    facts: watch.Facts,
+    keys: Sequence[str],
+    until: float,
+) -> tuple[str, ...]:
+    """Record the snapshots in this order, as far as time allows, and add those as partitions."""
+    recorded = set(facts.recorded)
+    known = {str(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
+
+    def record(key: str) -> None:
+        if key not in recorded:
+            instance.report_runless_asset_event(materialization(spec, known[key]))
+
+    shown = tuple(_within(keys, until, record))
+    if shown:
+        instance.add_dynamic_partitions(partitions_name(spec), list(shown))
+    return shown
+
+
+def _within(keys: Sequence[str], until: float, write: Callable[[str], None]) -> Iterator[str]:
+    """Write one after the other, the first in any case; yields what was written."""
+    for number, key in enumerate(keys):
+        if number and time.monotonic() >= until:
+            return
+        write(key)
+        yield key
