@@ -19,7 +19,7 @@ from ops.index.upkeep import list_definitions
 from ops.index.versions import OpenVersion, open_versions, shared_rows
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
-from ops.probe.errors import IndexUnavailableError
+from ops.probe.errors import IndexUnavailableError, QueryError
 from ops.probe.loaded import LoadedVersion, load
 from ops.probe.pinned import Pin
 from ops.probe.reader import IndexReader
@@ -52,7 +52,7 @@ def open_index(
     *,
     snapshot: SnapshotName = None,
     storage: StorageConfig,
-    stale: StalePolicy = StalePolicy.COMPLETE,
+    stale: StalePolicy | str = StalePolicy.COMPLETE,
     threads: int = 2,
     runner: TaskRunner | None = None,
     in_process_mb: int = IN_PROCESS_MB,
@@ -66,6 +66,9 @@ def open_index(
     UnknownSnapshotError, DefinitionError, EqualityDeletesError, IndexUnavailableError (policy `fail`).
     """
     begun = time.perf_counter()
+    if stale not in tuple(StalePolicy):
+        raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
+    stale = StalePolicy(stale)
     target = _target(table, index, snapshot, storage)
     source = _source(table, target, stale, Place(threads, runner, in_process_mb))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)

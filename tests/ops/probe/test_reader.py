@@ -99,10 +99,12 @@ def test_the_policy_for_stale_indexes_is_obeyed(table: Table) -> None:
         open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.FAIL)
     exact = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.EXACT).search(queries(2))
     assert exact.coverage is Coverage.EXACT_SCAN
-    nearest = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.NEAREST_ONLY).search(queries(2))
+    nearest = open_index(table, DEFINITION, storage=STORAGE, stale="nearest-only").search(queries(2))
     assert nearest.coverage is Coverage.NEAREST_VERSION_ONLY
     assert "not in the index" in nearest.warnings[0]
     assert max(nearest.rows["id"].to_pylist()) < 600
+    with pytest.raises(QueryError, match="complete, exact, nearest-only, fail"):
+        open_index(table, DEFINITION, storage=STORAGE, stale="newest")
 
 
 def test_a_snapshot_can_be_named_by_id_tag_branch_and_time(table: Table) -> None:
