@@ -62,7 +62,7 @@ def measure_curve(
     others[asked] = False
     metric = Metric(shard.metric)
     _, exact = exact_top_k(vectors[asked], vectors, GATE_K, metric, live=others)
-    limits = exact[:, -1:] * (1 + 1e-6) + 1e-7
+    limits = _slack(exact[:, -1:])
     searcher = _searcher(shard, vectors, others)
     lean = _lean(shard)
     knobs = [(max(shard.search_list, 2 * GATE_K * many), many) for many in CURVE_OVERSAMPLES] if lean else []
@@ -139,5 +139,10 @@ def _mean_recall(
         mine = found[row][(found[row] >= 0) & (found[row] != node)]
         _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
         count = min(GATE_K, int(wanted.sum()))
-        hits.append(min(count, int((distances[0] <= limit * (1 + 1e-6) + 1e-7).sum())) / count)
+        hits.append(min(count, int((distances[0] <= _slack(limit)).sum())) / count)
     return float(np.mean(hits))
+
+
+def _slack(limit: Any) -> Any:
+    """A little above a distance, of whatever sign: those of the inner product are negative."""
+    return limit + 1e-6 * np.abs(limit) + 1e-7

@@ -1,0 +1,32 @@
+import json
+
+import numpy as np
+import pytest
+
+from ann_kernels import vamana
+from ann_kernels.distance import prepare
+from ann_kernels.metric import Metric
+from ops.tasks.gate import measure_curve, measure_recall
+from puffin.blobs.shard import Shard
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_a_search_that_finds_all_has_recall_one(metric: Metric) -> None:
+    shard, vectors = _shard(metric, rows=300)
+    live = np.ones(shard.count, np.bool_)
+    assert measure_recall(shard, vectors, live, seed=0, threads=1) == 1.0
+    assert json.loads(measure_curve(shard, vectors, live, seed=0, threads=1))[-1][2] > 0.99
+
+
+def _shard(metric: Metric, *, rows: int) -> tuple[Shard, np.ndarray]:
+    """A shard whose search list reaches every node."""
+    vectors = prepare(np.random.default_rng(0).standard_normal((rows, 8)), metric)
+    params = vamana.VamanaParams(max_degree=32, search_list=rows, alpha=1.2)
+    graph = vamana.build(vectors, metric, params)
+    zeros = np.zeros(rows, np.uint32)
+    shard = Shard(
+        metric=int(metric), dims=8, max_degree=32, search_list=rows, alpha=1.2, medoid=graph.medoid,
+        neighbors=graph.neighbors, degrees=graph.degrees, file_slots=zeros, row_positions=np.arange(rows),
+        content_hashes=zeros.astype(np.uint64), vectors=vectors,
+    )  # fmt: skip
+    return shard, vectors
