@@ -32,7 +32,7 @@ class Carving:
     """Vectors that a leaf has in the mean"""
     largest: int = 1_000
     """Vectors that a leaf has at most"""
-    leaders: int = 1_000
+    leaders: int = 4_000
     """Leaders that one carving takes at most"""
 
 
