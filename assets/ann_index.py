@@ -1,16 +1,18 @@
 """One ANN index of one table: a version for each snapshot."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 
-from assets.metadata import from_report, picture
+from assets.metadata import from_report, line_chart, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.catalog.versions import versions
 from ops.graphs.prices import Prices
 from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
+from ops.index.history import Measured, drift, recall_history
 from ops.index.report import Action, IndexReport
 from ops.probe.overview import overview
 from ops.probe.pictures import render
@@ -18,6 +20,7 @@ from ops.resources import Catalogs, Engine
 
 _LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
          "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
+_VERSIONS_DRAWN = 60
 
 
 def _costs(report: IndexReport, prices: Prices | None) -> dict[str, float]:
@@ -42,7 +45,25 @@ def drawn(
     if version is None:
         return {}
     seen = overview(table, definition, catalogs.storage(spec.catalog), version=version)
-    return {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
+    found = {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
+    return found | recall_so_far(recall_history(table, definition.name), definition.target_recall)
+
+
+def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:
+    """The last versions' recall as a picture, and how far it has gone since the last build, which Dagster plots over
+    partitions as it does `recall` itself. Nothing where no version noted its recall.
+    """
+    if not history:
+        return {}
+    last = history[-_VERSIONS_DRAWN:]
+    chart = line_chart(
+        f"recall@10 of the last {len(last)} versions; large: built anew; dashed: target",
+        [str(item.base_snapshot_id) for item in last],
+        [item.recall for item in last],
+        floor=target,
+        marked=[at for at, item in enumerate(last) if item.action == Action.BUILT],
+    )
+    return {"recall since build": dg.MetadataValue.float(round(drift(history), 5)), "recall so far": chart}
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:

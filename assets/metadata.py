@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import dagster as dg
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""
 _MAX_PLOTTED = 2**31 - 1
+_COLOR = "#4f43dd"
 
 
 def from_report(report: Any, *, lead: Sequence[str] = ()) -> dict[str, dg.MetadataValue[Any]]:
@@ -75,13 +76,8 @@ def bar_chart(
     title: str, labels: Sequence[str], values: Sequence[float], *, log: bool = False
 ) -> dg.MetadataValue[Any]:
     """A horizontal bar chart as an inline PNG of a few kilobytes, the value written beside each bar."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(6, 0.6 + 0.32 * len(labels)), dpi=80, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    bars = axes.barh(range(len(labels)), values, color="#4f43dd", height=0.7)
+    figure, axes = _figure(title, height=0.6 + 0.32 * len(labels))
+    bars = axes.barh(range(len(labels)), values, color=_COLOR, height=0.7)
     axes.bar_label(bars, labels=[f"{value:,.4g}" if value < 10 else f"{value:,.0f}" for value in values], padding=3)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
@@ -92,7 +88,41 @@ def bar_chart(
         axes.set_xscale("log")
         axes.set_xticks([], minor=True)
         axes.set_xticks([])
+    return _inline(title, figure)
+
+
+def line_chart(
+    title: str, labels: Sequence[str], values: Sequence[float], *, floor: float, marked: Collection[int] = ()
+) -> dg.MetadataValue[Any]:
+    """Values one after the other as an inline PNG, with a line for what they must not fall under. The first and the
+    last are labelled; `marked`: points that are drawn larger.
+    """
+    figure, axes = _figure(title, height=2.2)
+    axes.plot(range(len(values)), values, "o-", color=_COLOR, markersize=3)
+    axes.plot(sorted(marked), [values[at] for at in sorted(marked)], "s", color=_COLOR, markersize=7)
+    axes.axhline(floor, color="#c0392b", linewidth=1, linestyle="--")
+    axes.annotate(f"{values[-1]:.4f}", (len(values) - 1, values[-1]), textcoords="offset points", xytext=(4, 4))
+    ends = sorted({0, len(labels) - 1})
+    axes.set_xticks(ends, [labels[at] for at in ends], fontsize=7)
+    axes.margins(x=0.1, y=0.15)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    return _inline(title, figure)
+
+
+def _figure(title: str, *, height: float) -> tuple[Any, Any]:
+    """(figure, axes), 480 pixels wide; `height` in inches of 80."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(6, height), dpi=80, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=10)
+    return figure, axes
+
+
+def _inline(title: str, figure: Any) -> dg.MetadataValue[Any]:
     image = io.BytesIO()
     figure.savefig(image, format="png")
     return picture(title, image.getvalue())

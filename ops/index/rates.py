@@ -13,6 +13,7 @@ from typing import Any
 from pyiceberg.table import Table
 
 from ops.catalog.versions import DerivedVersion, versions
+from ops.index.assemble import mean_recall
 from ops.index.plan import VersionPlan
 from ops.index.work import ShardsMade
 from ops.spark.runner import TaskRunner
@@ -57,7 +58,9 @@ def default_seconds(amounts: Amounts, threads: int) -> float:
 
 
 def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runner: TaskRunner) -> str:
-    """What a version took, as JSON for its snapshot's summary: later estimates learn from it."""
+    """What a version took and the recall it has, as JSON for its snapshot's summary: later estimates learn from it, and
+    `ops.index.history` tells it.
+    """
     new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
     amounts = Amounts(
         read=sum(made.read.values()),
@@ -70,7 +73,8 @@ def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runne
     )
     seconds = sum(stages.get(stage, 0.0) for stage in _STAGES)
     where = {"action": str(plan.action), "runner": type(runner).__name__, "threads": runner.task_threads}
-    return json.dumps({**where, "seconds": round(seconds, 3), **asdict(amounts)}, separators=(",", ":"))
+    result = {"seconds": round(seconds, 3), "recall": round(mean_recall(made.shards), 5)}
+    return json.dumps({**where, **result, **asdict(amounts)}, separators=(",", ":"))
 
 
 def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner: TaskRunner) -> tuple[float, str]:

@@ -1,10 +1,12 @@
 """What a materialised index shows of itself in the UI."""
 
 import base64
-from pathlib import Path
 
-from assets.ann_index import drawn
+import pytest
+
+from assets.ann_index import drawn, recall_so_far
 from ops.graphs.versions import index_snapshot
+from ops.index.history import Measured, drift
 from ops.resources import Engine
 from orchestration.discovery import table_spec
 from orchestration.engines import catalogs_of
@@ -12,15 +14,40 @@ from orchestration.settings import load
 from tests.orchestration.lake import make_lake
 
 
-def test_a_version_is_drawn_in_its_metadata(tmp_path: Path) -> None:
-    lake = make_lake(tmp_path, snapshots=1)
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Metadata of the second version of an index: a refresh after a build."""
+    lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=2)
     settings = load(lake.settings_file)
     catalogs = catalogs_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
-    (text,) = (str(value.value) for value in drawn(catalogs, spec, spec.indexes[0], report).values())
-    assert text.startswith("![index embedding](data:image/png;base64,")
-    image = base64.b64decode(text.partition("base64,")[2].rstrip(")"))
+    for snapshot in lake.table.metadata.snapshots:
+        report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], snapshot.snapshot_id)
+    return {name: item.value for name, item in drawn(catalogs, spec, spec.indexes[0], report).items()}
+
+
+def png(text: object) -> bytes:
+    image = base64.b64decode(str(text).partition("base64,")[2].rstrip(")"))
     assert image.startswith(b"\x89PNG")
-    assert len(image) < 40_000
+    return image
+
+
+def test_a_version_is_drawn_in_its_metadata(shown: dict[str, object]) -> None:
+    assert str(shown["picture"]).startswith("![index embedding](data:image/png;base64,")
+    assert len(png(shown["picture"])) < 40_000
+
+
+def test_recall_is_drawn_over_the_versions_and_is_a_number_that_plots(shown: dict[str, object]) -> None:
+    assert str(shown["recall so far"]).startswith("![recall@10 of the last 2 versions")
+    assert len(png(shown["recall so far"])) < 20_000
+    assert isinstance(shown["recall since build"], float)
+    assert abs(shown["recall since build"]) < 0.1
+
+
+def test_drift_is_counted_from_the_last_build() -> None:
+    told = [("built", 0.99), ("refreshed", 0.97), ("built", 0.98), ("refreshed", 0.975)]
+    history = [Measured(number, number, action, recall) for number, (action, recall) in enumerate(told)]
+    assert drift(history) == pytest.approx(-0.005)
+    assert drift(history[1:2]) == 0.0
+    assert recall_so_far([], 0.9) == {}

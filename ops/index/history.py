@@ -1,0 +1,44 @@
+"""How an index's recall went, version by version, as the table's own metadata tells it. Reads no file."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from ops.catalog.versions import versions
+from ops.index.report import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One version, as it was measured before its commit."""
+
+    base_snapshot_id: int
+    index_snapshot_id: int
+    action: str
+    """How it was made: built or refreshed."""
+    recall: float
+
+
+def recall_history(table: Table, index: str) -> tuple[Measured, ...]:
+    """Versions that are still in the metadata, in the order in which they were made; those that noted no recall are
+    left out.
+    """
+    found = []
+    for version in versions(table, "ann", index):
+        try:
+            told = json.loads(version.took or "{}")
+            recall, action = float(told["recall"]), str(told["action"])
+        except (KeyError, TypeError, ValueError):  # written by another release, or by hand
+            continue
+        found.append(Measured(version.base_snapshot_id, version.derived_snapshot_id, action, recall))
+    return tuple(found)
+
+
+def drift(history: Sequence[Measured]) -> float:
+    """Recall of the newest version less that of the newest that was built from nothing (else of the oldest known)."""
+    if not history:
+        return 0.0
+    built = [item.recall for item in history if item.action == Action.BUILT]
+    return history[-1].recall - (built[-1] if built else history[0].recall)
