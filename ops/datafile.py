@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.table.name_mapping import create_mapping_from_schema
+from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 
 from ops.catalog.deletes import deleted_positions
 from ops.errors import IcepuffinError
@@ -229,21 +229,39 @@ def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
         raise DataFileError(f"{file.path} is no readable Parquet file: {error}") from error
 
 
+def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int, str]:
+    """By field id: a file's own names of its top-level columns.
+
+    Columns of imported files have no ids. They go by the names that the table's mapping gives (Iceberg spec, "Column
+    Projection"), or by the schema's where the table has no mapping; a column with another name is not looked at.
+    """
+    ids = {int(field.metadata[_FIELD_ID]): field.name for field in stored if _FIELD_ID in (field.metadata or {})}
+    if ids:
+        return ids
+    known = {name: mapped.field_id for mapped in _mapping(file, schema) for name in mapped.names}
+    return {field_id: name for name in stored.names if (field_id := known.get(name)) is not None}
+
+
+def _mapping(file: LiveFile, schema: Schema) -> NameMapping:
+    if file.name_mapping is None:
+        return create_mapping_from_schema(schema)
+    try:
+        return parse_mapping_from_json(file.name_mapping)
+    except ValueError as error:
+        raise DataFileError(f"{file.path}: the table's schema.name-mapping.default cannot be read: {error}") from error
+
+
 def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:
     """What of the projection the file has, under the file's own names and types."""
-    theirs = parquet.schema
-    if not any(field.metadata and _FIELD_ID in field.metadata for field in theirs):
-        # imported files have no ids; their columns are known by name, and those that the table lacks are not looked at
-        names = {field.name for field in projected.fields}
-        theirs = pa.schema([field for field in theirs if field.name in names])
+    names = column_names(parquet.schema, file, projected)
+    wanted = {names[field.field_id] for field in projected.fields if field.field_id in names}
+    theirs = pa.schema([field for field in parquet.schema if field.name in wanted])
     try:
-        whole = pyarrow_to_schema(theirs, name_mapping=create_mapping_from_schema(projected))
-    except ValueError as error:
+        return pyarrow_to_schema(theirs, name_mapping=_mapping(file, projected))
+    except (ValueError, StopIteration) as error:  # the latter of a mapping without a list's element
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
         ) from error
-    wanted = {field.field_id for field in projected.fields}
-    return Schema(*(field for field in whole.fields if field.field_id in wanted))
 
 
 def _nothing(rows: int) -> pa.RecordBatch:

@@ -40,6 +40,8 @@ class LiveFile:
     file_format: str
     spec_id: int = 0
     deletes: tuple[DeleteFile, ...] = ()
+    name_mapping: str | None = None
+    """The table's `schema.name-mapping.default`, JSON: what columns are called in files that have no field ids."""
 
     @property
     def has_equality_deletes(self) -> bool:

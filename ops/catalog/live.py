@@ -22,7 +22,7 @@ from pyiceberg.manifest import (
     ManifestFile,
     _inherit_from_manifest,
 )
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from ops.catalog.snapshots import find_snapshot, table_name
@@ -84,7 +84,8 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
         else:
             deletes += [_as_delete(entry) for entry in entries]
     index = _DeleteIndex(deletes)
-    files = sorted((_as_live_file(entry, index) for entry in data), key=lambda file: file.path)
+    mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
+    files = sorted((_as_live_file(entry, index, mapping) for entry in data), key=lambda file: file.path)
     schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
     return LiveFiles(
         table=table_name(table),
@@ -195,7 +196,7 @@ class _DeleteIndex:
         return tuple(sorted(found, key=lambda delete: (delete.path, delete.content_offset or 0)))
 
 
-def _as_live_file(entry: ManifestEntry, index: _DeleteIndex) -> LiveFile:
+def _as_live_file(entry: ManifestEntry, index: _DeleteIndex, mapping: str | None) -> LiveFile:
     file = entry.data_file
     return LiveFile(
         path=file.file_path,
@@ -205,4 +206,5 @@ def _as_live_file(entry: ManifestEntry, index: _DeleteIndex) -> LiveFile:
         file_format=file.file_format.value,
         spec_id=file.spec_id or 0,
         deletes=index.of(entry),
+        name_mapping=mapping,
     )

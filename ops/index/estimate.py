@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyiceberg.table import Table
 
-from ops.datafile import open_data_file
+from ops.datafile import column_names, open_data_file
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, place
 from ops.index.rates import Amounts, predicted_seconds
@@ -228,7 +227,7 @@ def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int
         return 0.0, dims
     file = max(plan.added, key=lambda item: item.record_count)
     parquet = open_data_file(open_storage(file.path, storage), file)
-    name = _stored_name(parquet.schema, plan)
+    name = column_names(parquet.schema, file, plan.schema).get(plan.field_id)
     size = values = 0
     for group in range(parquet.metadata.num_row_groups):
         row_group = parquet.metadata.row_group(group)
@@ -238,12 +237,6 @@ def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int
                 size, values = size + chunk.total_compressed_size, values + chunk.num_values
     rows = max(1, parquet.metadata.num_rows)
     return size / rows, dims or max(1, values // rows)
-
-
-def _stored_name(schema: pa.Schema, plan: VersionPlan) -> str:
-    wanted = str(plan.field_id).encode()
-    by_id = [field.name for field in schema if (field.metadata or {}).get(b"PARQUET:field_id") == wanted]
-    return by_id[0] if by_id else plan.schema.find_field(plan.field_id).name
 
 
 def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int) -> Amounts:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from ann_kernels.theta import Hashes, ThetaAccumulator, union
-from ops.datafile import DataFileError, open_data_file, read_live
+from ops.datafile import DataFileError, column_names, open_data_file, read_live
 from ops.model import LiveFile, StorageConfig
 from ops.parquet import ParquetObject
 from ops.storage import Storage, open_storage
@@ -16,7 +16,6 @@ from ops.tasks.theta_columns import update_from_arrow
 from puffin.blobs.theta import ThetaSketch, encode
 
 BATCH_ROWS = 1 << 16
-_FIELD_ID = b"PARQUET:field_id"
 _ROUNDS = 8
 """Shares a worker gets one after the other."""
 
@@ -116,13 +115,9 @@ def _batches(share: FileShare, schema: Schema, storage: Storage) -> Iterator[Map
 def _column_names(parquet: ParquetObject, share: FileShare, schema: Schema) -> dict[int, str] | None:
     """The file's own names of the share's columns; those that it lacks are null in every row and left out.
 
-    Without any field ids (imported files) columns go by the schema's names, as in the general reader. None where a
-    column that the file lacks has a default: the general reader knows those.
+    None where a column that the file lacks has a default: the general reader knows those.
     """
-    found = {int(f.metadata[_FIELD_ID]): f.name for f in parquet.schema if _FIELD_ID in (f.metadata or {})}
-    if not found:
-        names = set(parquet.schema.names)
-        found = {field.field_id: field.name for field in schema.fields if field.name in names}
+    found = column_names(parquet.schema, share.file, schema)
     wanted = [field_id for field_id, _ in share.columns]
     if any(i not in found and schema.find_field(i).initial_default is not None for i in wanted):
         return None

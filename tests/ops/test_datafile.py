@@ -1,6 +1,8 @@
 """Rows of data files as a snapshot's schema sees them: by field id, whatever the file calls or types its columns."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,27 @@ def test_a_file_without_field_ids_is_read_by_name(tmp_path: Path) -> None:
     )
     assert rows(file, schema, 1, 2, 4)[1] == {"a": 2, "v": [2.0], "later": None}
     assert rows(file, schema, 4) == [{"later": None}] * 2
+
+
+def test_a_file_without_field_ids_is_read_by_the_tables_name_mapping(tmp_path: Path) -> None:
+    vectors = column("vec", None, [[1.0], [2.0]], pa.list_(pa.float32()))
+    file = write(tmp_path, column("b", None, [1, 2], pa.int64()), column("a", None, [3, 4], pa.int64()), vectors)
+    element = {"field-id": 3, "names": ["element"]}
+    mapping = [{"field-id": 1, "names": ["b", "older"]}, {"field-id": 2, "names": ["vec"], "fields": [element]}]
+    schema = Schema(
+        NestedField(1, "newer", LongType(), required=False),
+        NestedField(2, "v", ListType(3, FloatType(), element_required=False), required=False),
+        NestedField(4, "a", LongType(), required=False),
+    )
+    mapped = replace(file, name_mapping=json.dumps(mapping))
+    assert rows(mapped, schema, 1, 2, 4)[1] == {"newer": 2, "v": [2.0], "a": None}, "the mapping has no a"
+
+
+@pytest.mark.parametrize("mapping", ["[", '[{"field-id": 2, "names": ["v"]}]'])
+def test_a_name_mapping_that_does_not_fit_is_told(tmp_path: Path, mapping: str) -> None:
+    file = write(tmp_path, column("v", None, [[1.0], [2.0]], pa.list_(pa.float32())))
+    with pytest.raises(DataFileError, match=r"0\.parquet"):
+        rows(replace(file, name_mapping=mapping), one(2, "v", ListType(3, FloatType(), element_required=False)), 2)
 
 
 def test_a_field_that_the_schema_lacks_is_named(tmp_path: Path) -> None:
