@@ -58,9 +58,6 @@ def where_to_search(opened: OpenVersion, pin: Pin, runner: TaskRunner | None, in
 class RemoteVersion:
     """All shards of a version, for one snapshot, where tasks run. Immutable, thread-safe."""
 
-    exact = False
-    """No vector is in this process: who needs them reads the table"""
-
     def __init__(self, pin: Pin, runner: TaskRunner, shards: Sequence[ShardFacts], covered: frozenset[int]) -> None:
         if pin.opened is None:
             raise ValueError("there is no version to search")
@@ -74,7 +71,7 @@ class RemoteVersion:
         self.dims = pin.opened.routing.dims
         self.advice = Advice.of(pin.opened)
         self.index_bytes = sum(part.length for part in pin.opened.shards)
-        self.lean = any(shard.lean for shard in shards)
+        self.exact = not any(shard.rounded for shard in shards)
         self._runner = runner
         lengths = [part.length for part in pin.opened.shards]
         self._groups = [Group(shards=numbers) for numbers in balanced(lengths, max(1, runner.parallelism))]
@@ -99,13 +96,13 @@ class RemoteVersion:
     def search(self, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
         """As `loaded.search`, or with `matches` `filtered.search_matches` by each group's own share of them.
 
-        Distances are exact, but for few candidates of lean shards: those are left to the caller.
+        Distances are exact, but for few candidates of shards that do not have them: those are left to the caller.
         """
         found = self._find(queries, self._groups, Ask(k, knobs, matches))
         parts = [item.indexed for item in found if item.indexed is not None]
         wide = max((part.candidates.files.shape[1] for part in parts), default=k)
         best = merged([part.candidates for part in parts], wide)
-        approximate = any(part.approximate for part in parts)
+        approximate = knobs.rerank and any(part.approximate for part in parts)
         if approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
             best, approximate = self._ranked(best, queries), False
         return Indexed(

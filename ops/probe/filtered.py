@@ -39,8 +39,10 @@ def search_matches(
     share = held / sum(len(shard.live) for shard in shards)
     width = max(search_list, int(np.ceil(MATCHES_IN_BEAM * k / share)))
     if held <= DISTANCES_A_NODE * width and not version.lean:
-        parts = [_exact(shard, version, queries, k) for shard in shards if shard.live.any()]
-        return Indexed(merge(parts, k), 0, held * len(queries), "exact over matches")
+        wide = k if version.exact else k * oversample
+        parts = [_exact(shard, version, queries, wide) for shard in shards if shard.live.any()]
+        count = held * len(queries)
+        return Indexed(merge(parts, wide), 0, count, "exact over matches", approximate=not version.exact)
     found = search(
         replace(version, shards=shards), queries, k, search_list=width, threads=threads, oversample=oversample
     )

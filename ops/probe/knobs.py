@@ -76,6 +76,7 @@ class Asked:
     shards: int | None = None
     oversample: int | None = None
     target_recall: float | None = None
+    rerank: bool = True
 
     def __post_init__(self) -> None:
         target = self.target_recall
@@ -89,7 +90,7 @@ class Knobs:
 
     search_list: int
     oversample: int = OVERSAMPLE
-    """Of lean shards"""
+    """Of shards whose distances are not exact"""
     shards: int | None = None
     """The nearest so many, a query; None: by slack"""
     slack: float = math.inf
@@ -97,6 +98,8 @@ class Knobs:
     expected: float | None = None
     """recall@10 by the measured curve, where knobs were chosen by it"""
     why: str = "the index's own"
+    rerank: bool = True
+    """Whether candidates whose distances are not exact are ranked by the table's vectors"""
 
 
 def settle(advice: Advice, own: int, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs, tuple[str, ...]]:
@@ -123,9 +126,10 @@ def settle(advice: Advice, own: int, k: int, asked: Asked, *, filtered: bool) ->
     )
     return Knobs(
         search_list=asked.search_list or by_curve.search_list,
-        oversample=asked.oversample or by_curve.oversample,
+        oversample=(asked.oversample or by_curve.oversample) if asked.rerank else 1,
         shards=None if filtered else asked.shards,
         slack=math.inf if asked.shards is not None else by_curve.slack,
         expected=chosen.recall if chosen and not given else None,
         why=f"{why}; given: {', '.join(given)}" if given else why,
+        rerank=asked.rerank,
     ), tuple(warnings)

@@ -67,7 +67,7 @@ class LoadedVersion:
 
     @property
     def lean(self) -> bool:
-        """Whether distances are approximate until rows are read."""
+        """Whether a shard holds no vectors to compare with."""
         return any(shard.lean for shard in self.shards)
 
 
@@ -94,7 +94,7 @@ class Indexed:
     """Distances computed"""
     strategy: str
     approximate: bool = False
-    """Distances are by PQ codes: to be ranked again"""
+    """Distances are of codes or of rounded vectors: to be ranked again"""
     work: tuple[ShardWork, ...] = ()
     """Of the shards that were searched"""
 
@@ -153,11 +153,11 @@ def search(
     oversample: int = OVERSAMPLE,
     probed: npt.NDArray[np.bool_] | None = None,
 ) -> Indexed:
-    """The k nearest candidates over all shards; of lean shards k x oversample, by approximate distances.
+    """The k nearest candidates over all shards; k x oversample where distances are not exact.
 
     `probed` bool[Q, shards]: which shards each query is asked of; None is all.
     """
-    wide = k * oversample if version.lean else k
+    wide = k if version.exact else k * oversample
     parts, work = [], []
     for number, shard in enumerate(version.shards):
         asked = np.arange(len(queries)) if probed is None else np.flatnonzero(probed[:, number])
@@ -171,7 +171,7 @@ def search(
         )
     expanded, computed = sum(item.expanded for item in work), sum(item.distances for item in work)
     best = merge(parts or [Candidates.none(len(queries), wide)], wide)
-    return Indexed(best, expanded, computed, "beam", approximate=version.lean, work=tuple(work))
+    return Indexed(best, expanded, computed, "beam", approximate=not version.exact, work=tuple(work))
 
 
 def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:

@@ -45,8 +45,8 @@ class Pin:
     opened: OpenVersion | None
     covered: frozenset[int] | None = None
     """Numbers of the live files that the version answers for, whose nodes alone are returned; None: all"""
-    lean: bool = False
-    """Whether the version's distances are approximate until rows are read"""
+    exact: bool = True
+    """Whether the version's distances are the table's own; else they are approximate until rows are read"""
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
 
@@ -127,7 +127,8 @@ class ShardFacts:
     """int64[files], live nodes of each live file"""
     revived: frozenset[int]
     """Files with rows that are live in the snapshot, and were not in the version's own"""
-    lean: bool
+    rounded: bool
+    """Whether it does not hold the table's vectors as they are"""
 
 
 class Worker:
@@ -158,11 +159,11 @@ class Worker:
             number,
             self.parts.nodes_by_file([part]),
             frozenset(part.files[buried][part.live[buried]].tolist()),
-            lean=part.shard.vectors is None,
+            rounded=part.shard.rounded,
         )
 
     def find(self, queries: npt.NDArray[np.float32], group: Group, ask: Ask) -> Found:
-        """The k nearest rows of the group (of lean shards, more). `queries` f32[Q, D] prepared."""
+        """The k nearest rows of the group (more where distances are not exact). `queries` f32[Q, D] prepared."""
         pin = self.pin
         indexed = self._search(queries, group.shards, ask) if group.shards else None
         scanned, rows = Candidates.none(len(queries), ask.k), 0

@@ -29,6 +29,7 @@ from ops.probe.target import Source, Target, is_own
 from ops.probe.within import Threshold, hits_within, rows_of
 
 _SETTLED = 256
+_APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not asked for"
 
 
 class IndexReader:
@@ -99,6 +100,7 @@ class IndexReader:
         shards: int | None = None,
         oversample: int | None = None,
         target_recall: float | None = None,
+        rerank: bool = True,
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
     ) -> SearchResult:
@@ -106,15 +108,16 @@ class IndexReader:
 
         `queries` [Q, D] or [D], any float type. `search_list`: how wide the beam is; default the index's own.
         `shards`: probe only those whose centroids are nearest to the query; default all. `oversample`: candidates a row
-        that lean shards hand over for exact ranking. `target_recall`: choose these from the curve that was measured
-        with the index, where they are not given.
+        that shards hand over which do not hold the table's vectors as they are; the table's own vectors rank these.
+        Without `rerank` they are not read, and distances are those of the index. `target_recall`: choose knobs that are
+        not given from the curve that was measured with the index.
         `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
         "section = 'database'"; only rows for which it is true are found.
         Raises QueryError, UnknownColumnError, FilterError, and DataFileError where a data file is gone.
         """
         clock = Clock()
         at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
-        asked = Asked(search_list, shards, oversample, target_recall)
+        asked = Asked(search_list, shards, oversample, target_recall, rerank)
         ready = prepared(queries, self._vectors.metric, self._loaded.dims if self._loaded else None)
         returned = field_ids(self._schema, columns, self.table)
         k = min(k, self._row_count)
@@ -236,7 +239,7 @@ class IndexReader:
             target.storage,
             self._opened,
             None if loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY else loaded.covered,
-            lean=loaded is not None and loaded.lean,
+            exact=loaded is None or loaded.exact,
             cache=process_cache().settings,
         )
 
@@ -268,7 +271,8 @@ class IndexReader:
         if key not in self._settled:
             if len(self._settled) >= _SETTLED:
                 self._settled.clear()
-            self._settled[key] = settle(self._loaded.advice, self._loaded.search_list, k, asked, filtered=filtered)
+            knobs, unmet = settle(self._loaded.advice, self._loaded.search_list, k, asked, filtered=filtered)
+            self._settled[key] = knobs, unmet if asked.rerank or self._loaded.exact else (*unmet, _APPROXIMATE)
         return self._settled[key]
 
     def _search_index(
@@ -280,7 +284,7 @@ class IndexReader:
             found = self._loaded.search(ready, k, knobs, matches)
         else:
             found = self._search_here(self._loaded, ready, k, knobs, matches)
-        if found.approximate:
+        if found.approximate and knobs.rerank:
             best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric, meter)
             found = replace(found, candidates=best)
         return found

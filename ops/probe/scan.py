@@ -35,7 +35,7 @@ class VectorSource:
     storage: StorageConfig
 
     def rows(self, files: Sequence[int], dims: int | None, matches: Matches | None) -> Iterator[Rows]:
-        """The live rows of some files (that match), a batch at a time.
+        """The live rows of some files (that match), a batch at a time; those whose vector is null are near nothing.
 
         Raises VectorColumnError naming file and row for vectors that have no distance, QueryError where the first
         vector shows that the query has another number of dimensions.
@@ -44,17 +44,19 @@ class VectorSource:
         for number in files:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number):
-                column = batch.columns.column(0)
+                positions, column = _with_vector(batch)
+                if not len(positions):
+                    continue
                 if first and dims is not None:
                     _require_dims(column, dims, file)
                 first = False
                 try:
                     vectors = prepare(vectors_from_arrow(column, dims), self.metric)
                 except (NonFiniteVectorError, ZeroVectorError) as error:
-                    raise VectorColumnError(f"{file.path}, row {batch.positions[error.row]}: {error}") from error
+                    raise VectorColumnError(f"{file.path}, row {positions[error.row]}: {error}") from error
                 except VectorColumnError as error:
-                    raise VectorColumnError(f"{file.path}, rows from {batch.positions[0]}: {error}") from error
-                yield Rows(np.full(len(vectors), number, np.int64), batch.positions, vectors)
+                    raise VectorColumnError(f"{file.path}, rows from {positions[0]}: {error}") from error
+                yield Rows(np.full(len(vectors), number, np.int64), positions, vectors)
 
 
 def scan(
@@ -81,9 +83,17 @@ def scan(
     return Candidates(files_of, positions, distances), compared
 
 
+def _with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """(positions, vectors) of the rows that have one."""
+    column = batch.columns.column(0)
+    if not column.null_count:
+        return batch.positions, column
+    return batch.positions[np.asarray(column.is_valid())], column.drop_null()
+
+
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
     """The first vector of a scan tells whether the query fits the column; later ones are the table's fault."""
-    if not (pa.types.is_list(column.type) and len(column)) or column[0].as_py() is None:
+    if not (pa.types.is_list(column.type) and len(column)):
         return
     held = len(column[0])
     if held != dims:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -30,6 +31,7 @@ from ops.probe import (
     exact_search,
     open_index,
 )
+from ops.spark.runner import LocalRunner
 from ops.storage.local import to_path
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
@@ -272,3 +274,22 @@ def test_the_data_files_of_other_rows_may_be_away(table: Table) -> None:
             to_path(file.path).unlink()
     fresh = open_index(table, DEFINITION, storage=STORAGE)
     assert fresh.search(queries(1), 1, columns=["id"]).rows["id"].to_pylist() == [found]
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_rows_without_a_vector_are_near_nothing(table: Table, ask: Ask) -> None:
+    index_head(table)
+    more = make_rows(600, 604)
+    vectors = [None, more["embedding"][1], None, more["embedding"][3]]
+    table.append(more.set_column(3, "embedding", pa.array(vectors, pa.list_(pa.float32()))))
+    table.append(make_rows(604, 606).drop_columns("embedding"))
+    for reader in (
+        open_index(table, DEFINITION, storage=STORAGE),
+        open_index(table, DEFINITION, storage=STORAGE, runner=LocalRunner(), in_process_mb=-1),
+        open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.EXACT),
+    ):
+        found = reader.search(queries(5), 1000, columns=["id"])
+        assert sorted(ids_by_query(found.rows)[0]) == [*range(600), 601, 603]
+        for numbers, where in (([601], "id = 601"), ([], "id = 602")):
+            assert reader.search(queries(1), where=where, columns=["id"]).rows["id"].to_pylist() == numbers
+        ask(reader, queries(1))

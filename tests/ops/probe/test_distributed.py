@@ -3,7 +3,7 @@
 On Spark: tests/ops/spark/test_search.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,17 @@ from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.index import IndexDefinition, materialize_index
 from ops.model import StorageConfig
-from ops.probe import Coverage, IndexReader, StalePolicy, open_index
+from ops.probe import Coverage, IndexReader, StalePolicy, distributed, open_index
 from ops.probe.candidates import Candidates, merge
 from ops.probe.distributed import balanced
 from ops.probe.pinned import merged
-from ops.spark.runner import LocalRunner
+from ops.spark.runner import LocalRunner, Progress, R, T
 from ops.storage.local import to_path
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
+ROUNDED = replace(DEFINITION, vectors="f16")
 
 
 class SeveralAtOnce(LocalRunner):
@@ -37,12 +38,18 @@ class SeveralAtOnce(LocalRunner):
     parallelism = 3
 
 
-@pytest.fixture
-def table(table_factory: Callable[..., Table]) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 600))
-    return made
+class Labelled(SeveralAtOnce):
+    """Remembers what was run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: list[str] = []
+
+    def run(
+        self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
+    ) -> list[R]:
+        self.jobs.append(label)
+        return super().run(function, tasks, label=label, progress=progress)
 
 
 def both(table: Table, definition: IndexDefinition = DEFINITION, **options: Any) -> tuple[IndexReader, IndexReader]:
@@ -59,8 +66,8 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
 
 
-@pytest.mark.parametrize("definition", [DEFINITION, LEAN])
-@pytest.mark.parametrize("options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}])
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN, ROUNDED])
+@pytest.mark.parametrize("options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}, {"rerank": False}])
 def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefinition, options: dict[str, Any]) -> None:
     index_head(table, definition)
     here, there = both(table, definition)
@@ -71,6 +78,21 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
         assert theirs.coverage is mine.coverage
         assert theirs.profile.nodes_expanded == mine.profile.nodes_expanded or "where" in options
         assert {item.shard for item in theirs.profile.work} == {item.shard for item in mine.profile.work}
+
+
+@pytest.mark.parametrize("definition", [LEAN, ROUNDED])
+def test_many_candidates_are_ranked_by_tasks(
+    table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_RANKED_HERE", 100)
+    index_head(table, definition)
+    here = open_index(table, definition, storage=STORAGE)
+    runner = Labelled()
+    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    for count, jobs in ((3, ["search shards"]), (4, ["search shards", "rank candidates"])):  # of 30 candidates each
+        runner.jobs.clear()
+        assert there.search(queries(count)).rows.equals(here.search(queries(count)).rows)
+        assert runner.jobs == jobs
 
 
 @pytest.mark.parametrize("definition", [DEFINITION, LEAN])

@@ -13,7 +13,7 @@ from ops.curves import reaches, widths
 from ops.index.versions import open_version
 from ops.probe import IndexReader, QueryError, exact_search, open_index
 from ops.probe.knobs import Advice, Knobs
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
@@ -132,6 +132,23 @@ def test_more_candidates_make_lean_shards_better(table: Table) -> None:
     index_head(table, LEAN)
     reader = open_index(table, LEAN, storage=STORAGE)
     assert recall(reader, table, oversample=1) < recall(reader, table, oversample=16)
+
+
+@pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
+@pytest.mark.parametrize("where", [None, "id < 1500", "id < 40"])
+def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: str, where: str | None) -> None:
+    definition = replace(LEAN, vectors=vectors)
+    index_head(table, definition)
+    reader = open_index(table, definition, storage=STORAGE)
+    asked = np.concatenate([queries(9), vectors_of(np.arange(3))])
+    found = reader.search(asked, columns=["id"], where=where)
+    gaps = vectors_of(np.asarray(found.rows["id"])) - asked[np.asarray(found.rows["query"])]
+    np.testing.assert_allclose(found.rows["distance"], np.linalg.norm(gaps.astype(np.float64), axis=1), rtol=1e-6)
+    assert not found.warnings
+    unranked = reader.search(asked, where=where, rerank=False)
+    assert bool(unranked.warnings) == (vectors != "f32")
+    assert unranked.profile.bytes_read["index"] == 0
+    assert unranked.rows["distance"].equals(found.rows["distance"]) == (vectors == "f32")
 
 
 @pytest.mark.parametrize(
