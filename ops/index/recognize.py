@@ -48,6 +48,6 @@ def _sample(
     if rows is None:
         return np.empty(0, np.uint64)
     try:
-        return content_hash(vectors_from_arrow(rows.column(0)))
+        return content_hash(vectors_from_arrow(rows.column(0).drop_null()))
     except VectorColumnError:
         return np.zeros(rows.num_rows, np.uint64)

@@ -17,6 +17,7 @@ from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
 from ops.index.plan import VersionPlan
 from ops.model import StorageConfig
 from ops.storage import open_storage
+from ops.tasks.vectors import with_vector
 
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
@@ -108,9 +109,9 @@ def rows_a_shard(dims: int, max_degree: int) -> int:
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:
-    """Prepared vectors f32[n, D] of random rows of random files; all rows of a small table.
+    """Prepared vectors f32[n, D] of random rows of random files; of a small table all that there are.
 
-    Memory: the sample and one batch of rows. At most four times as many rows are read as are kept.
+    Memory: the sample and one batch of rows. At most four times as many vectors are read as are kept.
     """
     rng = np.random.default_rng(plan.definition.seed)
     total = plan.live.record_count
@@ -123,14 +124,16 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
         file = plan.live.files[number]
         store = open_storage(file.path, storage)
         for batch in read_live(store, file, plan.schema, [plan.field_id], deleted=deleted[file.path]):
-            size = len(batch.positions)
+            positions, column = with_vector(batch)
+            size = len(positions)
+            if not size:
+                continue
             kept = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: wanted - found]
             try:
-                raw = vectors_from_arrow(batch.columns.column(0), sample.shape[1] if found else None)
+                raw = vectors_from_arrow(column, sample.shape[1] if found else None)
                 rows = prepare(raw[kept], plan.definition.metric_value)
             except (VectorColumnError, KernelError) as error:
-                first, last = batch.positions[0], batch.positions[-1]
-                raise VectorColumnError(f"{file.path}, rows {first} to {last}: {error}") from error
+                raise VectorColumnError(f"{file.path}, rows {positions[0]} to {positions[-1]}: {error}") from error
             if not found:
                 sample = np.empty((wanted, rows.shape[1]), np.float32)
             sample[found : found + len(rows)] = rows

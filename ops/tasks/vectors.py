@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from ann_kernels.distance import prepare
 from ann_kernels.errors import NonFiniteVectorError, ZeroVectorError
 from ann_kernels.metric import Metric
 from ops.catalog.deletes import deleted_by_file
-from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
+from ops.datafile import LiveBatch, VectorColumnError, read_live, vectors_from_arrow
 from ops.model import LiveFile, StorageConfig
 from ops.storage import open_storage
 
@@ -31,15 +32,26 @@ class VectorFiles:
         self._deleted = deleted_by_file(lambda path: open_storage(path, storage), files)
 
     def read(self, file: LiveFile) -> Iterator[Vectors]:
-        """Batches of the file's live rows, in order. Raises VectorColumnError naming file and rows."""
+        """Batches of the file's live rows that have a vector, in order. Raises VectorColumnError naming file and rows."""
         store = open_storage(file.path, self._storage)
         for batch in read_live(store, file, self._schema, [self._field_id], deleted=self._deleted[file.path]):
+            positions, column = with_vector(batch)
+            if not len(positions):
+                continue
             try:
-                yield batch.positions, vectors_from_arrow(batch.columns.column(0), self._dims)
+                yield positions, vectors_from_arrow(column, self._dims)
             except VectorColumnError as error:
-                raise VectorColumnError(
-                    f"{file.path}, rows {batch.positions[0]} to {batch.positions[-1]}: {error}"
-                ) from error
+                raise VectorColumnError(f"{file.path}, rows {positions[0]} to {positions[-1]}: {error}") from error
+
+
+def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """(positions int64[n], vectors) of a batch of one column, without the rows whose vector is null: those are near
+    nothing, have no node, and are in no answer.
+    """
+    column = batch.columns.column(0)
+    if not column.null_count:
+        return batch.positions, column
+    return batch.positions[np.asarray(column.is_valid())], column.drop_null()
 
 
 def prepared(

@@ -1,0 +1,96 @@
+"""Rows without a vector: in no index and in no answer, through every kind of change."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.index import Action
+from ops.index.report import IndexReport
+from ops.probe import open_index
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+def some_without(first: int, last: int, without: Iterable[int]) -> pa.Table:
+    """Rows of which some have no vector."""
+    rows = make_rows(first, last).to_pylist()
+    for number in without:
+        rows[number - first]["embedding"] = None
+    return pa.Table.from_pylist(rows, schema=make_rows(0, 1).schema)
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """400 rows in two files; every fourth has no vector."""
+    table = table_factory()
+    table.append(some_without(0, 200, range(0, 200, 4)))
+    table.append(some_without(200, 400, range(200, 400, 4)))
+    return table
+
+
+def assert_right(table: Table, report: IndexReport, rows: int) -> None:
+    assert report.rows == rows
+    found, recall = found_and_true(table)
+    assert recall >= 0.95
+    assert found.rows["id"].null_count == 0
+
+
+def test_they_are_no_nodes(table: Table) -> None:
+    assert_right(table, index_head(table), 300)
+
+
+def test_appending_some_inserts_the_others(table: Table) -> None:
+    index_head(table)
+    table.append(some_without(400, 420, range(400, 420, 2)))
+    report = index_head(table)
+    assert report.inserted == 10
+    assert_right(table, report, 310)
+
+
+def test_deleting_some_kills_no_node(table: Table) -> None:
+    index_head(table)
+    path = live_files(table, table.metadata.current_snapshot_id).files[0].path
+    append_position_deletes(table, {path: np.array([0, 4, 5, 6])})
+    report = index_head(table)
+    assert report.tombstones == 2
+    assert_right(table, report, 298)
+
+
+def test_compaction_recognises_the_others(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow().cast(table.schema().as_arrow()))
+    report = index_head(table)
+    assert (report.remapped, report.inserted) == (300, 0)
+    assert_right(table, report, 300)
+
+
+def test_a_vector_that_comes_later_is_inserted(table: Table) -> None:
+    index_head(table)
+    whole = make_rows(0, 400)
+    table.overwrite(whole)
+    report = index_head(table)
+    assert (report.remapped, report.inserted) == (300, 100)
+    assert_right(table, report, 400)
+
+
+def test_files_without_any(table: Table) -> None:
+    index_head(table)
+    table.append(some_without(400, 410, range(400, 410)))
+    assert_right(table, index_head(table), 300)
+
+
+def test_a_table_without_any_has_no_version_until_one_comes(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(some_without(0, 10, range(10)))
+    report = index_head(table)
+    assert (report.action, report.index_snapshot_id) == (Action.EMPTY, None)
+    assert open_index(table, DEFINITION, storage=STORAGE).search(queries(), 10).rows.num_rows == 0
+    table.append(make_rows(10, 40))
+    assert_right(table, index_head(table), 30)
