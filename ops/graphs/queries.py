@@ -5,10 +5,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import EqualTo
-from pyiceberg.table import Table
-from pyiceberg.types import IntegerType, LongType
+from pyiceberg.table import DataScan, Table
 
-from ops.catalog.snapshots import table_name
+from ops.catalog.snapshots import resolve_snapshot, table_name
 from ops.datafile import vectors_from_arrow
 from ops.errors import IcepuffinError
 
@@ -20,29 +19,39 @@ class NoSuchRowError(IcepuffinError):
 
 
 class NoSuchColumnError(IcepuffinError):
-    """The table has no column of that name."""
+    """The snapshot has no column of that name, or rows cannot be told apart by it."""
 
 
 def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapshot_id: int) -> FloatArray:
-    """f32[1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot.
+    """f32[1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its names.
 
     Raises NoSuchColumnError, NoSuchRowError.
     """
-    fields = {field.name: field for field in table.schema().fields}
-    for name in (id_column, column):
-        if name not in fields:
-            raise NoSuchColumnError(f"{table_name(table)} has no column '{name}'; it has: {', '.join(fields)}")
-    value = int(row) if isinstance(fields[id_column].field_type, IntegerType | LongType) else row
-    scan = table.scan(
-        row_filter=EqualTo(term=id_column, value=value), selected_fields=(id_column, column), snapshot_id=snapshot_id
-    )
-    found = scan.to_arrow()
+    name = table_name(table)
+    schema = table.schemas()[resolve_snapshot(table, snapshot_id).schema_id]
+    fields = {field.name: field for field in schema.fields}
+    if id_column not in fields:
+        raise NoSuchColumnError(f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}")
+    # a condition means the current names, and these may have changed since the snapshot
+    metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
+    wanted = EqualTo(term=id_column, value=row)
+    try:
+        scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=snapshot_id)
+        found = scan.to_arrow()
+    except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
+        raise NoSuchColumnError(
+            f"{name}: {id_column} = {row} cannot be looked up, {id_column} is {fields[id_column].field_type}; "
+            "name another column with --id-column"
+        ) from error
     if not len(found):
         raise NoSuchRowError(
-            f"{table_name(table)}, snapshot {snapshot_id}: no row has {id_column} = {row}; "
+            f"{name}, snapshot {snapshot_id}: no row has {id_column} = {row}; "
             "take an id of that snapshot, or name the column with --id-column"
         )
-    return vectors_from_arrow(found[column].slice(0, 1).combine_chunks(), None)
+    vector = found[column].slice(0, 1).combine_chunks()
+    if vector.null_count:
+        raise NoSuchRowError(f"{name}, snapshot {snapshot_id}: the row with {id_column} = {row} has no vector")
+    return vectors_from_arrow(vector, None)
 
 
 def held_texts(rows: pa.Table) -> list[dict[str, object]]:

@@ -73,8 +73,11 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(leaving.exit_code)
     except click.Abort:
         sys.exit(130)
-    except click.ClickException as error:
+    except click.UsageError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
         if "--debug" in given:

@@ -70,11 +70,24 @@ class OnTable:
         if len(chosen) == 1:
             return chosen[0]
         _ = self.loaded  # where there is no such table, that is what to say
-        names = ", ".join(item.name for item in self.indexes) or "none"
-        if name is None and self.indexes:
+        names = ", ".join(item.name for item in self.indexes)
+        if name is None and names:
             raise click.ClickException(f"{self.name} has several indexes, name one: {names}")
-        hint = f"make one with: icepuffin index create {self.name} --name NAME --column COLUMN"
-        raise click.ClickException(f"{self.name} has no index '{name or ''}'; it has: {names}. {hint}")
+        which = "index" if name is None else f"index '{name}'"
+        remedy = f"it has: {names}" if names else f"make one with: {self._create}"
+        raise click.ClickException(f"{self.name} has no {which}; {remedy}")
+
+    def vector_column(self, definition: "IndexDefinition", snapshot_id: int) -> str:
+        """The name that the index's column has in the snapshot: it may have been renamed since, or before."""
+        from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
+        from ops.index.definition import resolve_field  # noqa: PLC0415
+
+        schema = self.loaded.schemas()[resolve_snapshot(self.loaded, snapshot_id).schema_id]
+        return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
+
+    @property
+    def _create(self) -> str:
+        return f"icepuffin index create {self.name} --name NAME --column COLUMN"
 
     @property
     def _catalog_name(self) -> str:

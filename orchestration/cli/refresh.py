@@ -1,12 +1,19 @@
 """`icepuffin refresh`."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
 from orchestration.cli.session import Bars, print_json, told
+
+if TYPE_CHECKING:
+    from ops.index.report import IndexReport
+    from ops.theta.model import ThetaReport
+
+_SKETCHES = "theta_sketches"
+_MIB = 1 << 20
 
 
 @click.command("refresh")
@@ -34,7 +41,7 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None) -> None:
     reports: dict[str, Any] = {}
     with session.bars(quiet=on.as_json) as bars:
         if spec.theta_sketches and index is None:
-            reports["theta_sketches"] = sketch_snapshot(
+            reports[_SKETCHES] = sketch_snapshot(
                 session.catalogs,
                 session.engine,
                 spec.catalog,
@@ -54,14 +61,46 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None) -> None:
                 watched_ref=spec.watched_refs[0],
                 progress=partial(_staged, bars, item.name),
             )
-    shown = {name: told(report) for name, report in reports.items()}
     if on.as_json:
+        shown = {name: told(report) for name, report in reports.items()}
         print_json({"table": on.name, "snapshot_id": str(snapshot_id), **shown})
         return
-    for name, report in shown.items():
-        session.console.rule(f"{name}, snapshot {snapshot_id}", align="left")
-        for key, value in report.items():
-            session.console.print(f"{key:>20}  {value}", highlight=False)
+    if not reports:
+        session.console.print(f"{on.name}: nothing to make, sketches are off and there is no index", highlight=False)
+    for name, report in reports.items():
+        session.console.print(f"[bold]{name}[/], snapshot {snapshot_id}", highlight=False)
+        lines = _of_sketches(report) if name == _SKETCHES else _of_index(report)
+        for key, value in lines.items():
+            session.console.print(f"{key:>10}  {value}", highlight=False, markup=False)
+
+
+def _of_sketches(report: "ThetaReport") -> dict[str, str]:
+    lines = {
+        "action": f"{report.outcome}: {report.files_sketched:,} files read, {report.files_reused:,} known from before",
+        "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in report.ndv.items()),
+        "MiB": f"{report.bytes_written / _MIB:,.1f} written",
+        "seconds": f"{report.seconds:,.1f}",
+        "file": report.statistics_path or "",
+        "note": report.note,
+    }
+    return {key: line for key, line in lines.items() if line}
+
+
+def _of_index(report: "IndexReport") -> dict[str, str]:
+    stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.stage_seconds.items() if seconds >= 0.05)
+    lines = {
+        "action": f"{report.action}: {report.reason}",
+        "rows": f"{report.rows:,} in {report.files:,} files: {report.inserted:,} inserted, {report.remapped:,} moved, "
+        f"{report.newly_tombstoned:,} gone",
+        "shards": f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "
+        f"{report.deltas} deltas, {report.tombstones:,} tombstones",
+        "recall@10": f"{report.recall:.4f}",
+        "MiB": f"{report.bytes_total / _MIB:,.1f}, {report.bytes_written / _MIB:,.1f} of it newly written",
+        "seconds": f"{report.seconds:,.1f}" + (f" ({stages})" if stages else ""),
+        "version": str(report.index_snapshot_id or ""),
+        "file": report.puffin_path or "",
+    }
+    return {key: line for key, line in lines.items() if line}
 
 
 def _staged(bars: Bars, index: str, stage: str, done: int, total: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, print_json
+from orchestration.cli.session import Session, print_json, short
 
 if TYPE_CHECKING:
     from ops.index.definition import IndexDefinition
@@ -65,10 +65,11 @@ def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **q
     """
     definition = on.index(index)
     snapshot_id = on.snapshot_id(snapshot)
-    vectors = _vectors(on.loaded, definition.column, snapshot_id, query)
-    answer = _search(on, definition, vectors, k, snapshot_id, query)
+    column = on.vector_column(definition, snapshot_id)
+    vectors = _vectors(on.loaded, column, snapshot_id, query)
+    answer = _search(on, definition, vectors, k, snapshot_id, {**query, "column": column})
     asked = {"k": k} if query["within"] is None else {"within": query["within"]}
-    told = {"table": on.name, "index": definition.name, "column": definition.column, **asked, **answer}
+    told = {"table": on.name, "index": definition.name, "column": column, **asked, **answer}
     if on.as_json:
         print_json(told)
         return
@@ -111,9 +112,8 @@ def _search(
     columns = tuple(query["columns"].split(",")) if query["columns"] else None
     shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
     if query["exact"]:
-        ask: Any = partial(
-            exact_search if query["within"] is None else exact_within, on.loaded, definition.column, metric
-        )
+        exact = exact_search if query["within"] is None else exact_within
+        ask: Any = partial(exact, on.loaded, query["column"], metric)
         shared |= {"snapshot": snapshot_id, "storage": on.storage}
     else:
         reader = open_index(
@@ -165,5 +165,5 @@ def _show(session: Session, told: dict[str, Any]) -> None:
     columns = [name for name in results[0] if several or name != "query"]
     shown = Table(*columns, title=title)
     for row in results:
-        shown.add_row(*(format(row[name], ".4f") if name == "distance" else str(row[name])[:60] for name in columns))
+        shown.add_row(*(format(row[name], ".4f") if name == "distance" else short(row[name], 60) for name in columns))
     session.console.print(shown)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from assets.spec import TableSpec
     from ops.resources import Catalogs, Engine
     from orchestration.settings import Settings, TableSettings
+
+_PIPE_WIDTH = 160
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +69,9 @@ class Session:
     def console(self) -> "Console":
         from rich.console import Console  # noqa: PLC0415
 
-        return Console()
+        # in a pipe Rich takes 80 columns for granted, and folds names and paths that somebody wants to cut out
+        found = Console(soft_wrap=True)
+        return found if found.is_terminal or "COLUMNS" in os.environ else Console(soft_wrap=True, width=_PIPE_WIDTH)
 
     def catalog_name(self, catalog: str | None, table: str) -> str:
         """The catalog that was named; else that of the table in the settings; else the first."""
@@ -90,7 +95,7 @@ class Session:
 
     @contextmanager
     def bars(self, *, quiet: bool) -> Iterator["Bars"]:
-        """Progress bars on stderr, gone when the work is done; none when quiet."""
+        """Progress bars on stderr, gone when the work is done; none when quiet, or where nobody sees them move."""
         if quiet:
             yield Bars(None)
             return
@@ -98,7 +103,8 @@ class Session:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
             yield Bars(shown)
 
 
@@ -136,6 +142,12 @@ def told(report: Any) -> dict[str, Any]:
 
 def _with_text_ids(items: dict[str, Any]) -> dict[str, Any]:
     return {key: str(item) if key.endswith("snapshot_id") and item is not None else item for key, item in items.items()}
+
+
+def short(value: Any, width: int) -> str:
+    """As text of at most `width` characters; what was cut off shows as an ellipsis."""
+    text = str(value)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def print_json(value: Any) -> None:

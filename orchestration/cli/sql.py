@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from orchestration.cli.on_table import json_option
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.session import Session, located, print_json, short
 
 
 @click.command("sql")
@@ -93,4 +93,4 @@ def _show(session: Session, found: Any) -> None:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)[:80]
+    return f"{value:.4f}" if isinstance(value, float) else short(value, 80)

@@ -64,4 +64,5 @@ def _show(session: Session, told: dict[str, Any]) -> None:
         session.console.print(f"{told['table']}: no sketches yet; make them with: icepuffin refresh {told['table']}")
     for name, found in told["indexes"].items():
         covered = "has a version for this snapshot" if found["covers_snapshot"] else "has no version for this snapshot"
-        session.console.print(f"index [bold]{name}[/]: {found['versions']} versions; it {covered}")
+        versions = "1 version" if found["versions"] == 1 else f"{found['versions']} versions"
+        session.console.print(f"index [bold]{name}[/]: {versions}; it {covered}")

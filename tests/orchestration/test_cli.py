@@ -162,13 +162,18 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     lake.append(30)
     before = lake.table.refresh().metadata_location
     monkeypatch.setenv("ICEPUFFIN__PRICES", '{"currency": "CHF", "compute_hour": 36.0}')
-    (told,) = json.loads(run("plan", "demo.packages", "--json"))["indexes"].values()
+    plan = json.loads(run("plan", "demo.packages", "--json"))
+    (told,), sketches = plan["indexes"].values(), plan["theta_sketches"]
+    assert (sketches["files_sketched"], sketches["values"]) == (1, 30 * sketches["columns"])
+    assert "1 to sketch" in run("plan", "demo.packages")
     assert (told["action"], told["inserted"], told["currency"]) == ("refreshed", 30, "CHF")
     assert told["cost"] == pytest.approx(told["seconds"] / 100, abs=1e-6)
     assert {shard["how"] for shard in told["shards"]} == {"copied", "built"}, "a delta"
     assert "30 to insert" in run("plan", "demo.packages", "embedding")
     assert lake.table.refresh().metadata_location == before
-    report = json.loads(run("refresh", "demo.packages", "--json"))["embedding"]
+    done = json.loads(run("refresh", "demo.packages", "--json"))
+    assert done["theta_sketches"]["estimate"]["files_sketched"] == done["theta_sketches"]["files_sketched"] == 1
+    report = done["embedding"]
     assert report["estimate"]["inserted"] == report["inserted"] == 30
     assert json.loads(run("plan", "demo.packages", "--json"))["indexes"]["embedding"]["action"] == "reused"
 
@@ -202,6 +207,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
             "has no index 'absent'; it has: embedding",
         ),
         (("search", "demo.packages", "--like-id", "-1"), "no row has id = -1"),
+        (("search", "demo.packages", "--like-id", "one"), "id = one cannot be looked up, id is long"),
         (("search", "demo.packages", "--like-id", "1", "--snapshot", "99"), "99"),
         (("search", "demo.packages"), "give one of --like-id, --vector and --query-file"),
         (("search", "demo.packages", "--vector", "[1, 2"), "the query is no vector"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.cli import main
-from tests.orchestration.lake import DIMS, Lake, make_lake
+from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
 Run = Callable[..., str]
 VECTOR = json.dumps([0.5] * DIMS)
@@ -80,3 +80,22 @@ def test_reading_needs_neither_dagster_nor_spark(lake: Lake, command: tuple[str,
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_what_a_pipe_gets_is_not_folded(run: Run) -> None:
+    told = run("refresh", "demo.packages")
+    (path,) = [line.split()[1] for line in told.splitlines() if line.endswith(".puffin")]
+    assert path.startswith("file://")
+    assert "reused: a version of this snapshot" in told
+
+
+def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(run: Run, lake: Lake) -> None:
+    before = lake.head()
+    with lake.table.update_schema() as change:
+        change.rename_column("embedding", "meaning")
+    rows = make_rows(500, 20)
+    lake.table.append(rows.rename_columns([*rows.column_names[:-1], "meaning"]))
+    for snapshot, column in ((str(before), "embedding"), ("main", "meaning")):
+        arguments = ("search", "demo.packages", "--like-id", "5", "--snapshot", snapshot, "--json")
+        for told in (json.loads(run(*arguments)), json.loads(run(*arguments, "--exact"))):
+            assert (told["column"], told["results"][0]["id"]) == (column, 5)
