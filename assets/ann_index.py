@@ -9,7 +9,6 @@ from assets.metadata import from_report, line_chart, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.catalog.versions import versions
-from ops.graphs.prices import Prices
 from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
 from ops.index.history import Measured, drift, recall_history
@@ -21,18 +20,6 @@ from ops.resources import Catalogs, Engine
 _LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
          "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
 _VERSIONS_DRAWN = 60
-
-
-def _costs(report: IndexReport, prices: Prices | None) -> dict[str, float]:
-    """What was expected to be paid beside what was; nothing where no prices are set."""
-    if prices is None:
-        return {}
-    expected = report.estimate
-    costs = {f"cost/{prices.currency}": prices.cost(seconds=report.seconds, bytes_written=report.bytes_written)}
-    if expected is not None:
-        cost = prices.cost(seconds=expected.seconds, bytes_written=expected.bytes_written)
-        costs[f"cost/{prices.currency} estimated"] = cost
-    return costs
 
 
 def drawn(
@@ -117,7 +104,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         return dg.MaterializeResult(
             metadata={
                 **from_report(report, lead=_LEAD),
-                **_costs(report, engine.prices),
+                **(engine.prices.told(report) if engine.prices else {}),
                 **drawn(catalogs, spec, definition, report),
             },
             data_version=dg.DataVersion(report.build_id),

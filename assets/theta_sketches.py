@@ -35,6 +35,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             log=context.log.info,
         )
         metadata = from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
+        costs = engine.prices.told(report) if engine.prices else {}
         if report.ndv:
             metadata["distinct values"] = bar_chart(
                 f"distinct values, snapshot {context.partition_key}",
@@ -42,6 +43,6 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
                 list(report.ndv.values()),
                 log=True,
             )
-        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(context.partition_key))
+        return dg.MaterializeResult(metadata={**metadata, **costs}, data_version=dg.DataVersion(context.partition_key))
 
     return theta_sketches

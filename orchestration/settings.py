@@ -167,6 +167,7 @@ class PriceSettings(_Model):
     currency: str = Field(default="EUR", pattern=r"^[A-Za-z]{3}$")
     compute_hour: float = Field(default=0.0, ge=0.0)
     written_gib: float = Field(default=0.0, ge=0.0)
+    read_gib: float = Field(default=0.0, ge=0.0)
 
 
 class Settings(BaseSettings):

@@ -1,10 +1,10 @@
-"""Give one snapshot its theta sketches."""
+"""Give one snapshot its theta sketches, or tell what that will take."""
 
 from collections.abc import Callable
 
 from ops.graphs.rows import snapshot_rows
 from ops.resources import Catalogs, Engine
-from ops.theta import ThetaReport, materialize_theta_sketches
+from ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
 
 Progress = Callable[[int, int], None]
 
@@ -38,3 +38,23 @@ def sketch_snapshot(
     if report.note:
         log(report.note)
     return report
+
+
+def estimate_sketches(
+    catalogs: Catalogs,
+    engine: Engine,
+    catalog: str,
+    identifier: str,
+    snapshot_id: int,
+    *,
+    columns: tuple[str, ...] | None = None,
+) -> ThetaEstimate:
+    """What `sketch_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
+    table = catalogs.table(catalog, identifier)
+    return estimate_theta_sketches(
+        table,
+        snapshot_id,
+        runner=engine.runner(snapshot_rows(table, snapshot_id)),
+        storage=catalogs.storage(catalog),
+        columns=columns,
+    )

@@ -2,8 +2,8 @@
 
 from ops.theta.columns import SketchedColumn, choose_columns, is_enabled
 from ops.theta.errors import ThetaError, UnknownColumnError
-from ops.theta.materialize import materialize_theta_sketches
-from ops.theta.model import ColumnNdv, Outcome, ThetaReport, ThetaStatistics
+from ops.theta.materialize import estimate_theta_sketches, materialize_theta_sketches
+from ops.theta.model import ColumnNdv, Outcome, ThetaEstimate, ThetaReport, ThetaStatistics
 from ops.theta.read import read_ndv
 
 __all__ = [
@@ -11,10 +11,12 @@ __all__ = [
     "Outcome",
     "SketchedColumn",
     "ThetaError",
+    "ThetaEstimate",
     "ThetaReport",
     "ThetaStatistics",
     "UnknownColumnError",
     "choose_columns",
+    "estimate_theta_sketches",
     "is_enabled",
     "materialize_theta_sketches",
     "read_ndv",

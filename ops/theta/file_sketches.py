@@ -25,6 +25,9 @@ from puffin.writer import ByteSink, FileInfo
 
 FILE_SKETCHES_V1 = "icepuffin-theta-files-v1"
 
+BUDGET_BYTES = 256 << 20
+"""What the sketches per data file may take; beyond it the cheapest to recount are not kept."""
+
 ColumnKey = tuple[int, str]
 """(field id, type)"""
 

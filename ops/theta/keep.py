@@ -4,6 +4,7 @@ import logging
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -13,7 +14,6 @@ from ops.catalog.bind import Binding, LostRaceError
 from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion, versions
 from ops.errors import IcepuffinError
-from ops.model import LiveFiles
 from ops.steps import Step, reached
 from ops.storage import Storage
 from ops.theta.columns import SketchedColumn
@@ -29,6 +29,9 @@ from ops.theta.file_sketches import (
 from puffin import PuffinReader
 from puffin.blobs.theta import ThetaSketch
 from puffin.errors import PuffinError
+
+if TYPE_CHECKING:
+    from ops.theta.plan import Work
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +69,11 @@ class KeptSketches:
                 self._notes.append(f"the kept sketches of {key.path} are broken: {error}")
                 logger.warning("%s", self._notes[-1])
         return found
+
+    def known(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
+        """Field ids of the columns that `read` would find, if nothing is broken. Reads nothing."""
+        there = {column for reader in self._readers for column in reader.columns(key)}
+        return frozenset(c.field_id for c in columns if (c.field_id, c.type) in there)
 
     @property
     def note(self) -> str:
@@ -107,16 +115,12 @@ class Kept:
     note: str
 
 
-def keep(
-    table: Table,
-    store: Storage,
-    snapshot: Snapshot,
-    live: LiveFiles,
-    sketches: Sequence[FileSketches],
-    budget_bytes: int,
-    build_id: str,
-) -> Kept:
-    """Write the sketches per file and bind them to the table. Where that fails the note says why: it is a cache."""
+def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_bytes: int, took: str) -> Kept:
+    """Write the sketches per file and bind them to the table. Where that fails the note says why: it is a cache.
+
+    `took`: what making them took, for the snapshot's summary.
+    """
+    table, snapshot, live, build_id = work.table, work.snapshot, work.live, work.version_id
     by_key = {s.key: s for s in sketches}
     files = [f for f in live.files if file_key(f, live.location) in by_key]
     sizes = {f.path: image_bytes(by_key[file_key(f, live.location)].columns.values()) for f in files}
@@ -149,6 +153,7 @@ def keep(
                 footer_size=info.footer_size,
                 expected_ref=expected,
                 max_ref_age_ms=None if tag == TAG else SIDE_TAG_AGE_MS,
+                took=took,
             ),
         )
     except IcepuffinError as error:

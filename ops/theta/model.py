@@ -18,6 +18,25 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ThetaEstimate:
+    """What a materialisation will take, as far as can be told before it."""
+
+    outcome: Outcome
+    columns: int = 0
+    files_sketched: int = 0
+    files_reused: int = 0
+    values: int = 0
+    """Rows times columns that are read."""
+    bytes_read: int = 0
+    """Of data files: their columns as stored, by the footer of the longest."""
+    bytes_written: int = 0
+    """At most: as if each column of each file had thousands of distinct values."""
+    seconds: float = 0.0
+    rates: str = "nothing to do"
+    """What the seconds are from: measured, on how many earlier snapshots; or the default."""
+
+
+@dataclass(frozen=True, slots=True)
 class ThetaReport:
     """One snapshot's sketches, and what they cost."""
 
@@ -42,6 +61,8 @@ class ThetaReport:
     """Columns for which an ancestor's sketch was united with the added files' alone."""
     file_sketches_path: str | None = None
     """The Puffin file that now keeps the sketches per data file; None where none was written."""
+    estimate: ThetaEstimate | None = None
+    """What was expected before the work began; None where there was none to do."""
     note: str = ""
     """What could not be done, in words; empty when all was."""
 

@@ -1,0 +1,132 @@
+"""What sketching a snapshot takes: its columns, what exactly their sketches are of, and the files to read for them."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from ann_kernels.theta import DEFAULT_K
+from ops.catalog.live import live_files, require_positional_deletes
+from ops.catalog.snapshots import find_snapshot, is_derived, table_name
+from ops.catalog.statistics import find
+from ops.model import LiveFiles
+from ops.storage import Storage
+from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
+from ops.theta.columns import SketchedColumn, choose_columns
+from ops.theta.errors import ThetaError
+from ops.theta.file_sketches import FileKey, file_key
+from ops.theta.keep import KeptSketches, open_kept
+from ops.theta.slot import BUILD_PROPERTY, listed_thetas
+
+FORMAT = "theta/1"
+"""Part of every build id: raise it when the same rows would give other sketches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Everything that is known before a row is read."""
+
+    table: Table
+    snapshot: Snapshot
+    live: LiveFiles
+    keys: Mapping[str, FileKey]
+    columns: tuple[SketchedColumn, ...]
+    build_ids: Mapping[int, str]
+    """By field id: what exactly the column's sketch is a sketch of."""
+    kept: KeptSketches
+
+    @property
+    def version_id(self) -> str:
+        return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()
+
+    @property
+    def schema(self) -> Schema:
+        """The snapshot's own."""
+        return self.table.schemas().get(self.live.schema_id, self.table.schema())
+
+
+def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
+    """Raises UnknownSnapshotError, and ThetaError for one that icepuffin made itself."""
+    snapshot = find_snapshot(table, snapshot_id)
+    if is_derived(snapshot):
+        base = snapshot.parent_snapshot_id
+        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived data of {base}; name that")
+    return snapshot
+
+
+def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> Work:
+    """Reads metadata, and the footers of kept sketches. Raises ThetaError, EqualityDeletesError, UnknownColumnError."""
+    _require_writable(table)
+    live = live_files(table, snapshot.snapshot_id)
+    require_positional_deletes(live)
+    keys = {file.path: file_key(file, live.location) for file in live.files}
+    kept = open_kept(table, store, snapshot)
+    columns = choose_columns(
+        table.schemas().get(live.schema_id, table.schema()),
+        table.schema(),
+        sketched_before=fields_sketched_before(table, snapshot) | kept.field_ids(),
+        wanted=wanted,
+    )
+    files = sorted((key.path, key.deletes) for key in keys.values())
+    build_ids = {
+        c.field_id: hashlib.sha256(
+            json.dumps([FORMAT, DEFAULT_K, str(table.metadata.table_uuid), c.field_id, c.type, files]).encode()
+        ).hexdigest()
+        for c in columns
+    }
+    return Work(table, snapshot, live, keys, columns, build_ids, kept)
+
+
+def _require_writable(table: Table) -> None:
+    """Before anything is counted: catalogs whose metadata PyIceberg writes itself take no commit on a v3 table."""
+    if table.metadata.format_version >= 3 and isinstance(table.catalog, MetastoreCatalog):
+        raise ThetaError(
+            f"{table_name(table)} is a v3 table in catalog {table.catalog.name}, for which PyIceberg cannot write it; "
+            "reach the table through a REST catalog"
+        )
+
+
+def is_current(work: Work, store: Storage) -> bool:
+    """Whether the slot already holds these sketches, and the file is there."""
+    statistics = find(work.table, work.snapshot.snapshot_id)
+    listed = listed_thetas(statistics)
+    current = work.table.schema().field_ids
+    return (
+        statistics is not None
+        and all(i in current for i in listed)
+        and all(
+            i in listed and (listed[i].properties or {}).get(BUILD_PROPERTY) == build_id
+            for i, build_id in work.build_ids.items()
+        )
+        and store.exists(statistics.statistics_path)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What no sketch covers yet."""
+
+    columns: Mapping[str, tuple[SketchedColumn, ...]]
+    """By path of a data file: the columns that are to be read of it."""
+    extensions: Mapping[int, Extension]
+    """By field id: an ancestor's sketch that covers the files which are not to be read."""
+    note: str
+
+
+def find_unread(work: Work, store: Storage, known: Mapping[str, Collection[int]]) -> Unread:
+    """`known`: by path, the field ids of columns whose kept sketch serves."""
+    missing = {
+        c.field_id: frozenset(p for p, fields in known.items() if c.field_id not in fields) for c in work.columns
+    }
+    extensions, note = choose_extensions(work.table, store, work.snapshot, work.keys, missing)
+    columns: dict[str, tuple[SketchedColumn, ...]] = {}
+    for column in work.columns:
+        extension = extensions.get(column.field_id)
+        for path in missing[column.field_id] - (extension.covered if extension else frozenset()):
+            columns[path] = (*columns.get(path, ()), column)
+    return Unread(columns, extensions, note)

@@ -1,0 +1,49 @@
+"""What sketching will take is told before it, stands beside what it took, and is learned from."""
+
+from typing import Any
+
+from pyiceberg.table import Table
+
+from ops.theta import Outcome, ThetaEstimate, estimate_theta_sketches, materialize_theta_sketches
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
+
+
+def estimated(table: Table, snapshot_id: int, runner: ThreadlessRunner, **knobs: Any) -> ThetaEstimate:
+    return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=STORAGE, **knobs)
+
+
+def test_an_estimate_tells_what_is_then_done_and_changes_nothing(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    snapshot = append(table, 200, 900)
+    before = table.refresh().metadata_location
+    told = estimated(table, snapshot, runner)
+    assert table.refresh().metadata_location == before
+    assert not runner.tasks
+    assert (told.outcome, told.columns, told.values) == (Outcome.WRITTEN, 5, 5 * 1000)
+    assert told.rates == "default rate, 2 threads"
+    report = materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE)
+    assert report.estimate == told
+    assert (report.files_sketched, report.files_reused) == (told.files_sketched, told.files_reused) == (2, 0)
+    size = sum(file["file_size_in_bytes"] for file in table.inspect.files().to_pylist())
+    assert 0 < told.bytes_read < size, "without the vectors"
+    assert 0 < report.bytes_written <= told.bytes_written + 20_000, "footers and JSON besides"
+
+
+def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
+    table: Table, runner: ThreadlessRunner
+) -> None:
+    first = append(table, 0, 300)
+    materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
+    assert estimated(table, first, runner).outcome is Outcome.CURRENT
+    told = estimated(table, append(table, 250, 500), runner)
+    assert (told.files_sketched, told.files_reused, told.values) == (1, 1, 5 * 250)
+    assert told.rates == "measured: median of 1 earlier snapshots"
+    assert estimated(table, first, runner, enabled=False) == ThetaEstimate(Outcome.OFF)
+
+
+def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
+    append(table, 0, 300)
+    materialize_theta_sketches(table, append(table, 1_000, 1_300), runner=runner, storage=STORAGE)
+    table.delete("id >= 1000")
+    told = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
+    assert (told.outcome, told.files_sketched, told.bytes_read) == (Outcome.WRITTEN, 0, 0)
