@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 
 from ann_kernels import vamana
 from ops.catalog import bind
@@ -74,6 +74,14 @@ class Lake:
         ids = np.arange(self._next, self._next + count)
         self.table.append(arrow_rows(ids, self._vectors[self._next : self._next + count]))
         self._next += count
+
+    def rewrite(self, files: int) -> None:
+        """The same rows in so many other files."""
+        rows = self.table.refresh().scan().to_arrow().cast(self.table.schema().as_arrow())
+        size = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
+        self.table.transaction().set_properties({size: str(int(1.01 * rows.nbytes / files))}).commit_transaction()
+        self.table.overwrite(rows)
+        self.table.transaction().remove_properties(size).commit_transaction()
 
     def index(self, definition: IndexDefinition | None = None) -> IndexReport:
         """The head's version."""
@@ -166,7 +174,11 @@ def _runner_of(name: str, threads: int) -> TaskRunner:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{threads},4]").config("spark.driver.memory", "1g")
-    builder = builder.config("spark.log.level", "ERROR").config("spark.ui.enabled", "false")
+    builder = (
+        builder.config("spark.log.level", "ERROR")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
     return SparkRunner(builder.getOrCreate())
 
 

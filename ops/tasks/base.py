@@ -13,7 +13,7 @@ from ops.datafile import take_rows, vectors_from_arrow
 from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import PartSource, open_storage
 from ops.tasks.recognize import read_moves
-from ops.tasks.rows import Rows
+from ops.tasks.rows import Rows, by_slot
 from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
 
@@ -77,12 +77,13 @@ class BaseShard:
         if codebook is None or codes is None:
             raise ValueError(f"{self.blob} has neither vectors nor PQ codes")
         vectors = decode_pq(codes, codebook)
-        live = self.live(reader)
-        for slot, file in self.files:
-            nodes = np.flatnonzero(live & (slots == slot))
-            if len(nodes):
-                store = open_storage(file.path, self.storage)
-                rows = take_rows(store, file, self.schema, [self.field_id], positions[nodes])
-                found = vectors_from_arrow(rows.column(0), reader.header.dims)
-                vectors[nodes] = prepare(found, Metric(reader.header.metric))
+        files = dict(self.files)
+        live = np.flatnonzero(self.live(reader))
+        for slot, places in by_slot(slots[live]):
+            nodes, file = live[places], files[slot]
+            rows = take_rows(
+                open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
+            )
+            found = vectors_from_arrow(rows.column(0), reader.header.dims)
+            vectors[nodes] = prepare(found, Metric(reader.header.metric))
         return vectors

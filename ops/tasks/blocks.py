@@ -78,5 +78,6 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> Rows:
     order = np.lexsort((positions, slots))
     if (order[1:] < order[:-1]).any():  # several tasks staged for this destination
         slots, positions, hashes = slots[order], positions[order], hashes[order]
-        permute(vectors, order)
+        if dims:
+            permute(vectors, order)
     return Rows(slots, positions, hashes, vectors)

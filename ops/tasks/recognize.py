@@ -25,7 +25,7 @@ from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import PartSource, Storage, open_storage
 from ops.tasks.balls import Ball, Balls, ball_around, few
 from ops.tasks.blocks import Block, BlockWriters, read_blocks
-from ops.tasks.rows import Rows, match
+from ops.tasks.rows import Rows, by_slot, match
 from ops.tasks.vectors import VectorFiles, prepared
 from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
@@ -135,12 +135,8 @@ def match_rows(task: MatchTask) -> MatchResult:
     by_node, by_row = np.argsort(hashes, kind="stable"), np.argsort(new.hashes, kind="stable")
     found, taken = match(hashes[by_node], new.hashes[by_row])
     found, taken = by_node[found], by_row[taken]
-    rest = np.ones(new.count, np.bool_)
-    rest[taken] = False
-    left = tuple(
-        (int(slot), deletion_vector.encode(np.sort(new.positions[rest & (new.slots == slot)])))
-        for slot in np.unique(new.slots[rest])
-    )
+    rest = new.take(np.setdiff1d(np.arange(new.count), taken, assume_unique=True))
+    left = tuple((slot, deletion_vector.encode(rest.positions[at])) for slot, at in by_slot(rest.slots))
     return MatchResult(_stage_moves(task, storage, owners[found], nodes[found], new.take(taken)), left)
 
 

@@ -1,5 +1,6 @@
 """Rows: where each lies, its content hash and its vector; joined, sorted, and matched by hash."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,13 @@ class Rows:
     def sorted(self) -> "Rows":
         """By slot and position."""
         return self.take(np.lexsort((self.positions, self.slots)))
+
+
+def by_slot(slots: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """(slot, places where it is, ascending) of each slot that there is."""
+    order = np.argsort(slots, kind="stable")
+    found, starts = np.unique(slots[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, starts[1:]), strict=False)
 
 
 def permute(rows: npt.NDArray[np.float32], order: npt.NDArray[np.intp]) -> None:
