@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ops.cache import ReadyShard, ShardKey, process_cache
-from ops.catalog.deletes import deleted_by_file
+from ops.catalog.deletes import deleted_by_file, fingerprint
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.storage import open_storage, relative_to
@@ -40,9 +40,9 @@ class PartReader:
         self._live = live
         self._storage = storage
         numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
-        slots = opened.routing.files
+        self._slots = opened.routing.files
         self._slot_to_number = np.array(
-            [numbers.get(slot.path, -1) if slot.present else -1 for slot in slots], np.int64
+            [numbers.get(slot.path, -1) if slot.present else -1 for slot in self._slots], np.int64
         )
         self._deleted = deleted_by_file(lambda path: open_storage(path, storage), live.files)
 
@@ -77,7 +77,14 @@ class PartReader:
         return nodes
 
     def covered(self, nodes: npt.NDArray[np.int64]) -> frozenset[int]:
-        """Files whose live rows all have a live node: counted, not assumed."""
+        """Files whose live rows all have a live node: counted, not assumed.
+
+        How many of them have no vector, and so no node, the version knows for the deletes that it saw. Under others a
+        file with such rows is not taken as covered.
+        """
         files = self._live.files
         expected = np.array([file.record_count - len(self._deleted[file.path]) for file in files], np.int64)
+        for slot, number in zip(self._slots, self._slot_to_number.tolist(), strict=True):
+            if number >= 0 and slot.delete_fingerprint == fingerprint(files[number]):
+                expected[number] = slot.live_rows
         return frozenset(np.flatnonzero(nodes == expected).tolist())
