@@ -110,7 +110,7 @@ def _bind(where: str | BooleanExpression, schema: Schema) -> tuple[BooleanExpres
         bound = bind(schema, condition, case_sensitive=True)
     except ParseException as error:
         raise FilterError(
-            f"the condition {where!r} cannot be read; write it like: section = 'database' and id >= 100"
+            f"the condition {where!r} cannot be read; write it like: section = 'database' and \"unit price\" >= 100"
         ) from error
     except (ValueError, TypeError) as error:
         columns = ", ".join(field.name for field in schema.fields)

@@ -20,11 +20,12 @@ from ops.sql.statements import (
 )
 from ops.sql.values import Values, name_parameters
 
-_NAME = r"(?P<name>[\w.]+)"
-_TABLE = r"(?P<table>[\w.]+)"
+_PART = r"(?:\w+|`[^`]+`)"
+_NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
+_TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?P<analyze>ANALYZE\s+)?(?P<rest>.+)", re.IGNORECASE | re.DOTALL)
 _CREATE = re.compile(
-    rf"\s*CREATE\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s+USING\s+(?P<kind>\w+)\s*\(\s*(?P<column>\w+)\s*\)"
+    rf"\s*CREATE\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s+USING\s+(?P<kind>\w+)\s*\(\s*(?P<column>{_PART})\s*\)"
     r"(?:\s*WITH\s*\((?P<options>.*)\))?\s*;?\s*",
     re.IGNORECASE | re.DOTALL,
 )
@@ -41,12 +42,14 @@ def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None
     if found := _CREATE.fullmatch(text):
         if found["kind"].lower() != "diskann":
             raise SqlError(f"USING {found['kind']}: the only kind of index is diskann")
-        return CreateIndex(found["table"], found["name"], found["column"], _options(found["options"] or ""))
+        return CreateIndex(
+            _bare(found["table"]), _bare(found["name"]), _bare(found["column"]), _options(found["options"] or "")
+        )
     for pattern, kind in ((_REFRESH, RefreshIndex), (_DROP, DropIndex)):
         if found := pattern.fullmatch(text):
-            return kind(found["table"], found["name"])
+            return kind(_bare(found["table"]), _bare(found["name"]))
     if found := _SHOW.fullmatch(text):
-        return ShowIndexes(found["table"])
+        return ShowIndexes(_bare(found["table"]))
     if re.match(r"\s*(CREATE|REFRESH|DROP)\s+INDEX\b", text, re.IGNORECASE):
         raise SqlError(
             "write CREATE INDEX name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)], "
@@ -62,6 +65,11 @@ def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None
         return read_query(query, Values(given))
     except NotIndexableError as error:
         return Foreign(text, str(error), query, given)
+
+
+def _bare(name: str) -> str:
+    """Without the backticks that SQL wants around spaces and reserved words."""
+    return name.replace("`", "")
 
 
 def _plain(text: str) -> str:

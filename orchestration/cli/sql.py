@@ -40,8 +40,11 @@ def command(
       icepuffin sql "REFRESH INDEX i ON demo.packages"
       icepuffin sql "EXPLAIN SELECT ..."
     """
+    import logging  # noqa: PLC0415
+
     from ops.sql import SqlSession  # noqa: PLC0415
 
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused below, with a reason
     session = session.at(directory, settings)
     default = catalog or next(iter(session.settings.catalogs))
 

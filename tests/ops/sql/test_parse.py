@@ -125,6 +125,9 @@ def test_statements_on_indexes() -> None:
     assert parse("refresh index i on ns.t") == RefreshIndex("ns.t", "i")
     assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
     assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")
+    assert parse("SHOW INDEXES ON `select`.`my table`") == ShowIndexes("select.my table")
+    quoted = parse("CREATE INDEX i ON `select`.t USING diskann (`from`)")
+    assert quoted == CreateIndex("select.t", "i", "from", {})
     assert isinstance(parse("EXPLAIN SELECT 1"), Explain)
 
 
