@@ -1,22 +1,19 @@
 """What a search of a table costs, end to end: warm, in batches, cold, filtered; beside exact search in DuckDB.
 
-    python -m benchmarks.search --vectors embeddings.npy --out search.json [--queries 1000] [--threads 2]
+    python -m benchmarks.search --vectors embeddings.npy --out search.json [--queries 1000] [--object-store]
 
 The table holds all vectors but the queries (held out by a seeded permutation), and one shard of f32 vectors unless told
 otherwise. `warm_single`: one query after another on one thread, with the id of each row fetched; `index_only`: the same
 without columns, which places and distances suffice for. `targets`: what `target_recall` chooses, and what the held-out
-queries get. `batch`: all queries in one call, beside the same kernels without a table. `cold`: a new process with an
-empty shard cache opens table and index and asks once, `cached` is the next one; bytes are what they read. `filters`:
-conditions from all rows down to one in 10,000. `within`: all rows under a distance. Recall@10 is against brute force.
-DuckDB scans the same Parquet files (its array_distance over fixed-size arrays); it is skipped where it is not
-installed.
+queries get. `batch`: all queries in one call, beside the same kernels without a table. `cold`: see `benchmarks.cold`;
+from an object store with `--object-store`. `filters`: conditions from all rows down to one in 10,000. `within`: all
+rows under a distance. Recall@10 is against brute force. DuckDB scans the same Parquet files (its array_distance over
+fixed-size arrays); it is skipped where it is not installed.
 """
 
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,6 +24,7 @@ import numpy.typing as npt
 
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
+from benchmarks import cold
 from benchmarks.lake import STORAGE, Lake, held_out
 from ops.cache.settings import DIRECTORY as SHARD_CACHE
 from ops.catalog.live import live_files
@@ -39,25 +37,6 @@ from ops.probe.loaded import load
 K = 10
 TARGETS = (0.9, 0.95, 0.99)
 FILTERS = (1.0, 0.5, 0.1, 0.01, 0.001, 0.0001)
-COLD = """
-import json, sys, time
-begun = time.perf_counter()
-import numpy as np
-from benchmarks.lake import STORAGE
-from ops.catalog.connect import open_catalog
-from ops.index import IndexDefinition
-from ops.probe import open_index
-imported = time.perf_counter()
-def read():
-    return int(open("/proc/self/io").read().split("rchar:")[1].split()[0])
-before = read()
-table = open_catalog("bench", json.loads(sys.argv[1])).load_table("db.t")
-definition = IndexDefinition(name="bench", column="embedding", metric="l2")
-reader = open_index(table, definition, storage=STORAGE, threads=2)
-reader.search(np.load(sys.argv[2]), 10, columns=["id"])
-done = {"import_seconds": imported - begun, "seconds": time.perf_counter() - imported, "bytes_read": read() - before}
-print(json.dumps(done))
-"""
 
 
 def main() -> None:
@@ -81,7 +60,9 @@ def main() -> None:
         out["batch"] = _batch(lake, queries, truth, width, options.threads)
         out["filters"] = [_filtered(reader, queries[:100], base, share) for share in FILTERS]
         out["within"] = _within(reader, queries[:50], truth, base)
-        out["cold"] = _cold(lake, Path(folder), queries)
+        out["cold"] = cold.from_disk(lake, queries, Path(folder))
+        if options.object_store:
+            out["cold"]["object_store"] = cold.from_object_store(base, queries, definition, options.files)
         out["exact_duckdb_p50_ms"] = _duckdb(lake, queries[:20])
     print(json.dumps(out, indent=1))
     options.out.write_text(json.dumps(out, indent=1))
@@ -213,19 +194,6 @@ def _within(
     }
 
 
-def _cold(lake: Lake, folder: Path, queries: npt.NDArray[np.float32]) -> dict[str, Any]:
-    """With an empty shard cache, and again with what the first process left in it."""
-    np.save(folder / "query.npy", queries[:1])
-    properties = json.dumps(lake.properties)
-    command = [sys.executable, "-c", COLD, properties, str(folder / "query.npy")]
-    environment = {**os.environ, SHARD_CACHE: str(folder / "empty-cache")}
-    first, again = (
-        json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
-        for _ in range(2)
-    )
-    return {**first, "cached": again}
-
-
 def _duckdb(lake: Lake, queries: npt.NDArray[np.float32]) -> float | None:
     try:
         import duckdb  # noqa: PLC0415
@@ -253,6 +221,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--object-store", action="store_true", help="cold from a local S3 server, too: needs Java")
     parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")
     return parser.parse_args()
 

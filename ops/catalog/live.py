@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pyiceberg.avro.decoder import new_decoder
@@ -23,6 +23,7 @@ from pyiceberg.manifest import (
     _inherit_from_manifest,
 )
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from ops.catalog.snapshots import find_snapshot, table_name
@@ -77,8 +78,11 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
     snapshot = find_snapshot(table, snapshot_id)
     data: list[ManifestEntry] = []
     deletes: list[_Delete] = []
-    for manifest in snapshot.manifests(table.io):
-        entries = _live_entries(table, manifest)
+    manifests = snapshot.manifests(table.io)
+    # side by side, as every request waits for a distant store's answer
+    for manifest, entries in zip(
+        manifests, ExecutorFactory.get_or_create().map(partial(_live_entries, table), manifests), strict=True
+    ):
         if manifest.content == ManifestContent.DATA:
             data += entries
         else:

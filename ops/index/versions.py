@@ -47,8 +47,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     """Read footer and routing blob. Raises NotAnIndexError where the file is gone, foreign or broken."""
     path = version.puffin_path
     try:
-        store = open_storage(path, storage)
-        reader = PuffinReader(store.source(path))
+        source = open_storage(path, storage).source(path)
+        reader = PuffinReader(source)
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
@@ -57,13 +57,13 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs)
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         routing_curve = by_type[ROUTING_V1][0].properties.get(ROUTING_CURVE, "")
-        centroid = by_type[CENTROID_V1][0]
+        centroid, file_size = by_type[CENTROID_V1][0], source.size()
     except (StorageError, PuffinError, KeyError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if len(shards) != len(routing.shards):
         raise NotAnIndexError(f"{path} has {len(shards)} shards, its routing blob names {len(routing.shards)}")
     definition = IndexDefinition.from_json(routing.definition)
-    return OpenVersion(version, routing, definition, shards, centroid, store.size(path), curves, routing_curve)
+    return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

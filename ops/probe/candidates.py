@@ -116,11 +116,11 @@ def rerank(
     rows, inverse = _distinct(found.files[valid], found.positions[valid])
     places = np.full(found.files.shape, -1, np.int64)
     places[valid] = inverse
-    vectors = np.empty((len(rows), queries.shape[1]), np.float32)
-    for number in np.unique(rows[:, 0]):
-        mine = np.flatnonzero(rows[:, 0] == number)
-        column = reader.take(int(number), [field_id], rows[mine, 1], meter).column(0)
-        vectors[mine] = prepare(vectors_from_arrow(column, queries.shape[1]), metric)
+    parts = [
+        prepare(vectors_from_arrow(part.column(0), queries.shape[1]), metric)
+        for part in reader.take_all(_by_file(rows), [field_id], meter)
+    ]
+    vectors = np.concatenate([np.empty((0, queries.shape[1]), np.float32), *parts])
     exact = np.full(found.files.shape, np.inf, np.float32)
     for query in range(len(queries)):
         wanted = places[query][places[query] >= 0]
@@ -130,9 +130,15 @@ def rerank(
 
 
 def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]:
-    """(distinct (file, position) int64[n, 2], place of each row among them)."""
+    """(distinct (file, position) int64[n, 2], ascending; place of each row among them)."""
     rows, inverse = np.unique(np.stack([files, positions], axis=1), axis=0, return_inverse=True)
     return rows, inverse.reshape(-1)
+
+
+def _by_file(rows: Integers) -> list[tuple[int, Integers]]:
+    """(file, its positions) of distinct rows, in their order."""
+    files, starts = np.unique(rows[:, 0], return_index=True)
+    return list(zip(files.tolist(), np.split(rows[:, 1], starts)[1:], strict=True))
 
 
 def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:
@@ -152,12 +158,6 @@ def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter 
     if not len(hits.files):
         return whole.empty_table()
     rows, places = _distinct(hits.files, hits.positions)
-    parts, order = [], []
-    for number in np.unique(rows[:, 0]):
-        mine = np.flatnonzero(rows[:, 0] == number)
-        parts.append(reader.take(int(number), field_ids, rows[mine, 1], meter))
-        order.append(mine)
-    where = np.empty(len(rows), np.int64)
-    where[np.concatenate(order)] = np.arange(len(rows))
-    columns = pa.concat_tables(parts).select(schema.names).take(pa.array(where[places]))
+    parts = reader.take_all(_by_file(rows), field_ids, meter)
+    columns = pa.concat_tables(parts).select(schema.names).take(pa.array(places))
     return pa.Table.from_arrays([*lead, *columns.columns], schema=whole)

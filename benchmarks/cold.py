@@ -1,0 +1,125 @@
+"""The first answer of a new process with an empty shard cache, from the local disk and from an object store.
+
+Seconds run from the end of the imports to the answer: catalog, table, index, one query and the `id` of each row. From
+the disk, bytes are all that the process read, programs and compiled kernels included. From the object store they are
+what came through a relay (`benchmarks.relay`), with the number of requests, by kind of object; with `latency_ms` each
+request waits so long first. `index_bytes` are those of the shards as they are stored, and `row_bytes` those of the row
+groups that hold the answer: neither can be left out.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows
+from benchmarks.relay import Relay, by_kind, relayed
+from ops.cache.settings import DIRECTORY as SHARD_CACHE
+from ops.catalog.connect import open_catalog
+from ops.index import IndexDefinition, materialize_index
+from ops.model import StorageConfig
+from ops.spark.runner import LocalRunner
+from tests.services.s3proxy import BUCKET, s3proxy
+
+LATENCIES_MS = (0.0, 20.0)
+_FIRST = """
+import json, sys, time
+begun = time.perf_counter()
+import numpy as np
+from ops.catalog.connect import open_catalog
+from ops.index import IndexDefinition
+from ops.model import StorageConfig
+from ops.probe import open_index
+imported = time.perf_counter()
+def read():
+    return int(open("/proc/self/io").read().split("rchar:")[1].split()[0])
+before = read()
+properties, storage = json.loads(sys.argv[1])
+table = open_catalog("bench", properties).load_table("db.t")
+definition = IndexDefinition(name="bench", column="embedding", metric="l2")
+reader = open_index(table, definition, storage=StorageConfig(storage), threads=2)
+found = reader.search(np.load(sys.argv[2]), 10, columns=["id"])
+sizes = {"index_bytes": found.opened.index_bytes, "row_bytes": found.profile.bytes_read["rows"]}
+done = {"import_seconds": imported - begun, "seconds": time.perf_counter() - imported, "bytes_read": read() - before}
+print(json.dumps({**done, **sizes}))
+"""
+
+
+def from_disk(lake: Lake, queries: npt.NDArray[np.float32], folder: Path) -> dict[str, Any]:
+    """With an empty shard cache, and as `cached` again with what the first process left in it."""
+    first, again = (_first_answer(lake.properties, STORAGE, queries, folder) for _ in range(2))
+    return {**first, "cached": again}
+
+
+def from_object_store(
+    base: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], definition: IndexDefinition, files: int
+) -> list[dict[str, Any]]:
+    """Of the same table on a real S3 server of this machine, once for each latency."""
+    with tempfile.TemporaryDirectory() as name, s3proxy(Path(name)) as direct:
+        folder = Path(name)
+        address = urlsplit(direct.properties["s3.endpoint"])
+        with relayed(str(address.hostname), int(address.port or 80)) as relay:
+            storage = StorageConfig({**direct.properties, "s3.endpoint": relay.endpoint})
+            catalog = {
+                "type": "sql",
+                "uri": f"sqlite:///{folder}/catalog.db",
+                "warehouse": f"s3://{BUCKET}/warehouse",
+                **storage.properties,
+            }
+            _make_table(catalog, storage, base, definition, files)
+            relay.take()
+            return [_timed(relay, latency, catalog, storage, queries, folder) for latency in LATENCIES_MS]
+
+
+def _timed(
+    relay: Relay,
+    latency_ms: float,
+    catalog: dict[str, str],
+    storage: StorageConfig,
+    queries: npt.NDArray[np.float32],
+    folder: Path,
+) -> dict[str, Any]:
+    relay.latency_ms = latency_ms
+    with tempfile.TemporaryDirectory(dir=folder) as empty:
+        first, again = (
+            {**_first_answer(catalog, storage, queries, Path(empty)), "read": by_kind(relay.take())} for _ in range(2)
+        )
+    return {"latency_ms": latency_ms, **first, "cached": again}
+
+
+def _make_table(
+    catalog: dict[str, str],
+    storage: StorageConfig,
+    base: npt.NDArray[np.float32],
+    definition: IndexDefinition,
+    files: int,
+) -> None:
+    opened = open_catalog("bench", catalog)
+    opened.create_namespace("db")
+    table = opened.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+    for part in np.array_split(np.arange(len(base)), files):
+        table.append(arrow_rows(part, base[part]))
+    head = table.refresh().metadata.current_snapshot_id
+    if head is None:
+        raise ValueError("the table has no snapshot")
+    materialize_index(table, definition, head, runner=LocalRunner(2), storage=storage)
+
+
+def _first_answer(
+    catalog: dict[str, str], storage: StorageConfig, queries: Sequence[Any] | npt.NDArray[np.float32], folder: Path
+) -> dict[str, Any]:
+    np.save(folder / "query.npy", queries[:1])
+    given = json.dumps([catalog, dict(storage.properties)])
+    command = [sys.executable, "-c", _FIRST, given, str(folder / "query.npy")]
+    environment = {**os.environ, SHARD_CACHE: str(folder / "first-cache")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
