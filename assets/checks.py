@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 
 from assets.spec import TableSpec
-from ops.graphs.integrity import check_integrity, tagged_version
 from ops.graphs.lag import Lag, index_lag
 from ops.index.definition import IndexDefinition
+from ops.index.integrity import check_integrity, tagged_version
 from ops.resources import Catalogs
 
 

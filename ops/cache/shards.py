@@ -14,11 +14,11 @@ from ops.cache.settings import CacheSettings
 from ops.model import ObjectRange, StorageConfig
 from ops.storage import open_storage, principal
 from puffin.blobs import shard as shard_blob
+from puffin.blobs.routing import UNKNOWN_SHA256
 from puffin.errors import ChecksumError
 
 _LAYOUT = 1
 """Of what is kept; files of other layouts are never looked for"""
-_UNKNOWN = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class ShardKey:
     """
 
     where: ObjectRange
-    sha256: bytes = _UNKNOWN
+    sha256: bytes = UNKNOWN_SHA256
     """Of the blob's bytes; zeros where that is not known"""
 
     @property
     def name(self) -> str:
-        known = self.sha256 != _UNKNOWN
+        known = self.sha256 != UNKNOWN_SHA256
         what = self.sha256.hex() if known else f"{self.where.path}\0{self.where.offset}\0{self.where.length}"
         return hashlib.sha256(f"{_LAYOUT}\0{known}\0{what}".encode()).hexdigest()
 
@@ -103,7 +103,7 @@ class ShardCache:
 def _fetch(key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
     where = key.where
     blob = open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
-    if key.sha256 != _UNKNOWN and hashlib.sha256(blob).digest() != key.sha256:
+    if key.sha256 != UNKNOWN_SHA256 and hashlib.sha256(blob).digest() != key.sha256:
         raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
     return ready(shard_blob.decode(blob), threads=threads)
 

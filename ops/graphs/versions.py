@@ -23,10 +23,14 @@ def index_snapshot(
     snapshot_id: int,
     *,
     watched_ref: str = "main",
+    verify: bool = False,
     log: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Build, refresh, reuse, or move the tag: whichever is due. Idempotent by build id; gated before the commit."""
+    """Build, refresh, reuse, or move the tag: whichever is due. Idempotent by build id; gated before the commit.
+
+    `verify`: no version is reused or started from whose file has not been read through and found whole.
+    """
     table = catalogs.table(catalog, identifier)
     definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
@@ -38,6 +42,7 @@ def index_snapshot(
         runner=runner,
         storage=catalogs.storage(catalog),
         watched_ref=watched_ref,
+        verify=verify,
         progress=progress,
     )
 

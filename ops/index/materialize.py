@@ -1,5 +1,6 @@
 """Give a snapshot its version of an index: plan, work, gate, assemble, bind. Idempotent; safe to run twice at once."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,9 +24,11 @@ from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
 from ops.steps import Step, reached
 from ops.storage import ObjectMissingError, Storage, open_storage
+from puffin.errors import PuffinError
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
 """How long a version of a snapshot that is not the head keeps its own tag: Iceberg's default for snapshots."""
+_log = logging.getLogger(__name__)
 
 
 def materialize_index(
@@ -36,25 +39,40 @@ def materialize_index(
     runner: TaskRunner,
     storage: StorageConfig,
     watched_ref: str = "main",
+    verify: bool = False,
     progress: Progress | None = None,
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
-    Of two runs for one snapshot the later one finds the work done. Raises GateFailedError, CoverageError, and the
-    errors of bad input; then nothing was published and the last good version is in place.
+    Of two runs for one snapshot the later one finds the work done. Where a refresh reads damage in the version that it
+    starts from, it starts again from one that is whole, or from nothing; what it only copies it does not read, unless
+    `verify` asks for it (see docs/operations.md). Raises GateFailedError, CoverageError, and the errors of bad input;
+    then nothing was published and the last good version is in place.
     """
     clock = _Clock()
-    with clock.stage("plan"):
-        plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
-    try:
-        return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
-    except ObjectMissingError:
-        # another run of the same build has published it meanwhile, and swept away what both had staged
+
+    def plan_next(*, whole: bool) -> VersionPlan:
         with clock.stage("plan"):
-            again = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
-        if again.existing is None or again.build_id != plan.build_id:
+            return plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref, verify=whole)
+
+    def attempt(*, whole: bool) -> IndexReport:
+        plan = plan_next(whole=whole)
+        try:
+            return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+        except ObjectMissingError:
+            # another run of the same build has published it meanwhile, and swept away what both had staged
+            again = plan_next(whole=whole)
+            if again.existing is None or again.build_id != plan.build_id:
+                raise
+            return carry_out(table, again, clock, runner=runner, storage=storage, progress=progress)
+
+    try:
+        return attempt(whole=verify)
+    except PuffinError as error:
+        if verify:
             raise
-        return carry_out(table, again, clock, runner=runner, storage=storage, progress=progress)
+        _log.warning("snapshot %s, index %s: damage, so versions are verified: %s", snapshot_id, definition.name, error)
+        return attempt(whole=True)
 
 
 def carry_out(

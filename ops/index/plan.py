@@ -16,6 +16,7 @@ from ops.catalog.snapshots import ref_snapshot_id, require_data_snapshot, table_
 from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
+from ops.index.integrity import check_integrity
 from ops.index.recognize import known_share
 from ops.index.report import Action
 from ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
@@ -64,10 +65,17 @@ class VersionPlan:
 
 
 def plan_version(
-    table: Table, definition: IndexDefinition, snapshot_id: int, *, storage: StorageConfig, watched_ref: str = "main"
+    table: Table,
+    definition: IndexDefinition,
+    snapshot_id: int,
+    *,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    verify: bool = False,
 ) -> VersionPlan:
-    """Look at the table and decide. Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column,
-    equality deletes.
+    """Look at the table and decide. `verify`: a version is started from, or reused, only after all of its file has been
+    read and found whole. Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column, equality
+    deletes; PuffinError where a version turns out to be damaged and `verify` was not asked for.
     """
     refresh(table)
     require_data_snapshot(table, snapshot_id)
@@ -92,7 +100,7 @@ def plan_version(
         changes=Changes(added=live.files),
     )
     known = versions(table, "ann", definition.name)
-    opened, unreadable = _open_near(_nearest_first(known, snapshot_id), definition, live, storage)
+    opened, unreadable = _open_near(_nearest_first(known, snapshot_id), definition, live, storage, verify=verify)
     candidates = [item for item in opened if _alike(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
         return _reuse(plan, existing)
@@ -120,13 +128,20 @@ def _alike(version: OpenVersion, definition: IndexDefinition) -> bool:
 
 
 def _open_near(
-    known: Sequence[DerivedVersion], definition: IndexDefinition, live: LiveFiles, storage: StorageConfig
+    known: Sequence[DerivedVersion],
+    definition: IndexDefinition,
+    live: LiveFiles,
+    storage: StorageConfig,
+    *,
+    verify: bool,
 ) -> tuple[list[OpenVersion], list[str]]:
     """Versions in the order given, up to the first that no later one can be better than; and what could not be read."""
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in known:
         found, broken = open_versions([version], storage)
+        if verify and found and (faults := check_integrity(version, storage).faults):
+            found, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken
         opened += found
         own = version.base_snapshot_id == live.snapshot_id

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from ops.model import ObjectRange, StorageConfig
 from ops.storage import open_storage
 from ops.tasks.base import BaseShard
-from ops.tasks.shard import UNKNOWN_SHA256, How, ShardResult
+from ops.tasks.shard import How, ShardResult
 from puffin.blobs import deletion_vector
 from puffin.blobs.relocate import relocated
+from puffin.blobs.routing import UNKNOWN_SHA256
 from puffin.writer import ByteSink
 
 

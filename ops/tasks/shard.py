@@ -24,7 +24,6 @@ from ops.tasks.rows import Rows
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
 
-UNKNOWN_SHA256 = bytes(32)
 RECALL_LOSS = 0.01
 """That inserts may cost a shard before it is built anew"""
 _log = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ _MIB = 1 << 20
 @click.option(
     "--index", "index", help="Only this index, and no sketches. [default: all of the table, and the sketches]"
 )
-def command(on: OnTable, /, snapshot: str | None, index: str | None) -> None:
+@click.option("--verify", is_flag=True, help="Read versions through first; a damaged one is made anew.")
+def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: bool) -> None:
     """Make the sketches and index versions of one snapshot now, without Dagster.
 
     What exists is found and not made again; the rest costs its difference from the nearest version.
@@ -59,6 +60,7 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None) -> None:
                 item,
                 snapshot_id,
                 watched_ref=spec.watched_refs[0],
+                verify=verify,
                 progress=partial(_staged, bars, item.name),
             )
     if on.as_json:

@@ -21,6 +21,8 @@ from puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNR"
 VERSION = 1
+UNKNOWN_SHA256 = bytes(32)
+"""Of a shard of which bytes were kept that were not read; its sections have their CRC-32 all the same"""
 _HEADER = struct.Struct("<4s5IqII")
 
 
@@ -37,7 +39,7 @@ class ShardEntry:
     length: int
     """Bytes of the shard blob."""
     sha256: bytes
-    """Of the shard blob's bytes; zeros where it is not known."""
+    """Of the shard blob's bytes, or UNKNOWN_SHA256."""
     tombstones: npt.NDArray[np.int64]
     """Node ids, ascending."""
 

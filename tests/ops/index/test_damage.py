@@ -1,0 +1,100 @@
+"""Damage to the file of a version: a refresh that reads it starts from something whole; `verify` reads everything."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.index import Action, IndexReport, materialize_index
+from ops.index.integrity import check_integrity, tagged_version
+from ops.index.versions import open_version
+from ops.probe import Coverage
+from ops.spark.runner import LocalRunner
+from ops.storage import PartSource, open_storage
+from puffin.blobs.shard import Section, ShardReader
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """Two files, indexed."""
+    made = table_factory()
+    made.append(make_rows(0, 300))
+    made.append(make_rows(300, 600))
+    index_head(made)
+    return made.refresh()
+
+
+def damage(table: Table, section: Section) -> None:
+    """Flip a bit of the first shard of the newest version."""
+    part = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE).shards[0]
+    entry = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).header.find(section)
+    assert entry is not None
+    with Path(part.path.removeprefix("file://")).open("r+b") as file:
+        at = part.offset + entry.offset + entry.stored_length // 2
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def delete_a_row(table: Table) -> None:
+    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.array([7])})
+
+
+def verified(table: Table) -> IndexReport:
+    head = table.refresh().metadata.current_snapshot_id or 0
+    return materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE, verify=True)
+
+
+def faults(table: Table) -> tuple[str, ...]:
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    return check_integrity(version, STORAGE).faults
+
+
+def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
+    damage(table, Section.LOCATIONS)
+    delete_a_row(table)
+    report = index_head(table)
+    assert report.action is Action.BUILT
+    assert "LOCATIONS" in report.reason or "not those that were published" in report.reason
+    assert faults(table) == ()
+    found, recall = found_and_true(table)
+    assert (found.coverage, found.warnings) == (Coverage.EXACT_VERSION, ())
+    assert recall >= 0.95
+
+
+def test_what_is_only_copied_is_found_when_it_is_verified(table: Table) -> None:
+    damage(table, Section.VECTORS)
+    delete_a_row(table)
+    assert index_head(table).action is Action.REFRESHED, "it read locations alone"
+    assert len(faults(table)) == 1
+    assert index_head(table).action is Action.REUSED
+    report = verified(table)
+    assert report.action is Action.BUILT
+    assert faults(table) == ()
+    assert index_head(table).index_snapshot_id == report.index_snapshot_id, "of two versions of a snapshot the newer"
+
+
+def test_a_damaged_version_is_mended_from_an_older_one_that_is_whole(table: Table) -> None:
+    table.append(make_rows(600, 610))
+    index_head(table)
+    damage(table, Section.ADJACENCY)
+    report = verified(table)
+    assert report.action is Action.REFRESHED
+    assert report.inserted == 10
+    assert faults(table) == ()
+
+
+def test_a_whole_version_stays_when_it_is_verified(table: Table) -> None:
+    assert verified(table).action is Action.REUSED
