@@ -27,7 +27,11 @@ class BytesSource:
         return len(self._data)
 
     def read_range(self, offset: int, length: int) -> bytes:
-        return bytes(self._data[offset : offset + length])
+        return bytes(self.view(offset, length))
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """The same, not copied."""
+        return self._data[offset : offset + length]
 
 
 class FileSource:

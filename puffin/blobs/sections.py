@@ -58,7 +58,7 @@ def pack_frames(raw: npt.NDArray[np.uint8]) -> bytes:
     return b"".join((head, *frames))
 
 
-def unpack_frames(stored: bytes, raw_length: int, what: str) -> npt.NDArray[np.uint8]:
+def unpack_frames(stored: bytes | memoryview, raw_length: int, what: str) -> npt.NDArray[np.uint8]:
     """Inverse of `pack_frames`, u8[raw_length]. Raises BadBlobError or BadCompressionError."""
     if len(stored) < 8:
         raise BadBlobError(f"{what}: {len(stored)} bytes hold no frame table")
@@ -72,7 +72,7 @@ def unpack_frames(stored: bytes, raw_length: int, what: str) -> npt.NDArray[np.u
     parts = []
     for number, length in enumerate(lengths):
         expected = min(frame_bytes, raw_length - number * frame_bytes)
-        frame = decompress(stored[at : at + length], "zstd", where=f"{what}, frame {number}", max_bytes=expected)
+        frame = decompress(bytes(stored[at : at + length]), "zstd", where=f"{what}, frame {number}", max_bytes=expected)
         if len(frame) != expected:
             raise BadBlobError(f"{what}: frame {number} holds {len(frame)} bytes, not {expected}")
         parts.append(frame)

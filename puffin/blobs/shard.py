@@ -183,7 +183,8 @@ class ShardReader:
         entry = self.header.find(kind)
         if entry is None:
             raise BadBlobError(f"shard blob has no section {kind.name}")
-        stored = self.source.read_range(entry.offset, entry.stored_length)
+        read = self.source.view if isinstance(self.source, BytesSource) else self.source.read_range
+        stored = read(entry.offset, entry.stored_length)
         if len(stored) != entry.stored_length:
             raise BadBlobError(f"shard blob: section {kind.name} is cut off at {entry.offset + len(stored)}")
         if zlib.crc32(stored) != entry.checksum:
@@ -226,7 +227,7 @@ class ShardReader:
         if len(raw) != wanted:
             raise BadBlobError(f"shard blob: section {kind.name} has {len(raw)} bytes, {shape} {dtype} needs {wanted}")
         array = raw.view(dtype).reshape(shape)
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return np.require(array, array.dtype.newbyteorder("="), ["ALIGNED"])
 
     def _signed(self, kind: Section, count: int) -> npt.NDArray[np.int64]:
         return decode_signed(self.read_section(kind), count, f"shard blob: section {kind.name}")
@@ -266,7 +267,7 @@ class ShardReader:
 
 
 def decode(data: bytes | memoryview) -> Shard:
-    """Parse and check a whole blob. Raises BadBlobError or ChecksumError."""
+    """Parse and check a whole blob; vectors and codes stay where they are in it. Raises BadBlobError, ChecksumError."""
     return ShardReader(BytesSource(data)).read()
 
 
