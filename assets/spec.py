@@ -84,6 +84,7 @@ class TableSpec:
 
 
 def _key(*path: str) -> "dg.AssetKey":
+    """Without characters, such as spaces, that Dagster refuses in names that it makes of keys."""
     import dagster as dg  # noqa: PLC0415
 
-    return dg.AssetKey(list(path))
+    return dg.AssetKey([re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in path])

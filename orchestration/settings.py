@@ -90,7 +90,7 @@ class TableSettings(_Model):
     """One table that is kept up to date."""
 
     catalog: str
-    name: str = Field(pattern=r"^[^.\s]+(\.[^.\s]+)+$")
+    name: str = Field(pattern=r"^[^.]+(\.[^.]+)+$")
     snapshots: Literal["every", "newest"] = "every"
     watched_refs: tuple[str, ...] = ("main",)
     theta_sketches: bool = True

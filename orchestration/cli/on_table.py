@@ -109,6 +109,8 @@ def on_table(function: Callable[..., None]) -> Callable[..., None]:
         as_json: bool = False,
         **options: Any,
     ) -> None:
+        if not all(table.partition(".")):
+            raise click.UsageError(f"'{table}' is no table; name one as namespace.table")
         function(OnTable(session.at(directory, settings), table, catalog, as_json), **options)
 
     decorated: Any = click.pass_obj(command)

@@ -206,6 +206,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
             ("search", "demo.packages", "--like-id", "1", "--index", "absent"),
             "has no index 'absent'; it has: embedding",
         ),
+        (("stats", "packages"), "name one as namespace.table"),
         (("search", "demo.packages", "--like-id", "-1"), "no row has id = -1"),
         (("search", "demo.packages", "--like-id", "one"), "id = one cannot be looked up, id is long"),
         (("search", "demo.packages", "--like-id", "1", "--snapshot", "99"), "99"),

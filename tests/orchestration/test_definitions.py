@@ -135,3 +135,10 @@ def test_sensor_and_schedules_run_only_where_it_is_set(lake: Lake) -> None:
     running = build(load(file))
     assert [sensor.default_status for sensor in running.sensors or ()] == [dg.DefaultSensorStatus.RUNNING]
     assert {schedule.default_status for schedule in running.schedules or ()} == {dg.DefaultScheduleStatus.RUNNING}
+
+
+def test_table_names_may_hold_what_dagster_refuses(lake: Lake, tmp_path: Path) -> None:
+    text = lake.settings().replace('name = "demo.packages"', 'name = "My Space.packages-größe 1"')
+    (tmp_path / "icepuffin.toml").write_text(text, encoding="utf-8")
+    keys = build(load(tmp_path / "icepuffin.toml")).resolve_asset_graph().get_all_asset_keys()
+    assert dg.AssetKey(["demo", "My_Space", "packages-gr__e_1", "ann_index", "embedding"]) in keys
