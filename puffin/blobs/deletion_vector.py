@@ -23,7 +23,9 @@ _POSITION_END = np.uint64((2**31 - 1) << 32)
 
 def encode(positions: npt.NDArray[np.int64]) -> bytes:
     """Frame ascending or unordered positions (0 <= position < 2^63; repeats count once)."""
-    values = np.unique(np.asarray(positions, dtype=np.int64))
+    values = np.asarray(positions, dtype=np.int64)
+    if not (values[1:] > values[:-1]).all():
+        values = np.unique(values)
     if len(values) and values[0] < 0:
         raise BadBlobError(f"position {values[0]} is negative")
     body = MAGIC + encode_roaring64(values.view(np.uint64))
