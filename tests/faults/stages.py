@@ -23,6 +23,7 @@ from tests.conftest import ROWS, STORAGE, make_rows
 DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=3, target_recall=0.8
 )
+_FILE_ROWS = 80
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ def assert_swept_and_nothing_else(stage: Stage) -> None:
 
 
 def _append(table: Table) -> None:
-    for start in range(0, 360, 120):
-        table.append(make_rows(start, start + 120))
+    for start in range(0, 3 * _FILE_ROWS, _FILE_ROWS):
+        table.append(make_rows(start, start + _FILE_ROWS))
 
 
 def _first_file(table: Table) -> str:
@@ -108,7 +109,7 @@ def _first_file(table: Table) -> str:
 def _deleted_and_appended(table: Table, stage: Stage) -> None:
     stage.work()
     append_position_deletes(table.refresh(), {_first_file(table): np.arange(0, 20, dtype=np.int64)})
-    table.refresh().append(make_rows(360, 400))
+    table.refresh().append(make_rows(3 * _FILE_ROWS, 3 * _FILE_ROWS + 30))
 
 
 def _rewritten(table: Table, stage: Stage) -> None:
@@ -118,7 +119,7 @@ def _rewritten(table: Table, stage: Stage) -> None:
 
 def _worn(table: Table, stage: Stage) -> None:
     stage.work()
-    append_position_deletes(table.refresh(), {_first_file(table): np.arange(0, 118, dtype=np.int64)})
+    append_position_deletes(table.refresh(), {_first_file(table): np.arange(0, _FILE_ROWS - 2, dtype=np.int64)})
 
 
 SCENARIOS: dict[str, Callable[[Table, Stage], None] | None] = {

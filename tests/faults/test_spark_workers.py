@@ -23,15 +23,18 @@ pytestmark = [
 ]
 
 
-class DoomedRunner(SparkRunner):
-    """A Spark runner one of whose workers dies at a step, once."""
+KILLED_AT = (Step.TASK_WRITTEN, Step.TASK_RECORDED)
 
-    def __init__(self, session: "SparkSession", kill_at: str) -> None:
+
+class DoomedRunner(SparkRunner):
+    """A Spark runner of whose workers one dies at each of the steps, once."""
+
+    def __init__(self, session: "SparkSession", notes: Path) -> None:
         super().__init__(session)
-        self._kill_at = kill_at
+        self._kill_at = [f"{step}#1:{notes}/{step}" for step in KILLED_AT]
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
-        armed = [(self._kill_at, function, task) for task in tasks]
+        armed = [(self._kill_at[at % len(self._kill_at)], function, task) for at, task in enumerate(tasks)]
         return super().run(run_armed, armed, label=label, progress=progress)
 
 
@@ -40,20 +43,18 @@ def run_armed(call: tuple[str, Callable[[Any], Any], Any]) -> Any:
     return function(task)
 
 
-@pytest.mark.parametrize("step", [Step.TASK_WRITTEN, Step.TASK_RECORDED])
-def test_a_killed_worker_changes_no_byte(
+def test_killed_workers_change_no_byte(
     stages: dict[str, Stage],
     undisturbed: dict[str, Outcome],
     spark: "SparkSession",
     tmp_path: Path,
-    step: Step,
     survived: Counter[str],
 ) -> None:
     stage = stages["a first build"]
     stage.restore()
     before = read(stage.load())
-    assert stage.work(DoomedRunner(spark, f"{step}#1:{tmp_path}/note")) == undisturbed["a first build"]
-    assert (tmp_path / "note").exists(), "nobody died"
+    assert stage.work(DoomedRunner(spark, tmp_path)) == undisturbed["a first build"]
+    assert {note.name for note in tmp_path.iterdir()} == {str(step) for step in KILLED_AT}, "somebody did not die"
     assert read(stage.load()) == before
     assert_swept_and_nothing_else(stage)
-    survived["Spark worker killed"] += 1
+    survived["Spark worker killed"] += len(KILLED_AT)

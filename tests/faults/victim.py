@@ -1,19 +1,22 @@
-"""Drivers to be killed: a process that has loaded everything, and forks one for each line of its input.
+"""Drivers to be killed: a process that has done the work once, and forks one for each line of its input.
+
+What is loaded at first use, compiled kernels above all, is there then: a child takes 0.2 s instead of 0.8.
 
 In: `<folder of a stage>\t<value of ICEPUFFIN_KILL_AT>`. Out: the signal that ended the driver, or 0.
 """
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
-from ann_kernels import warm
 from ops.steps import KILL_AT
-from tests.faults.stages import Stage
+from tests.faults.stages import Stage, make_stage
 
 
 def main() -> None:
-    warm.main()
+    with tempfile.TemporaryDirectory() as folder:
+        make_stage(Path(folder) / "practice", "deletes and an append").work()
     print("ready", flush=True)  # noqa: T201
     for line in sys.stdin:
         folder, kill_at = line.rstrip("\n").split("\t")
