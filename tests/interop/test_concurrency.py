@@ -5,18 +5,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 
 import pytest
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.table import Table
 
 from ops.catalog import bind, commit, connect
 from ops.catalog.bind import UnknownOutcomeError
 from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.snapshots import data_snapshots
+from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
 from ops.catalog.versions import versions
-from ops.index import IndexReport, materialize_index
+from ops.index import IndexReport, collect_garbage, materialize_index
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
 from ops.theta import materialize_theta_sketches
@@ -119,14 +121,65 @@ def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: 
 
 
 def append_at_last(lake: Lake, start: int) -> None:
+    at_last(lake, lambda table: table.append(make_rows(start, start + 20)))
+
+
+def at_last(lake: Lake, change: Callable[[Table], None]) -> None:
     """A writer that tries again, as engines do."""
     while True:
         try:
-            lake.load("t").append(make_rows(start, start + 20))
-        except (CommitFailedException, ValueError):
+            change(lake.load("t"))
+        except (CommitFailedException, ValidationException, ValueError):
             time.sleep(0.02)
         else:
             return
+
+
+def compact(table: Table) -> None:
+    """Every row into one new file. An append that came meanwhile makes it fail, and nothing is lost."""
+    table.overwrite(table.scan().to_arrow())
+
+
+def expire(table: Table) -> None:
+    """All that no ref points at and that is not the newest: bases and versions alike."""
+    table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+
+
+def test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_and_no_orphan(lakes: OpenLake) -> None:
+    lake = lakes()
+    lake.create("t").append(make_rows(0, 60))
+    names, rounds = ["a", "b"], 3
+
+    def refresh(work: tuple[Lake, str]) -> None:
+        for _ in range(rounds):
+            while True:
+                try:
+                    index_head(*work)
+                except UnknownSnapshotError:
+                    continue  # the head of a moment ago has expired
+                break
+
+    def change(work: tuple[Lake, Callable[[Table], None]]) -> None:
+        for _ in range(rounds):
+            at_last(*work)
+
+    def write(mine: Lake) -> None:
+        for start in range(60, 120, 20):
+            append_at_last(mine, start)
+
+    with ThreadPoolExecutor(6) as pool:
+        jobs = [pool.submit(refresh, (lakes(), name)) for name in ["a", *names]]
+        jobs += [pool.submit(change, (lakes(), step)) for step in (compact, expire)]
+        jobs.append(pool.submit(write, lakes()))
+        for job in jobs:
+            job.result()
+    assert sorted(lake.load("t").scan().to_arrow()["id"].to_pylist()) == list(range(120))
+    for name in names:
+        assert index_head(lake, name).rows == 120
+        assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
+    collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
+    known = {version.puffin_path for name in names for version in versions(lake.load("t"), "ann", name)}
+    assert known == {path for path in index_files(lake) if "/ann-" in path}
 
 
 @contextmanager
