@@ -30,17 +30,23 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     session = session.at(directory, settings)
     home = home_of(session.settings, session.settings_file)
     with open_instance(home) as instance:
-        told, failed = _dry(session, instance) if dry_run else _tick(session, instance, quiet=as_json)
+        told, failed = (_dry if dry_run else _tick)(session, instance, quiet=as_json)
     if as_json:
         print_json(told)
     if failed:
         sys.exit(1)
 
 
-def _dry(session: Session, instance: Any) -> tuple[list[dict[str, Any]], bool]:
+def _dry(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
     from orchestration.ticks import due  # noqa: PLC0415
 
-    told = [{"table": table, "due": list(keys)} for table, keys in due(session.settings, instance)]
+    told: list[dict[str, Any]] = []
+    for table, keys in due(session.settings, instance):
+        told.append({"table": table, "due": list(keys)})
+        if not quiet:
+            session.console.print(f"[bold]{table}[/]: {len(keys)} runs due", highlight=False)
+            for key in keys:
+                session.console.print(f"  snapshot {key}", highlight=False)
     return told, False
 
 

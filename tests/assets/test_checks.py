@@ -78,7 +78,19 @@ def test_one_flipped_bit_is_found(lake: Lake, catalogs: Catalogs, spec: TableSpe
     data = bytearray(path.read_bytes())
     data[int(len(data) * share)] ^= 1
     path.write_bytes(data)
-    assert not result(integrity_check(spec, spec.indexes[0]), catalogs).passed
+    found = result(integrity_check(spec, spec.indexes[0]), catalogs)
+    assert not found.passed
+    assert "icepuffin refresh" in number(found, "what to do")
+
+
+def test_a_broken_file_is_deleted_and_made_again(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
+    """As docs/operations.md tells who is on call."""
+    path = indexed(lake, catalogs, spec)
+    published = path.read_bytes()
+    path.unlink()
+    again = indexed(lake, catalogs, spec)
+    assert again.read_bytes() == published
+    assert result(integrity_check(spec, spec.indexes[0]), catalogs).passed
 
 
 def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:

@@ -80,6 +80,7 @@ def test_a_tick_leaves_nothing_to_do(run: Run) -> None:
 def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     added = str(lake.append())
     assert json.loads(run("sensor-tick", "--dry-run", "--json")) == [{"table": "demo/demo/packages", "due": [added]}]
+    assert run("sensor-tick", "--dry-run").split("\n")[:2] == ["demo/demo/packages: 1 runs due", f"  snapshot {added}"]
     (told,) = json.loads(run("sensor-tick", "--json"))
     assert told["new"] == [added]
     assert [(item["snapshot_id"], item["succeeded"]) for item in told["runs"]] == [(added, True)]
