@@ -66,6 +66,9 @@ class LocalStorage:
                 raise ObjectExistsError(f"{path} exists already") from error
             except FileNotFoundError as error:
                 raise ObjectMissingError(f"{path} was removed while it was written") from error
+        except OSError as error:
+            error.filename = error.filename or str(final)  # a full disk does not say which file it was
+            raise
         finally:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()

@@ -108,9 +108,10 @@ def test_a_full_disk_publishes_nothing_and_is_forgotten_with_the_next_run(
     stage = stages["a first build"]
     before = read(stage.load())
     size = len(undisturbed["a first build"].index)
+    named = f"{stage.folder}/live/|catalog 'test' cannot be opened"
     for limit in (1, size // 8, size // 4, size // 2, size - 1):
         stage.restore()
-        with no_file_larger_than(limit), pytest.raises((OSError, IcepuffinError)):
+        with no_file_larger_than(limit), pytest.raises((OSError, IcepuffinError), match=named):
             stage.work()
         assert read(stage.load()) == before, limit
         assert stage.work() == undisturbed["a first build"], limit
