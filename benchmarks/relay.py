@@ -62,9 +62,18 @@ def relayed(host: str, port: int) -> Iterator[Relay]:
     try:
         yield relay
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(_hang_up(server), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
+
+
+async def _hang_up(server: asyncio.Server) -> None:
+    server.close()
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def _connection(

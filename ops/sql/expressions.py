@@ -14,6 +14,8 @@ from sqlglot import exp
 from ops.sql.errors import NotIndexableError, SqlError
 from ops.sql.values import Node
 
+DISTANCE = " distance"
+"""Column of the distance among the rows that were found: no SQL text can name it"""
 Value = Any
 """A column, or a scalar that stands for one"""
 
@@ -50,12 +52,17 @@ _TYPES = {
 }
 
 
+def shown(node: Node) -> str:
+    """Its text."""
+    return str(node.sql(dialect="spark")).replace(f"`{DISTANCE}`", "distance")
+
+
 def check(node: Node) -> None:
     """Raises NotIndexableError for an expression that is not evaluated here."""
     for part in node.walk():
         known = type(part) in _RULES or isinstance(part, exp.DataType | exp.Identifier)
         if not known or (isinstance(part, exp.Cast) and part.to.this not in _TYPES):
-            raise NotIndexableError(f"{part.sql(dialect='spark')} is not computed here")
+            raise NotIndexableError(f"{shown(part)} is not computed here")
 
 
 def evaluate(node: Node, rows: pa.Table) -> Value:
@@ -63,7 +70,7 @@ def evaluate(node: Node, rows: pa.Table) -> Value:
     try:
         return _evaluate(node, rows)
     except (pa.ArrowException, KeyError, TypeError) as error:
-        raise SqlError(f"{node.sql(dialect='spark')}: {error}") from error
+        raise SqlError(f"{shown(node)}: {error}") from error
 
 
 def as_column(value: Value, length: int) -> pa.ChunkedArray | pa.Array:
@@ -107,13 +114,13 @@ def _divide(node: Node, rows: pa.Table) -> Value:
     left, right = (value.cast(pa.float64()) for value in _of((node.left, node.right), rows))
     zeros = pc.equal(right, 0.0)
     if pc.any(zeros).as_py() if isinstance(zeros, pa.ChunkedArray | pa.Array) else zeros.as_py():
-        raise SqlError(f"{node.sql(dialect='spark')}: division by zero")
+        raise SqlError(f"{shown(node)}: division by zero")
     return pc.divide(left, right)
 
 
 def _is(node: Node, rows: pa.Table) -> Value:
     if not isinstance(node.expression, exp.Null):
-        raise SqlError(f"{node.sql(dialect='spark')}: only IS NULL and IS NOT NULL are known")
+        raise SqlError(f"{shown(node)}: only IS NULL and IS NOT NULL are known")
     return pc.is_null(_evaluate(node.this, rows))
 
 
@@ -130,7 +137,7 @@ def _between(node: Node, rows: pa.Table) -> Value:
 def _like(node: Node, rows: pa.Table) -> Value:
     pattern = _evaluate(node.expression, rows)
     if not isinstance(pattern, pa.Scalar):
-        raise SqlError(f"{node.sql(dialect='spark')}: LIKE takes a constant pattern")
+        raise SqlError(f"{shown(node)}: LIKE takes a constant pattern")
     return pc.match_like(_evaluate(node.this, rows), pattern.as_py(), ignore_case=isinstance(node, exp.ILike))
 
 
@@ -201,6 +208,7 @@ _RULES: dict[type, Callable[[Any, pa.Table], Value]] = {
     exp.Case: _case,
     exp.If: _if,
     exp.Cast: _cast,
+    exp.TryCast: _cast,  # Spark's CAST, as sqlglot has it
     **dict.fromkeys(_BINARY, _binary),
     **dict.fromkeys(_UNARY, _unary),
     **dict.fromkeys(_OF_DOUBLES, _double),

@@ -6,7 +6,7 @@ import numpy as np
 import sqlglot
 from sqlglot import exp
 
-from ops.sql.queries import DISTANCES, function_name
+from ops.sql.clauses import DISTANCES, function_name
 from ops.sql.statements import Foreign
 from ops.sql.values import Node, Values
 

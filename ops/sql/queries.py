@@ -7,25 +7,29 @@ the nearest rows, the outer query works on the rows that it found.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 from pyiceberg.expressions import And, BooleanExpression
 from sqlglot import exp
+from sqlglot.optimizer.simplify import simplify
 
-from ann_kernels.metric import Metric
+from ops.sql.clauses import (
+    DISTANCES,
+    computed,
+    count_of,
+    function_name,
+    orders_of,
+    output_of,
+    outputs_of,
+    require_source,
+    resolved,
+    snapshot_of,
+)
 from ops.sql.conditions import to_filter
 from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.expressions import check
 from ops.sql.statements import Nearest
-from ops.sql.steps import DISTANCE, Order, Output, Step
+from ops.sql.steps import Step
 from ops.sql.values import Node, Values
 
-DISTANCES = {
-    "l2_distance": (Metric.L2, False),
-    "cosine_distance": (Metric.COSINE, False),
-    "inner_product": (Metric.INNER_PRODUCT, True),
-}
-"""Function -> (metric, whether larger is nearer)"""
 _REFUSED = (
     ("joins", "a join"), ("laterals", "a lateral view"), ("group", "GROUP BY"), ("having", "HAVING"),
     ("distinct", "DISTINCT"), ("windows", "a window"), ("qualify", "QUALIFY"), ("sort", "SORT BY"),
@@ -92,7 +96,7 @@ def _merged(outer: Node, inner: Node, alias: str) -> Node:
         def replaced(part: Node) -> Node:
             if not isinstance(part, exp.Column) or isinstance(part.this, exp.Star):
                 return part
-            _require_source(part, alias)
+            require_source(part, alias)
             if aliases and not part.table and part.name in given:
                 return part
             if part.name in made:
@@ -133,16 +137,16 @@ def _outer(query: Node, alias: str, values: Values) -> Step:
     if any(function_name(node) in DISTANCES for part in own for node in part.walk()):
         raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
     for column in (column for part in own for column in part.find_all(exp.Column)):
-        _require_source(column, alias)
+        require_source(column, alias)
     stars = [isinstance(item, exp.Star) for item in query.expressions]
     if any(stars) and len(stars) > 1:
         raise NotIndexableError("it selects * of a subquery, and more")
     return Step(
-        outputs=None if any(stars) else tuple(_output(item, None, values) for item in query.expressions),
-        where=None if where is None else _computed(where.this, values),
-        order=_orders(query, aliases, None, values),
-        limit=_count(query, "limit", values),
-        offset=_count(query, "offset", values) or 0,
+        outputs=None if any(stars) else tuple(output_of(item, None, values) for item in query.expressions),
+        where=None if where is None else computed(where.this, values),
+        order=orders_of(query, aliases, None, values),
+        limit=count_of(query, "limit", values),
+        offset=count_of(query, "offset", values) or 0,
     )
 
 
@@ -152,14 +156,14 @@ def _outer(query: Node, alias: str, values: Values) -> Step:
 def _direct(query: Node, table: Node, values: Values) -> Nearest:
     """Of one table: the k nearest, or all within a distance."""
     for column in query.find_all(exp.Column):
-        _require_source(column, table.alias_or_name)
+        require_source(column, table.alias_or_name)
     aliases = {item.alias: item.this for item in query.expressions if isinstance(item, exp.Alias)}
     ordered = query.args["order"].expressions if query.args.get("order") else ()
-    keys = [_resolved(item.this, aliases) for item in ordered]
+    keys = [resolved(item.this, query, aliases) for item in ordered]
     conjuncts = _conjuncts(query)
     bound = next((found for item in conjuncts if (found := _bound(item, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
-    limit, offset = _count(query, "limit", values), _count(query, "offset", values) or 0
+    limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
     if (nearest_first is None and bound is None) or (nearest_first and limit is None and bound is None):
         raise NotIndexableError(_why_not(query, keys, limit))
     function = nearest_first or (bound[0] if bound else None)
@@ -169,19 +173,19 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     top = nearest_first is not None and limit is not None
     where, rest = _pushed(conjuncts, values, strict=top, bound=bound)
     step = Step(
-        outputs=_outputs(query, function, values),
-        where=None if not rest else _computed(exp.and_(*rest), values, function),
-        order=() if top else _orders(query, aliases, function, values),
+        outputs=outputs_of(query, function, values),
+        where=None if not rest else computed(exp.and_(*rest), values, function),
+        order=() if top else orders_of(query, aliases, function, values),
         limit=limit,
         offset=offset,
     )
     return Nearest(
         table=exp.table_name(table).replace('"', "").replace("`", ""),
-        snapshot=_snapshot(table, values),
+        snapshot=snapshot_of(table, values),
         vector_column=column,
         metric=metric,
         query=vector,
-        limit=limit + offset if top and limit is not None else None,
+        limit=max(1, limit + offset) if top and limit is not None else None,
         within=None if bound is None else bound[1],
         inclusive=bool(bound and bound[2]),
         steps=(step,),
@@ -191,11 +195,13 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
 
 
 def _conjuncts(query: Node) -> list[Node]:
-    """The conditions that WHERE joins by AND."""
+    """The conditions that WHERE joins by AND, without those that are always true, such as 1 = 1."""
 
     def split(node: Node) -> list[Node]:
         node = node.unnest()
-        return [*split(node.left), *split(node.right)] if isinstance(node, exp.And) else [node]
+        if isinstance(node, exp.And):
+            return [*split(node.left), *split(node.right)]
+        return [] if simplify(node.copy()) == exp.true() else [node]
 
     return split(query.args["where"].this) if query.args.get("where") else []
 
@@ -265,12 +271,6 @@ def _require_one_distance(query: Node, function: Node) -> None:
             raise NotIndexableError(f"it compares with more than one vector: {function.sql()} and {node.sql()}"[:300])
 
 
-def function_name(node: Node) -> str:
-    if isinstance(node, exp.Anonymous):
-        return str(node.this).lower()
-    return node.sql_name().lower() if isinstance(node, exp.Func) else ""
-
-
 def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...]]:
     arguments = function.expressions or [function.this, function.expression]
     columns = [item for item in arguments if isinstance(item, exp.Column)]
@@ -278,82 +278,3 @@ def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...]]:
     if len(columns) != 1 or len(others) != 1:
         raise NotIndexableError(f"{function.sql()} does not compare one column with one vector")
     return columns[0].name, values.vector(others[0])
-
-
-# --------------------------------------------------------------------------------------------------------- parts
-
-
-def _require_source(column: Node, alias: str) -> None:
-    if column.table and column.table != alias:
-        raise NotIndexableError(f"{column.sql()} is no column of {alias or 'what it reads'}")
-
-
-def _resolved(node: Node, aliases: Mapping[str, Node]) -> Node:
-    if isinstance(node, exp.Column) and not node.table and node.name in aliases:
-        return aliases[node.name]
-    return node
-
-
-def _outputs(query: Node, function: Node, values: Values) -> tuple[Output, ...] | None:
-    if len(query.expressions) == 1 and _is_star(query.expressions[0]):
-        return None
-    return tuple(_output(item, function, values) for item in query.expressions)
-
-
-def _is_star(node: Node) -> bool:
-    return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
-
-
-def _output(item: Node, function: Node | None, values: Values) -> Output:
-    inner = item.this if isinstance(item, exp.Alias) else item
-    if _is_star(inner):
-        return Output("*", "*")
-    if function is not None and inner.unnest() == function:
-        return Output(None, item.alias or "distance")
-    if isinstance(inner, exp.Column):
-        return Output(inner.name, item.alias or inner.name)
-    name = item.alias or inner.sql(dialect="spark")
-    return Output(None, name, _computed(inner, values, function))
-
-
-def _orders(query: Node, aliases: Mapping[str, Node], function: Node | None, values: Values) -> tuple[Order, ...]:
-    found = []
-    for item in query.args["order"].expressions if query.args.get("order") else ():
-        descending = bool(item.args.get("desc"))
-        key = _computed(_resolved(item.this, aliases), values, function)
-        found.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
-    return tuple(found)
-
-
-def _computed(node: Node, values: Values, function: Node | None = None) -> Node:
-    """An expression over rows that were found: the distance is a column, parameters are constants."""
-
-    def replaced(part: Node) -> Node:
-        if function is not None and part == function:
-            return exp.column(DISTANCE)
-        if isinstance(part, exp.Placeholder):
-            return exp.convert(values.of(part))
-        return exp.column(part.name) if isinstance(part, exp.Column) else part
-
-    made = node.copy().transform(replaced)
-    check(made)
-    return made
-
-
-def _count(query: Node, part: str, values: Values) -> int | None:
-    found = query.args.get(part)
-    if found is None:
-        return None
-    value: Any = values.of(found.expression)
-    least = 1 if part == "limit" else 0
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SqlError(f"{part.upper()} {value}: ask for at least {'one row' if least else 'none'}")
-    return value
-
-
-def _snapshot(table: Node, values: Values) -> int | str | None:
-    version = table.args.get("version")
-    if version is None:
-        return None
-    at = values.of(version.expression)
-    return at if isinstance(at, int) else str(at)

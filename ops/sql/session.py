@@ -1,6 +1,7 @@
 """Running statements: the nearest rows by `ops.probe`, indexes by `ops.index`, the rest by Spark where there is one."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -17,9 +18,11 @@ from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
 from ops.index.definition import IndexDefinition
 from ops.model import StorageConfig
-from ops.probe import SearchResult, exact_search, exact_within, open_index
-from ops.spark.runner import LocalRunner, TaskRunner
+from ops.probe import IndexReader, SearchResult, exact_search, exact_within, open_index
+from ops.probe.distributed import IN_PROCESS_MB
+from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.sql.errors import SqlError
+from ops.sql.expressions import DISTANCE
 from ops.sql.foreign import for_spark
 from ops.sql.parse import parse
 from ops.sql.statements import (
@@ -32,8 +35,9 @@ from ops.sql.statements import (
     ShowIndexes,
     Statement,
 )
-from ops.sql.steps import DISTANCE, expand_star
+from ops.sql.steps import expand_star
 
+_READERS = 8
 _WITHOUT_SPARK = (
     "Without a Spark session only the k nearest rows of one table can be asked for: "
     "SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, "
@@ -59,21 +63,36 @@ OpenTable = Callable[[str], tuple[Table, StorageConfig]]
 class SqlSession:
     """Runs SQL on Iceberg tables.
 
-    `spark`, a session that knows the same tables, runs what no index answers. `runner` builds indexes.
+    `spark`, a session that knows the same tables, runs what no index answers, and its tasks search indexes of more than
+    `in_process_mb`. `runner` builds indexes. Readers stay open between statements for as long as the table is the same.
     """
 
     def __init__(
-        self, open_table: OpenTable, *, spark: Any = None, runner: TaskRunner | None = None, threads: int = 2
+        self,
+        open_table: OpenTable,
+        *,
+        spark: Any = None,
+        runner: TaskRunner | None = None,
+        threads: int = 2,
+        in_process_mb: int = IN_PROCESS_MB,
     ) -> None:
         self._open = open_table
         self._spark = spark
         self._runner = runner or LocalRunner(threads)
         self._threads = threads
+        self._in_process_mb = in_process_mb
+        self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
 
     @classmethod
     def on(cls, catalog: Catalog, *, storage: StorageConfig, spark: Any = None, threads: int = 2) -> "SqlSession":
         """On the tables of one catalog; `storage` takes the catalog's own properties."""
-        return cls(lambda name: (catalog.load_table(name), storage), spark=spark, threads=threads)
+
+        def load(name: str) -> tuple[Table, StorageConfig]:
+            if "." not in name:
+                raise SqlError(f"{name}: name the table with its namespace, as in ns.{name}")
+            return catalog.load_table(name), storage
+
+        return cls(load, spark=spark, threads=threads)
 
     def sql(self, text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> SqlResult:
         """Run one statement; `:name` or `?` in it take their values from `parameters`.
@@ -125,7 +144,7 @@ class SqlSession:
     ) -> SearchResult:
         query, limit, where = np.array([asked.query]), asked.limit, asked.where
         column, metric, at = asked.vector_column, asked.metric, asked.snapshot
-        reader = open_index(table, index, snapshot=at, storage=storage, threads=self._threads) if index else None
+        reader = self._reader(table, index, at, storage) if index else None
         if limit is not None:
             if reader is not None:
                 return reader.search(query, limit, columns=columns, where=where)
@@ -139,6 +158,26 @@ class SqlSession:
             table, column, metric, query, within, inclusive=asked.inclusive, snapshot=at, storage=storage,
             columns=columns, where=where,
         )  # fmt: skip
+
+    def _reader(
+        self, table: Table, index: IndexDefinition, snapshot: int | str | None, storage: StorageConfig
+    ) -> IndexReader:
+        """An open one, if the table has not changed since: a metadata file and what it names never do."""
+        key = (table.metadata_location, index.name, snapshot)
+        if key not in self._readers:
+            self._readers[key] = open_index(
+                table,
+                index,
+                snapshot=snapshot,
+                storage=storage,
+                threads=self._threads,
+                runner=None if self._spark is None else SparkRunner(self._spark),
+                in_process_mb=self._in_process_mb,
+            )
+        self._readers.move_to_end(key)
+        while len(self._readers) > _READERS:
+            self._readers.popitem(last=False)
+        return self._readers[key]
 
     @staticmethod
     def _schema_id(table: Table, asked: Nearest) -> int:
@@ -159,7 +198,7 @@ class SqlSession:
         index, why = _find_index(table, statement)
         lines = [why]
         if index is not None:
-            reader = open_index(table, index, snapshot=statement.snapshot, storage=storage, threads=self._threads)
+            reader = self._reader(table, index, statement.snapshot, storage)
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
         return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])
 

@@ -8,11 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql.expressions import as_column, evaluate
+from ops.sql.expressions import DISTANCE, as_column, evaluate
 from ops.sql.values import Node
-
-DISTANCE = " distance"
-"""Column of the distance among the rows that were found: no SQL text can name it"""
 
 
 @dataclass(frozen=True, slots=True)

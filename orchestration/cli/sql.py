@@ -58,6 +58,7 @@ def command(
         spark=session.engine.session if spark else None,
         runner=session.engine.runner(0),
         threads=session.settings.thread_count,
+        in_process_mb=session.settings.spark.in_process_mb,
     )
     found = sql.sql(text, _values(parameters))
     if as_json:

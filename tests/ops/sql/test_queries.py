@@ -1,6 +1,6 @@
 """What SQL texts answer, beside DuckDB on the same rows: thresholds, subqueries, expressions, order, parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -10,27 +10,37 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from ops.catalog.connect import open_catalog
 from ops.probe import Coverage
 from ops.sql import SqlError, SqlSession
 from ops.sql.parse import parse
 from ops.sql.statements import Nearest
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
 DISTANCE = f"l2_distance(embedding, ARRAY({VECTOR}))"
 
 
-@pytest.fixture
-def table(table_factory: Callable[..., Table]) -> Table:
-    made = table_factory()
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """Of table `db.t`, which these tests only read."""
+    folder = tmp_path_factory.mktemp("queries")
+    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    made.create_namespace("db")
+    rows = made.create_table("db.t", ROWS, properties={"format-version": "2"})
     for start in range(0, 600, 200):
-        made.append(make_rows(start, start + 200))
+        rows.append(make_rows(start, start + 200))
     return made
 
 
-@pytest.fixture
-def session(sql_catalog: Catalog, table: Table) -> SqlSession:
-    made = SqlSession.on(sql_catalog, storage=STORAGE)
+@pytest.fixture(scope="module")
+def table(catalog: Catalog) -> Table:
+    return catalog.load_table("db.t")
+
+
+@pytest.fixture(scope="module")
+def session(catalog: Catalog) -> SqlSession:
+    made = SqlSession.on(catalog, storage=STORAGE)
     made.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 24, shards = 2)")
     made.sql("REFRESH INDEX e ON db.t")
     return made
@@ -76,6 +86,10 @@ QUERIES = [
     "WITH near AS (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 10) SELECT id, 1 - d AS score FROM near WHERE d > 1",
     "SELECT number FROM (SELECT n AS number FROM (SELECT id AS n, {d} AS d FROM {t}) WHERE d < 3) ORDER BY number",
     "SELECT id FROM (SELECT id, section, {d} AS d FROM {t}) WHERE d < 2.9 AND section LIKE '%2' ORDER BY id",
+    "SELECT id, {d} AS d FROM {t} WHERE 1 = 1 AND id > 7 ORDER BY 2 LIMIT 3",
+    "SELECT id, {d} AS d FROM {t} WHERE {d} < 2.9 ORDER BY 1 DESC",
+    "SELECT id, d FROM (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 20) x ORDER BY 1",
+    "SELECT id, CAST({d} * 10 - 0.5 AS INT) AS tens FROM {t} ORDER BY {d} LIMIT 5",
 ]  # fmt: skip
 
 
@@ -132,20 +146,56 @@ def test_a_star_among_others_is_every_column(session: SqlSession) -> None:
 
 
 @pytest.mark.parametrize("name", ["VERSION AS OF {id}", "VERSION AS OF 'before'", "TIMESTAMP AS OF '{time}'"])
-def test_a_subquery_reads_a_snapshot(session: SqlSession, table: Table, name: str) -> None:
+def test_a_subquery_reads_a_snapshot(catalog: Catalog, name: str) -> None:
+    table = catalog.create_table("db.old", ROWS)
+    table.append(make_rows(0, 60))
     snapshot = table.refresh().metadata.current_snapshot_id or 0
     table.manage_snapshots().create_tag(snapshot, "before").commit()
     log = table.refresh().metadata.snapshot_log[-1]
-    table.append(make_rows(600, 900))
+    table.append(make_rows(60, 90))
     at = name.format(id=snapshot, time=f"{np.datetime64(log.timestamp_ms, 'ms')}+00:00")
-    text = f"SELECT id FROM (SELECT id, {DISTANCE} AS d FROM db.t {at}) WHERE d < 9 ORDER BY id DESC LIMIT 1"
-    assert session.sql(text).rows["id"].to_pylist() == [599]
-    assert session.sql(text.replace(at, "")).rows["id"].to_pylist() == [899]
+    text = f"SELECT id FROM (SELECT id, {DISTANCE} AS d FROM db.old {at}) WHERE d < 9 ORDER BY id DESC LIMIT 1"
+    session = SqlSession.on(catalog, storage=STORAGE)
+    assert session.sql(text).rows["id"].to_pylist() == [59]
+    assert session.sql(text.replace(at, "")).rows["id"].to_pylist() == [89]
+    catalog.drop_table("db.old")
+
+
+def test_no_rows_have_columns_too(session: SqlSession) -> None:
+    """As tools ask that want to know the columns."""
+    found = session.sql(f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY d LIMIT 0").rows
+    assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float32()])
+
+
+def test_a_number_of_rows_may_be_fetched(session: SqlSession) -> None:
+    text = f"SELECT id FROM db.t ORDER BY {DISTANCE}"
+    assert session.sql(f"{text} FETCH FIRST 3 ROWS ONLY").rows.equals(session.sql(f"{text} LIMIT 3").rows)
+
+
+def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
+    table = catalog.create_table("db.changing", ROWS)
+    table.append(make_rows(0, 60))
+    session = SqlSession.on(catalog, storage=STORAGE)
+    session.sql("CREATE INDEX c ON db.changing USING diskann (embedding) WITH (metric = 'l2', max_degree = 8)")
+    session.sql("REFRESH INDEX c ON db.changing")
+    opened = []
+    for more in (0, 0, 30):
+        if more:
+            table.refresh().append(make_rows(60, 60 + more))
+        found = session.sql(f"SELECT id FROM db.changing ORDER BY {DISTANCE} LIMIT 99")
+        assert found.search is not None
+        assert found.rows.num_rows == 60 + more
+        opened.append(found.search.opened)
+    assert opened[0] is opened[1]
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (f"SELECT id FROM db.t ORDER BY {DISTANCE} FETCH FIRST 3 ROWS WITH TIES", "give a number of rows"),
+        (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT -1", "LIMIT -1"),
+        (f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY 3 LIMIT 3", "ORDER BY 3: it is to be the number of one"),
+        (f"SELECT id FROM t ORDER BY {DISTANCE} LIMIT 3", "with its namespace, as in ns.t"),
         (f"SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'; it has id, name"),
         (f"SELECT nope FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "there is no column 'nope'"),
         (f"SELECT id / 0 AS x FROM db.t ORDER BY {DISTANCE} LIMIT 3", "division by zero"),
@@ -209,10 +259,10 @@ def test_unknown_is_not_true() -> None:
 
 @pytest.mark.jvm
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_spark_computes_distances_that_no_index_answers(sql_catalog: Catalog, table: Table, spark: Any) -> None:
+def test_spark_computes_distances_that_no_index_answers(catalog: Catalog, spark: Any) -> None:
     rows = make_rows(0, 50)
     spark.createDataFrame(rows.select(["id", "embedding"])).createOrReplaceTempView("packages")
-    session = SqlSession.on(sql_catalog, storage=STORAGE, spark=spark)
+    session = SqlSession.on(catalog, storage=STORAGE, spark=spark)
     for function, theirs in (("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance")):
         text = f"SELECT count(*) AS n, sum({function}(embedding, :q)) AS total FROM packages WHERE id < :most"
         found = session.sql(text, {"q": queries(1)[0].astype(float), "most": 20})

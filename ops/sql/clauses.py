@@ -1,0 +1,111 @@
+"""What the clauses of a SELECT mean, over a table or over rows that were found."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlglot import exp
+
+from ann_kernels.metric import Metric
+from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.expressions import DISTANCE, check
+from ops.sql.steps import Order, Output
+from ops.sql.values import Node, Values
+
+DISTANCES = {
+    "l2_distance": (Metric.L2, False),
+    "cosine_distance": (Metric.COSINE, False),
+    "inner_product": (Metric.INNER_PRODUCT, True),
+}
+"""Function -> (metric, whether larger is nearer)"""
+
+
+def function_name(node: Node) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower()
+    return node.sql_name().lower() if isinstance(node, exp.Func) else ""
+
+
+def require_source(column: Node, alias: str) -> None:
+    if column.table and column.table != alias:
+        raise NotIndexableError(f"{column.sql()} is no column of {alias or 'what it reads'}")
+
+
+def resolved(node: Node, query: Node, aliases: Mapping[str, Node]) -> Node:
+    """What a key of ORDER BY stands for: an alias, or the number of an output."""
+    if isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal():
+        outputs = query.expressions
+        if any(is_star(item) for item in outputs) or not 1 <= int(node.this) <= len(outputs):
+            raise NotIndexableError(
+                f"ORDER BY {node.this}: it is to be the number of one of the columns that SELECT names"
+            )
+        return outputs[int(node.this) - 1].unalias()
+    if isinstance(node, exp.Column) and not node.table and node.name in aliases:
+        return aliases[node.name]
+    return node
+
+
+def outputs_of(query: Node, function: Node, values: Values) -> tuple[Output, ...] | None:
+    if len(query.expressions) == 1 and is_star(query.expressions[0]):
+        return None
+    return tuple(output_of(item, function, values) for item in query.expressions)
+
+
+def is_star(node: Node) -> bool:
+    return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
+
+
+def output_of(item: Node, function: Node | None, values: Values) -> Output:
+    inner = item.this if isinstance(item, exp.Alias) else item
+    if is_star(inner):
+        return Output("*", "*")
+    if function is not None and inner.unnest() == function:
+        return Output(None, item.alias or "distance")
+    if isinstance(inner, exp.Column):
+        return Output(inner.name, item.alias or inner.name)
+    name = item.alias or inner.sql(dialect="spark")
+    return Output(None, name, computed(inner, values, function))
+
+
+def orders_of(query: Node, aliases: Mapping[str, Node], function: Node | None, values: Values) -> tuple[Order, ...]:
+    found = []
+    for item in query.args["order"].expressions if query.args.get("order") else ():
+        descending = bool(item.args.get("desc"))
+        key = computed(resolved(item.this, query, aliases), values, function)
+        found.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
+    return tuple(found)
+
+
+def computed(node: Node, values: Values, function: Node | None = None) -> Node:
+    """An expression over rows that were found: the distance is a column, parameters are constants."""
+
+    def replaced(part: Node) -> Node:
+        if function is not None and part == function:
+            return exp.column(DISTANCE)
+        if isinstance(part, exp.Placeholder):
+            return exp.convert(values.of(part))
+        return exp.column(part.name) if isinstance(part, exp.Column) else part
+
+    made = node.copy().transform(replaced)
+    check(made)
+    return made
+
+
+def count_of(query: Node, part: str, values: Values) -> int | None:
+    found = query.args.get(part)
+    if found is None:
+        return None
+    options = found.args.get("limit_options")
+    if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
+        raise SqlError(f"FETCH FIRST ... {options.sql()}: give a number of rows")
+    value: Any = values.of(found.args.get("count") or found.expression)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SqlError(f"{part.upper()} {value}: it is a number of rows")
+    return value
+
+
+def snapshot_of(table: Node, values: Values) -> int | str | None:
+    version = table.args.get("version")
+    if version is None:
+        return None
+    at = values.of(version.expression)
+    return at if isinstance(at, int) else str(at)
