@@ -1,19 +1,21 @@
 """A refresh that is lost at any stage, or done elsewhere, ends after one retry with the bytes of an undisturbed one."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from ops.catalog.connect import open_catalog
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import versions
 from ops.index import Action, IndexReport, materialize_index, refresh, work
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.storage import open_storage
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-TableFactory = Callable[..., Table]
 
 
 class DriverLostError(Exception):
@@ -58,24 +59,51 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 0)
 
 
-@pytest.fixture(params=["append", "update", "compact", "deal out"])
-def table(request: pytest.FixtureRequest, table_factory: TableFactory) -> Iterator[Table]:
-    """A table with an index, and a change that it does not know."""
-    made = table_factory()
+@dataclass(frozen=True)
+class Changed:
+    """A table with an index, a change that it does not know, and what a refresh should make of it."""
+
+    table: Table
+    before: frozenset[int]
+    """Snapshots of the versions that there are"""
+    expected: bytes
+    """Of the version's file, as an undisturbed refresh writes it"""
+
+
+@pytest.fixture(scope="module", params=["append", "update", "compact", "deal out"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Changed:
+    folder = tmp_path_factory.mktemp("lake")
+    catalog = open_catalog("t", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
     for start in range(0, 600, 120):
-        made.append(make_rows(start, start + 120))
-    index_head(made)
-    made.append(make_rows(600, 660))
-    index_head(made)
-    made.append(make_rows(660, 760) if request.param == "deal out" else make_rows(660, 680))
+        table.append(make_rows(start, start + 120))
+    index_head(table)
+    table.append(make_rows(600, 660))
+    index_head(table)
+    table.append(make_rows(660, 760) if request.param == "deal out" else make_rows(660, 680))
     if request.param == "update":
-        made.overwrite(make_rows(590, 640), overwrite_filter="id >= 600 and id < 640")
+        table.overwrite(make_rows(590, 640), overwrite_filter="id >= 600 and id < 640")
     if request.param == "compact":
-        first = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files[0].path
-        append_position_deletes(made, {first: np.arange(40)})
-        made.refresh().overwrite(made.scan().to_arrow())
+        first = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0].path
+        append_position_deletes(table, {first: np.arange(40)})
+        table.refresh().overwrite(table.scan().to_arrow())
+    before = own_versions(table)
+    data = content(refreshed(table, LocalRunner(1)))
+    assert found_and_true(table)[1] >= 0.95
+    undo(table, before)
+    return Changed(table, before, data)
+
+
+@pytest.fixture
+def changed(made: Changed) -> Iterator[Changed]:
+    """The same for each test: the version that it makes is undone."""
     yield made
-    assert found_and_true(made)[1] >= 0.95
+    undo(made.table, made.before)
+
+
+def own_versions(table: Table) -> frozenset[int]:
+    return frozenset(item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e"))
 
 
 def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
@@ -86,16 +114,7 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
     return report
 
 
-@pytest.fixture
-def expected(table: Table) -> bytes:
-    """The version's bytes as an undisturbed refresh gives them; then the version is undone."""
-    before = {item.derived_snapshot_id for item in versions(table, "ann", "e")}
-    data = content(refreshed(table, LocalRunner(1)))
-    undo(table, before)
-    return data
-
-
-def undo(table: Table, before: set[int]) -> None:
+def undo(table: Table, before: frozenset[int]) -> None:
     from ops.catalog import bind  # noqa: PLC0415
 
     new = [item for item in versions(table.refresh(), "ann", "e") if item.derived_snapshot_id not in before]
@@ -108,32 +127,29 @@ def undo(table: Table, before: set[int]) -> None:
 
 @pytest.mark.parametrize("after_all", [False, True])
 @pytest.mark.parametrize("stage", ["mark", "hash_files", "match_rows", "scatter", "spill", "make_shard", "relocate"])
-def test_a_refresh_that_is_lost_ends_equal_after_a_retry(
-    table: Table, expected: bytes, stage: str, after_all: bool
-) -> None:
+def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: Changed, stage: str, after_all: bool) -> None:
     dying = DyingRunner(stage, after_all=after_all)
-    before = {item.derived_snapshot_id for item in versions(table, "ann", "e")}
     try:
-        first = refreshed(table, dying)
+        first = refreshed(changed.table, dying)
     except DriverLostError:
-        assert {item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e")} == before
-        first = refreshed(table, LocalRunner(1))
+        assert own_versions(changed.table) == changed.before
+        first = refreshed(changed.table, LocalRunner(1))
     else:
         assert not dying.died, "this change has no such stage"
-    assert content(first) == expected
-    staged = f"{table.location()}/metadata/_icepuffin"
+    assert content(first) == changed.expected
+    staged = f"{changed.table.location()}/metadata/_icepuffin"
     assert list(open_storage(staged, STORAGE).list(staged)) == []
 
 
-def test_spark_refreshes_to_the_same_bytes(table: Table, expected: bytes, spark: "SparkSession") -> None:
-    assert content(refreshed(table, SparkRunner(spark))) == expected
+def test_spark_refreshes_to_the_same_bytes(changed: Changed, spark: "SparkSession") -> None:
+    assert content(refreshed(changed.table, SparkRunner(spark))) == changed.expected
 
 
-def test_the_driver_does_small_work_itself(table: Table, expected: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_does_small_work_itself(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "SMALL_WORK", work.SMALL_WORK)
     monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 1 << 24)
 
     def never() -> "SparkSession":
         raise AssertionError("a session was opened")
 
-    assert content(refreshed(table, SparkRunner(never))) == expected
+    assert content(refreshed(changed.table, SparkRunner(never))) == changed.expected
