@@ -148,8 +148,8 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
     """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
     here = target.live.snapshot_id
     at = target.live.sequence_number
-    known = sorted(versions(table, "ann", target.definition.name), key=lambda item: abs(item.sequence_number - at))
-    own, unreadable = open_versions((item for item in known if is_own(item, here)), target.storage)
+    known = versions(table, "ann", target.definition.name)
+    own, unreadable = open_versions((item for item in reversed(known) if is_own(item, here)), target.storage)
     source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, place)
     if source.loaded is not None:
         return source
@@ -161,12 +161,13 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
         )
     if stale is StalePolicy.EXACT:
         return replace(source, why="the snapshot has no version of its own, and the policy is to scan then")
+    nearest = sorted(known, key=lambda item: abs(item.sequence_number - at))
     others, unreadable = open_versions(
-        [item for item in known if not is_own(item, here)][:_VERSIONS_LOOKED_AT], target.storage
+        [item for item in nearest if not is_own(item, here)][:_VERSIONS_LOOKED_AT], target.storage
     )
     shared = [(shared_rows(item, target.live), item) for item in others if _answers(item, target)]
-    nearest = [item for rows, item in sorted(shared, key=lambda pair: -pair[0]) if rows]
-    return _load_first(nearest, (*source.warnings, *unreadable), target, stale, place)
+    usable = [item for rows, item in sorted(shared, key=lambda pair: -pair[0]) if rows]
+    return _load_first(usable, (*source.warnings, *unreadable), target, stale, place)
 
 
 def _load_first(

@@ -19,6 +19,7 @@ from ops.probe.errors import QueryError
 from ops.probe.filters import Matches
 from ops.probe.within import Rows
 from ops.storage import open_storage
+from ops.tasks.vectors import with_vector
 
 _POSITION_BITS = 40
 _ROWS_AT_ONCE = 65_536
@@ -44,7 +45,7 @@ class VectorSource:
         for number in files:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number):
-                positions, column = _with_vector(batch)
+                positions, column = with_vector(batch)
                 if not len(positions):
                     continue
                 if first and dims is not None:
@@ -81,14 +82,6 @@ def scan(
     mask = (np.int64(1) << _POSITION_BITS) - 1
     files_of, positions = np.where(found, ids >> _POSITION_BITS, -1), np.where(found, ids & mask, -1)
     return Candidates(files_of, positions, distances), compared
-
-
-def _with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """(positions, vectors) of the rows that have one."""
-    column = batch.columns.column(0)
-    if not column.null_count:
-        return batch.positions, column
-    return batch.positions[np.asarray(column.is_valid())], column.drop_null()
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:

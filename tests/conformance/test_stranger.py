@@ -76,8 +76,12 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
         same += len({row["id"] for row in mine} & set(ids))
         if vectors != "none":
             assert ids == [row["id"] for row in mine]
+            # ours are of the table's vectors, the stranger's of what the shard holds
             np.testing.assert_allclose(
-                [far for far, _, _ in theirs], [row["distance"] for row in mine], rtol=1e-4, atol=1e-5
+                [far for far, _, _ in theirs],
+                [row["distance"] for row in mine],
+                rtol=2e-3 if vectors == "f16" else 1e-4,
+                atol=1e-5,
             )
     assert same >= 18
 
