@@ -51,6 +51,8 @@ class Dead:
     """By shard"""
     lost: Mapping[int, int]
     """By slot: how many of them were live before"""
+    slots: tuple[npt.NDArray[np.uint32] | None, ...]
+    """By shard: all that its nodes lie in; None where nothing was read"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +66,8 @@ class _Shard:
     tombstones: Nodes
     moves: tuple[Moves, ...]
     moved: int
+    slots: npt.NDArray[np.uint32] | None
+    """All that its nodes lay in before they moved, where they were read"""
 
     @property
     def live(self) -> int:
@@ -84,7 +88,7 @@ def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, stora
     """Nodes whose rows are not live where the base has them. Reads location maps, where rows have gone at all."""
     before = tuple(entry.tombstones for entry in base.routing.shards)
     if not plan.live_positions_change:
-        return Dead(before, {})
+        return Dead(before, {}, (None,) * len(before))
     nodes = sum(entry.count for entry in base.routing.shards)
     runner = LocalRunner() if nodes <= _NODES_AT_ONCE else runner
     groups = share_out(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
@@ -97,11 +101,15 @@ def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, stora
         for group in groups
     ]
     marked = runner.run(mark, tasks, label="find nodes without rows")
-    now, lost = list(before), Counter[int]()
-    for (number, _), found in zip(chain(*groups), chain(*marked), strict=True):
-        now[number] = np.union1d(before[number], found.nodes)
+    by_shard = {number: found for (number, _), found in zip(chain(*groups), chain(*marked), strict=True)}
+    lost = Counter[int]()
+    for found in by_shard.values():
         lost.update(dict(found.lost))
-    return Dead(tuple(now), lost)
+    return Dead(
+        nodes=tuple(np.union1d(nodes, by_shard[number].nodes) for number, nodes in enumerate(before)),
+        lost=lost,
+        slots=tuple(by_shard[number].slots for number in range(len(before))),
+    )
 
 
 def refresh_shards(
@@ -124,9 +132,7 @@ def refresh_shards(
     )
     work = Work(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
     known = recognize(work, base, dead.nodes)
-    shards = [
-        _shard(base, number, dead.nodes[number], known.moves.get(number, ())) for number in range(len(base.shards))
-    ]
+    shards = [_shard(base, number, dead, known.moves.get(number, ())) for number in range(len(base.shards))]
     placement = place(
         plan.definition,
         base_rows=sum(shard.live for shard in shards[: layout.shards]),
@@ -147,7 +153,9 @@ def refresh_shards(
     read = known.read or dict(pair for result in scattered for pair in result.live_rows)
     balls = known.balls or tuple(result.balls for result in scattered)
     merged = sum(shards[number].live for number in placement.spilled)
-    return ShardsMade(layout, file_table(plan, work.slots, read, dead.lost), made, read, balls, merged)
+    return ShardsMade(
+        layout, file_table(plan, work.slots, read, dead.lost, _referenced(made)), made, read, balls, merged
+    )
 
 
 def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.float32] | None:
@@ -157,17 +165,29 @@ def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.fl
     return ShardReader(PartSource(open_storage(base.shards[0].path, storage), base.shards[0])).read_pq()[0]
 
 
-def _shard(base: OpenVersion, number: int, dead: Nodes, moves: tuple[Moves, ...]) -> _Shard:
+def _shard(base: OpenVersion, number: int, dead: Dead, moves: tuple[Moves, ...]) -> _Shard:
+    nodes = dead.nodes[number]
     moved = [deletion_vector.decode(item.nodes) for item in moves]
     return _Shard(
         number=number,
         entry=base.routing.shards[number],
         blob=base.shards[number],
         curve=base.curves[number],
-        tombstones=np.setdiff1d(dead, np.concatenate(moved), assume_unique=True) if moved else dead,
+        tombstones=np.setdiff1d(nodes, np.concatenate(moved), assume_unique=True) if moved else nodes,
         moves=moves,
         moved=sum(map(len, moved)),
+        slots=dead.slots[number],
     )
+
+
+def _referenced(made: Sequence[ShardResult]) -> frozenset[int] | None:
+    """Slots that some node lies in; None where that is not known of every shard."""
+    found: set[int] = set()
+    for shard in made:
+        if shard.slots is None:
+            return None
+        found.update(shard.slots.tolist())
+    return frozenset(found)
 
 
 # ----------------------------------------------------------------------------------------------------- what is written
@@ -252,4 +272,5 @@ def _unwritten(number: int, how: How, shard: _Shard) -> ShardResult:
         tombstones=shard.tombstones,
         inserted=0,
         remapped=0,
+        slots=shard.slots,
     )

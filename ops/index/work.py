@@ -1,5 +1,6 @@
 """Stage 1 seen from the driver: what all ways to a version share, and the way from nothing."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,7 +20,7 @@ from ops.tasks.base import BaseShard
 from ops.tasks.blocks import Block
 from ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
 from ops.tasks.shard import How, ShardResult, ShardTask, make_shard
-from puffin.blobs.routing import CoveredFile
+from puffin.blobs.routing import FREE_SLOT, CoveredFile
 
 Progress = Callable[[str, int, int], None]
 """Told (stage, tasks done, tasks in all)."""
@@ -148,34 +149,39 @@ def build_shards(
 
 
 def slots_of(plan: VersionPlan) -> tuple[Slotted, ...]:
-    """Slot of each live file: the base's where it keeps its nodes, a new one otherwise."""
+    """Slot of each live file: the base's where it keeps its nodes, else one that is free."""
     old = plan.base.routing.files if plan.action is Action.REFRESHED and plan.base else ()
     known = {file.path: slot for slot, file in enumerate(old) if file.present}
     added = {file.path for file in plan.added}
-    slots, free = [], len(old)
-    for file in plan.live.files:
-        if file.path in added:
-            slots.append((free, file))
-            free += 1
-        else:
-            slots.append((known[relative_to(file.path, plan.live.location)], file))
-    return tuple(slots)
+    free = itertools.chain((slot for slot, file in enumerate(old) if not file.path), itertools.count(len(old)))
+    return tuple(
+        (next(free) if file.path in added else known[relative_to(file.path, plan.live.location)], file)
+        for file in plan.live.files
+    )
 
 
 def file_table(
-    plan: VersionPlan, slots: Sequence[Slotted], read: Mapping[int, int], lost: Mapping[int, int]
+    plan: VersionPlan,
+    slots: Sequence[Slotted],
+    read: Mapping[int, int],
+    lost: Mapping[int, int],
+    referenced: frozenset[int] | None = None,
 ) -> tuple[CoveredFile, ...]:
     """All slots. By slot, `read` are the live rows of files that were read, `lost` those that others have lost since
-    the base was made.
+    the base was made. Slots of other files become free unless they are `referenced`; all are where that is not known.
     """
     old = plan.base.routing.files if plan.action is Action.REFRESHED and plan.base else ()
-    table = [replace(file, live_rows=0, present=False) for file in old]
-    size = max((slot + 1 for slot, _ in slots), default=0)
-    table += [CoveredFile("", 0, 0, bytes(32), present=False)] * (size - len(table))
+    table = [
+        replace(file, live_rows=0, present=False) if referenced is None or slot in referenced else FREE_SLOT
+        for slot, file in enumerate(old)
+    ]
+    table += [FREE_SLOT] * (max((slot + 1 for slot, _ in slots), default=0) - len(table))
     for slot, file in slots:
         live = read[slot] if slot in read else old[slot].live_rows - lost.get(slot, 0)
         path = relative_to(file.path, plan.live.location)
         table[slot] = CoveredFile(path, file.record_count, live, fingerprint(file), present=True)
+    while table and table[-1] == FREE_SLOT:
+        table.pop()
     return tuple(table)
 
 

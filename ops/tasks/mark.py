@@ -35,6 +35,8 @@ class Marked:
     """Ascending; none that was dead before"""
     lost: tuple[tuple[int, int], ...]
     """(slot, how many of them lay there)"""
+    slots: npt.NDArray[np.uint32]
+    """All that its nodes lie in, dead ones too"""
 
 
 def mark(task: MarkTask) -> tuple[Marked, ...]:
@@ -52,7 +54,8 @@ def mark(task: MarkTask) -> tuple[Marked, ...]:
         dead[deletion_vector.decode(before)] = False
         nodes = np.flatnonzero(dead)
         in_slot, counts = np.unique(slots[nodes], return_counts=True)
-        found.append(Marked(nodes, tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))))
+        lost = tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))
+        found.append(Marked(nodes, lost, np.unique(slots)))
     return tuple(found)
 
 

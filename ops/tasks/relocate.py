@@ -3,6 +3,8 @@
 import uuid
 from dataclasses import dataclass
 
+import numpy as np
+
 from ops.model import ObjectRange, StorageConfig
 from ops.storage import open_storage
 from ops.tasks.base import BaseShard
@@ -37,8 +39,9 @@ def relocate(task: RelocateTask) -> tuple[ShardResult, ...]:
 
 def _relocate(number: int, base: BaseShard, sink: ByteSink, path: str, at: int) -> ShardResult:
     reader = base.reader()
+    slots, positions = base.locations(reader)
     parts = []
-    for piece in relocated(reader, *base.locations(reader)):
+    for piece in relocated(reader, slots, positions):
         if isinstance(piece, bytes):
             sink.write(piece)
             parts.append(ObjectRange(path, at, len(piece)))
@@ -57,4 +60,5 @@ def _relocate(number: int, base: BaseShard, sink: ByteSink, path: str, at: int) 
         tombstones=deletion_vector.decode(base.tombstones),
         inserted=0,
         remapped=base.moved,
+        slots=np.unique(slots),
     )

@@ -86,6 +86,8 @@ class ShardResult:
     tombstones: npt.NDArray[np.int64]
     inserted: int
     remapped: int
+    slots: npt.NDArray[np.uint32] | None
+    """All that its nodes lie in, dead ones too; None where its addresses were not read"""
 
     @property
     def length(self) -> int:
@@ -217,4 +219,5 @@ def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> Sha
         tombstones=np.flatnonzero(~made.live).astype(np.int64),
         inserted=inserted,
         remapped=task.base.moved if task.base is not None else 0,
+        slots=np.unique(made.shard.file_slots),
     )

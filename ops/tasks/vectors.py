@@ -32,7 +32,7 @@ class VectorFiles:
         self._deleted = deleted_by_file(lambda path: open_storage(path, storage), files)
 
     def read(self, file: LiveFile) -> Iterator[Vectors]:
-        """Batches of the file's live rows that have a vector, in order. Raises VectorColumnError naming file and rows."""
+        """Batches of the live rows that have a vector, in order. Raises VectorColumnError naming file and rows."""
         store = open_storage(file.path, self._storage)
         for batch in read_live(store, file, self._schema, [self._field_id], deleted=self._deleted[file.path]):
             positions, column = with_vector(batch)

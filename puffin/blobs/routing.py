@@ -50,7 +50,9 @@ class ShardEntry:
 
 @dataclass(frozen=True, slots=True)
 class CoveredFile:
-    """One slot of the file table. Slots keep their number across refreshes, so that shards need not be rewritten."""
+    """One slot of the file table. Slots keep their number across refreshes, so that shards need not be rewritten; one
+    that no node lies in any more is free, for another file in a later version.
+    """
 
     path: str
     """Relative to the table's location where it lies under it."""
@@ -60,6 +62,9 @@ class CoveredFile:
     """32 bytes that tell one set of deletes from another; zeros for none."""
     present: bool
     """False: the file is not live in the base snapshot; only tombstones still point at the slot."""
+
+
+FREE_SLOT = CoveredFile("", 0, 0, bytes(32), present=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

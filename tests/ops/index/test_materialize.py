@@ -169,6 +169,22 @@ def test_a_table_written_anew_with_its_old_rows_costs_no_graph_work(table: Table
     assert recall >= 0.95
 
 
+def test_rewriting_files_again_and_again_does_not_lengthen_the_file_table(table: Table) -> None:
+    index_head(table)
+    append_position_deletes(
+        table, {live_files(table, table.metadata.current_snapshot_id or 0).files[0].path: np.array([1])}
+    )
+    lengths = []
+    for _ in range(4):
+        index_head(table)
+        found, recall = found_and_true(table)
+        assert found.coverage is Coverage.EXACT_VERSION
+        assert recall >= 0.95
+        lengths.append(len(open_version(versions(table, "ann", "e")[-1], STORAGE).routing.files))
+        table.refresh().overwrite(table.scan().to_arrow())
+    assert max(lengths[1:]) <= 5, "three files, of which one has a tombstone, and the one that all are rewritten to"
+
+
 def test_a_table_written_anew_with_other_rows_is_built_anew(table: Table) -> None:
     index_head(table)
     table.refresh().overwrite(make_rows(5000, 5600))
