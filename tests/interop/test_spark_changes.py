@@ -68,12 +68,16 @@ class Lake:
         assert head is not None
         return materialize_index(table, self.definition, head, runner=LocalRunner(1), storage=STORAGE)
 
-    def check(self) -> SearchResult:
+    def rows(self) -> dict[int, Any]:
+        """Vectors f64[D] by id, as Spark reads them."""
+        rows = self.sql("SELECT id, {v} FROM {t}")
+        found = {row[0]: np.array(row[1], np.float64) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def check(self, truth: dict[int, Any]) -> SearchResult:
         """Distances are true, rows are live, none is missing but a few of the approximate ones."""
         assert self.definition is not None
-        rows = self.sql("SELECT id, {v} FROM {t}")
-        truth = {row[0]: np.array(row[1], np.float64) for row in rows}
-        assert len(truth) == len(rows)
         asked = queries(5, DIMS)
         found = open_index(self.table, self.definition, storage=STORAGE).search(asked, K, columns=["id"])
         assert not found.warnings
@@ -154,7 +158,7 @@ def _write_audit_publish(lake: Lake) -> None:
     lake.spark.conf.set("spark.wap.id", f"audit-{lake.name}")
     lake.insert(15)
     lake.spark.conf.unset("spark.wap.id")
-    lake.check()
+    lake.check(lake.rows())
     lake.sql(f"CALL changes.system.publish_changes('{{s}}', 'audit-{lake.name}')")
     lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('write.wap.enabled')")
 
@@ -275,10 +279,12 @@ def test_every_change_that_spark_makes_is_followed(spark: Any, catalog: Catalog,
     lake.index()
     for change in CHANGES:
         change(lake)
-        lake.check()
+        rows = lake.rows()
+        lake.check(rows)
         lake.reports[change.__name__] = lake.index()
-        assert lake.check().coverage is Coverage.EXACT_VERSION, change.__name__
-        assert lake.reports[change.__name__].rows == lake.sql("SELECT count(*) FROM {t}")[0][0], change.__name__
+        assert lake.check(rows).coverage is Coverage.EXACT_VERSION, change.__name__
+        assert lake.reports[change.__name__].rows == len(rows), change.__name__
+    assert lake.rows().keys() == rows.keys(), "an index changes no row"
     compacted = lake.reports["_compact_sorted"]
     assert (compacted.inserted, compacted.shards_rebuilt) == (0, 0)
     assert live_files(lake.table, lake.table.metadata.current_snapshot_id or 0).record_count == 25
