@@ -51,9 +51,11 @@ def load_definition(table: Table, name: str) -> IndexDefinition:
 def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
     """Write a definition into the table's properties, its column resolved to a field id. No version is built.
 
-    Raises DefinitionError where the name is taken by a different definition, or the column cannot be indexed.
+    Raises DefinitionError where the name is taken by a different definition, or the column cannot be indexed, and what
+    `bind.require_bindable` raises where no version could ever be published.
     """
     refresh(table)
+    bind.require_bindable(table)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
     for known in list_definitions(table):

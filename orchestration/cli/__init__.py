@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> Any:
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except click.Abort:
+        click.echo("stopped", err=True)
         sys.exit(130)
     except click.UsageError as error:
         error.show()

@@ -45,8 +45,8 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     for path in report.deleted:
         session.console.print(f"{would}delete {path}", highlight=False, soft_wrap=True)
     session.console.print(
-        f"{report.table}: {len(report.retired)} versions, {len(report.deleted)} files, {report.bytes_freed:,} bytes; "
-        f"{report.kept_young} files are too young",
+        f"{report.table}: {would}let go of {len(report.retired)} versions and delete {len(report.deleted)} files "
+        f"({report.bytes_freed:,} bytes); {report.kept_young} that nothing needs are within the grace period",
         highlight=False,
         soft_wrap=True,
     )

@@ -10,12 +10,13 @@ from ops.catalog import bind
 from ops.catalog.live import EqualityDeletesError
 from ops.catalog.manifest_lists import UnsupportedFormatError
 from ops.catalog.versions import DerivedVersion, tag_target
+from ops.index import create
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import write_delete_file
-from tests.ops.index.history import index_head
+from tests.ops.index.history import DEFINITION, index_head
 
 pytestmark = [
     pytest.mark.jvm,
@@ -96,7 +97,8 @@ def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> N
     table = lake.create("early")
     table.append(make_rows(0, 50))
     lake.sql(f"ALTER TABLE {lake.sql_name('early')} SET TBLPROPERTIES ('format-version'='3')")
-    with pytest.raises(UnsupportedFormatError, match=r"early has format version 3.* Use a REST catalog"):
-        index_head(table)
+    for refused in (index_head, lambda early: create(early, DEFINITION)):
+        with pytest.raises(UnsupportedFormatError, match=r"early has format version 3.* Use a REST catalog"):
+            refused(table)
     store = open_storage(table.location(), STORAGE)
     assert not [item.path for item in store.list(table.location()) if "ann-" in item.path or "_icepuffin" in item.path]
