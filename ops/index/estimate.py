@@ -13,10 +13,10 @@ import numpy.typing as npt
 from pyiceberg.table import Table
 
 from ops.datafile import column_names, open_data_file
+from ops.index.known import known_share
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, place
 from ops.index.rates import Amounts, predicted_seconds
-from ops.index.recognize import known_share
 from ops.index.refresh import Dead, find_dead
 from ops.index.report import Action
 from ops.index.sample import choose_shards, rows_a_shard

@@ -17,7 +17,7 @@ from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
 from ops.index.integrity import check_integrity
-from ops.index.recognize import known_share
+from ops.index.known import known_share
 from ops.index.report import Action
 from ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig

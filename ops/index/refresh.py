@@ -8,9 +8,9 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from ops.index.moved import recognize
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, Placement, place
+from ops.index.recognize import recognize
 from ops.index.sample import Layout, rows_a_shard
 from ops.index.versions import OpenVersion
 from ops.index.work import (

@@ -217,9 +217,9 @@ def test_maintenance_rebuilds_a_worn_delta(table: Table) -> None:
 
 
 def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ops.index import moved  # noqa: PLC0415
+    from ops.index import recognize  # noqa: PLC0415
 
-    monkeypatch.setattr(moved, "HASHES_AT_ONCE", 100)
+    monkeypatch.setattr(recognize, "HASHES_AT_ONCE", 100)
     monkeypatch.setattr(work_module, "SMALL_WORK", 0)
     table.refresh()
     table.overwrite(table.scan().to_arrow())

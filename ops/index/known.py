@@ -1,0 +1,53 @@
+"""Whether files that an index version has never seen hold rows that it knows: after a compaction, or after a job that
+writes the whole table anew each night, most vectors are the old ones.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from ann_kernels.hashing import content_hash
+from ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
+from ops.index.versions import OpenVersion, covered_paths
+from ops.model import LiveFile, LiveFiles, StorageConfig
+from ops.storage import PartSource, open_storage, relative_to
+from puffin.blobs.shard import ShardReader
+
+_FILES = 8
+_ROWS_A_FILE = 64
+"""The first of a row group, so that little is read and decoded"""
+
+
+def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
+    """Share of the vectors in files new to `base` whose content hashes it has, by a sample of at most 512.
+
+    Reads the hashes of all shards, 8 bytes a node. Vectors that cannot be read count as unknown: the build names them.
+    """
+    covered = covered_paths(base)
+    new = [file for file in live.files if relative_to(file.path, live.location) not in covered]
+    rng = np.random.default_rng(len(new))
+    chosen = rng.permutation(len(new))[:_FILES]
+    hashes = [_sample(new[number], rng, schema, field_id, storage) for number in chosen]
+    sampled = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
+    if not len(sampled):
+        return 0.0
+    store = open_storage(base.version.puffin_path, storage)
+    known = np.zeros(len(sampled), np.bool_)
+    for shard in base.shards:
+        known |= np.isin(sampled, ShardReader(PartSource(store, shard)).read_content_hashes())
+    return float(known.mean())
+
+
+def _sample(
+    file: LiveFile, rng: np.random.Generator, schema: Schema, field_id: int, storage: StorageConfig
+) -> npt.NDArray[np.uint64]:
+    opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
+    if not opened.groups:
+        return np.empty(0, np.uint64)
+    rows = opened.first(_ROWS_A_FILE, int(rng.integers(opened.groups)))
+    if rows is None:
+        return np.empty(0, np.uint64)
+    try:
+        return content_hash(vectors_from_arrow(rows.column(0).drop_null()))
+    except VectorColumnError:
+        return np.zeros(rows.num_rows, np.uint64)
