@@ -1,9 +1,8 @@
 """Give a snapshot its version of an index: plan, work, gate, assemble, bind. Idempotent; safe to run twice at once."""
 
 import logging
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from pyiceberg.table import Table
@@ -12,6 +11,7 @@ from ops.catalog import bind
 from ops.catalog.bind import Binding, LostRaceError
 from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import AssembledFile, assemble, mean_recall
+from ops.index.clock import StageClock
 from ops.index.definition import IndexDefinition
 from ops.index.errors import GateFailedError
 from ops.index.estimate import estimate
@@ -49,7 +49,7 @@ def materialize_index(
     `verify` asks for it (see docs/operations.md). Raises GateFailedError, CoverageError, and the errors of bad input;
     then nothing was published and the last good version is in place.
     """
-    clock = _Clock()
+    clock = StageClock()
 
     def plan_next(*, whole: bool) -> VersionPlan:
         with clock.stage("plan"):
@@ -78,7 +78,7 @@ def materialize_index(
 def carry_out(
     table: Table,
     plan: VersionPlan,
-    clock: "_Clock",
+    clock: StageClock,
     *,
     runner: TaskRunner,
     storage: StorageConfig,
@@ -174,34 +174,9 @@ def _sweep(store: Storage, prefix: str) -> None:
             reached(Step.SWEEPING)
 
 
-class _Clock:
-    """Seconds of each stage."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self.stages: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.stages[name] = self.stages.get(name, 0.0) + time.perf_counter() - begun
-
-    def split(self, name: str, part: str, seconds: float) -> None:
-        """So many of a stage's seconds were a stage of their own."""
-        self.stages[name] -= seconds
-        self.stages[part] = self.stages.get(part, 0.0) + seconds
-
-    @property
-    def total(self) -> float:
-        return time.perf_counter() - self._start
-
-
 def _report(
     plan: VersionPlan,
-    clock: _Clock,
+    clock: StageClock,
     made: ShardsMade | None,
     file: AssembledFile | None,
     version: DerivedVersion | None,

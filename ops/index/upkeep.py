@@ -11,6 +11,7 @@ from ops.catalog import bind
 from ops.catalog.commit import refresh
 from ops.catalog.manifest_lists import OWN_LISTS
 from ops.catalog.snapshots import ref_snapshot_id, table_name
+from ops.index.clock import StageClock
 from ops.index.definition import (
     PREFIX,
     DefinitionError,
@@ -18,7 +19,7 @@ from ops.index.definition import (
     from_properties,
     resolve_field,
 )
-from ops.index.materialize import _Clock, carry_out
+from ops.index.materialize import carry_out
 from ops.index.plan import plan_version, worn
 from ops.index.report import GcReport, IndexReport
 from ops.index.retention import is_own_tag
@@ -107,7 +108,7 @@ def maintain(
     again = worn(plan)
     if again is None:
         return None
-    return carry_out(table, again, _Clock(), runner=runner, storage=storage, progress=progress)
+    return carry_out(table, again, StageClock(), runner=runner, storage=storage, progress=progress)
 
 
 def collect_garbage(

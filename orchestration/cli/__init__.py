@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _one_line(error: Exception) -> str:
-    from ops.errors import IcepuffinError  # noqa: PLC0415  only where something went wrong
+    from ops.errors import IcepuffinError  # only where something went wrong
 
     text = " ".join(str(error).split())
     if isinstance(error, IcepuffinError | ValueError):

@@ -28,6 +28,6 @@ def command(session: Session, directory: Path | None, source: Path | None) -> No
     Example:
       icepuffin demo --dir demo-data
     """
-    from orchestration.demo import run_demo  # noqa: PLC0415
+    from orchestration.demo import run_demo
 
     run_demo((directory or session.directory or Path("demo-data")).resolve(), source, session.console)

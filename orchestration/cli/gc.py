@@ -21,7 +21,7 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     Example:
       icepuffin gc demo.packages --dry-run
     """
-    from ops.graphs.upkeep import collect  # noqa: PLC0415
+    from ops.graphs.upkeep import collect
 
     session, spec = on.session, on.spec
     report = collect(

@@ -44,8 +44,8 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
     Example:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
-    from ops.index import create  # noqa: PLC0415
-    from ops.index.definition import IndexDefinition  # noqa: PLC0415
+    from ops.index import create
+    from ops.index.definition import IndexDefinition
 
     made = IndexDefinition(**definition)
     create(on.loaded, made)
@@ -63,7 +63,7 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
 @on_table
 def list_indexes(on: OnTable) -> None:
     """List the indexes of a table and how many versions each has."""
-    from ops.catalog.versions import versions  # noqa: PLC0415
+    from ops.catalog.versions import versions
 
     found = [
         {**dataclasses.asdict(item), "versions": len(versions(on.loaded, "ann", item.name))} for item in on.indexes
@@ -93,11 +93,11 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
       icepuffin index show demo.packages embedding
       icepuffin index show demo.packages --plot index.png
     """
-    from ops.catalog.versions import versions  # noqa: PLC0415
-    from ops.probe import open_index  # noqa: PLC0415
-    from ops.probe.overview import overview, time_widths  # noqa: PLC0415
-    from ops.probe.pictures import save  # noqa: PLC0415
-    from orchestration.cli.shown import draw  # noqa: PLC0415
+    from ops.catalog.versions import versions
+    from ops.probe import open_index
+    from ops.probe.overview import overview, time_widths
+    from ops.probe.pictures import save
+    from orchestration.cli.shown import draw
 
     loaded, storage, session = on.loaded, on.storage, on.session
     definition = on.index(name)
@@ -140,7 +140,7 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. The files go when their snapshots expire."""
-    from ops.index import drop  # noqa: PLC0415
+    from ops.index import drop
 
     on.index(name)
     if not yes:
@@ -153,8 +153,8 @@ def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Column, Table  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column, Table
 
     heads = (Column(name, overflow="fold") for name in columns)
     shown = Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)

@@ -53,7 +53,7 @@ class OnTable:
 
     def snapshot_id(self, named: str | None) -> int:
         """Of a snapshot id, tag, branch or time; None: the newest of main."""
-        from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
+        from ops.catalog.snapshots import resolve_snapshot
 
         return resolve_snapshot(self.loaded, named).snapshot_id
 
@@ -79,8 +79,8 @@ class OnTable:
 
     def vector_column(self, definition: "IndexDefinition", snapshot_id: int) -> str:
         """The name that the index's column has in the snapshot: it may have been renamed since, or before."""
-        from ops.catalog.snapshots import resolve_snapshot  # noqa: PLC0415
-        from ops.index.definition import resolve_field  # noqa: PLC0415
+        from ops.catalog.snapshots import resolve_snapshot
+        from ops.index.definition import resolve_field
 
         schema = self.loaded.schemas()[resolve_snapshot(self.loaded, snapshot_id).schema_id]
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column

@@ -31,8 +31,8 @@ def command(on: OnTable, /, index: str | None, snapshot: str | None) -> None:
       icepuffin plan demo.packages
       icepuffin plan demo.packages embedding --snapshot 3821550127947089009 --json
     """
-    from ops.graphs.sketches import estimate_sketches  # noqa: PLC0415
-    from ops.graphs.versions import estimate_snapshot  # noqa: PLC0415
+    from ops.graphs.sketches import estimate_sketches
+    from ops.graphs.versions import estimate_snapshot
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])

@@ -33,8 +33,8 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
       icepuffin refresh demo.packages
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
-    from ops.graphs.sketches import sketch_snapshot  # noqa: PLC0415
-    from ops.graphs.versions import index_snapshot  # noqa: PLC0415
+    from ops.graphs.sketches import sketch_snapshot
+    from ops.graphs.versions import index_snapshot
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])

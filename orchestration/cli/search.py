@@ -77,9 +77,9 @@ def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **q
 
 
 def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -> Any:
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from ops.graphs.queries import vector_of_row  # noqa: PLC0415
+    from ops.graphs.queries import vector_of_row
 
     given = [name for name in ("like_id", "vector", "query_file") if query[name] is not None]
     if len(given) != 1:
@@ -103,10 +103,10 @@ def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -
 def _search(
     on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot_id: int, query: dict[str, Any]
 ) -> dict[str, Any]:
-    from ann_kernels.metric import Metric  # noqa: PLC0415
-    from ops.graphs.queries import held_texts  # noqa: PLC0415
-    from ops.probe import StalePolicy, exact_search, exact_within, open_index  # noqa: PLC0415
-    from ops.probe.result import explain  # noqa: PLC0415
+    from ann_kernels.metric import Metric
+    from ops.graphs.queries import held_texts
+    from ops.probe import StalePolicy, exact_search, exact_within, open_index
+    from ops.probe.result import explain
 
     metric = Metric.parse(str(definition.metric))
     columns = tuple(query["columns"].split(",")) if query["columns"] else None
@@ -150,7 +150,7 @@ def _text(value: int | None) -> str | None:
 
 
 def _show(session: Session, told: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table
 
     for warning in told.get("warnings", ()):
         session.console.print(f"[yellow]warning:[/] {warning}")

@@ -40,14 +40,14 @@ class Session:
 
     @cached_property
     def settings_file(self) -> Path:
-        from orchestration.settings import find  # noqa: PLC0415
+        from orchestration.settings import find
 
         return find(self.settings_path, self.directory).resolve()
 
     @cached_property
     def settings(self) -> "Settings":
-        from orchestration.engines import use_shard_cache  # noqa: PLC0415
-        from orchestration.settings import load  # noqa: PLC0415
+        from orchestration.engines import use_shard_cache
+        from orchestration.settings import load
 
         loaded = load(self.settings_file)
         use_shard_cache(loaded)
@@ -55,19 +55,19 @@ class Session:
 
     @cached_property
     def catalogs(self) -> "Catalogs":
-        from ops.resources import Catalogs  # noqa: PLC0415
+        from ops.resources import Catalogs
 
         return Catalogs({name: item.properties for name, item in self.settings.catalogs.items()})
 
     @cached_property
     def engine(self) -> "Engine":
-        from orchestration.engines import engine_of  # noqa: PLC0415
+        from orchestration.engines import engine_of
 
         return engine_of(self.settings)
 
     @cached_property
     def console(self) -> "Console":
-        from rich.console import Console  # noqa: PLC0415
+        from rich.console import Console
 
         # in a pipe Rich takes 80 columns for granted, and folds names and paths that somebody wants to cut out
         found = Console(soft_wrap=True)
@@ -82,14 +82,14 @@ class Session:
 
     def table_settings(self, catalog: str | None, table: str) -> "TableSettings":
         """The settings of a table; the defaults for one that is not in the file."""
-        from orchestration.settings import TableSettings  # noqa: PLC0415
+        from orchestration.settings import TableSettings
 
         name = self.catalog_name(catalog, table)
         known = [item for item in self.settings.tables.values() if (item.catalog, item.name) == (name, table)]
         return known[0] if known else TableSettings(catalog=name, name=table)
 
     def spec(self, catalog: str | None, table: str) -> "TableSpec":
-        from orchestration.discovery import table_spec  # noqa: PLC0415
+        from orchestration.discovery import table_spec
 
         return table_spec(self.table_settings(catalog, table), self.catalogs)
 
@@ -99,8 +99,8 @@ class Session:
         if quiet:
             yield Bars(None)
             return
-        from rich.console import Console  # noqa: PLC0415
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         console = Console(stderr=True)

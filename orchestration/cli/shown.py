@@ -44,7 +44,7 @@ def _shards(seen: "Overview") -> "Table":
 
 
 def _coverage(seen: "Overview") -> "Text":
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
     behind = "" if seen.base_snapshot_id == seen.head_snapshot_id else f"; the head is snapshot {seen.head_snapshot_id}"
     filled = bar(seen.coverage)
@@ -85,7 +85,7 @@ def _routing(seen: "Overview") -> "Table | None":
 
 
 def _table(title: str) -> "Table":
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
 
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")

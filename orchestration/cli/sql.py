@@ -40,9 +40,9 @@ def command(
       icepuffin sql "REFRESH INDEX i ON demo.packages"
       icepuffin sql "EXPLAIN SELECT ..."
     """
-    import logging  # noqa: PLC0415
+    import logging
 
-    from ops.sql import SqlSession  # noqa: PLC0415
+    from ops.sql import SqlSession
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused below, with a reason
     session = session.at(directory, settings)
@@ -69,7 +69,7 @@ def command(
 
 
 def _values(parameters: tuple[str, ...]) -> dict[str, Any]:
-    import json  # noqa: PLC0415
+    import json
 
     values = {}
     for item in parameters:
@@ -84,7 +84,7 @@ def _values(parameters: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _show(session: Session, found: Any) -> None:
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table
 
     for warning in found.search.warnings if found.search else ():
         session.console.print(f"[yellow]warning:[/] {warning}")

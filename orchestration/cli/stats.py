@@ -18,9 +18,9 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
     Example:
       icepuffin stats demo.packages --json
     """
-    from ops.catalog.versions import versions  # noqa: PLC0415
-    from ops.graphs.rows import snapshot_rows  # noqa: PLC0415
-    from ops.theta import read_ndv  # noqa: PLC0415
+    from ops.catalog.versions import versions
+    from ops.graphs.rows import snapshot_rows
+    from ops.theta import read_ndv
 
     snapshot_id = on.snapshot_id(snapshot)
     statistics = read_ndv(on.loaded, snapshot_id)
@@ -53,7 +53,7 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
 
 
 def _show(session: Session, told: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table
 
     shown = Table("column", "distinct values", "fresh", title=f"{told['table']} at snapshot {told['snapshot_id']}")
     for name, entry in told["columns"].items():

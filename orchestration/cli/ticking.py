@@ -25,7 +25,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin sensor-tick
       icepuffin sensor-tick --dry-run --json
     """
-    from orchestration.instance import home_of, open_instance  # noqa: PLC0415
+    from orchestration.instance import home_of, open_instance
 
     session = session.at(directory, settings)
     home = home_of(session.settings, session.settings_file)
@@ -38,7 +38,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 
 
 def _dry(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
-    from orchestration.ticks import due  # noqa: PLC0415
+    from orchestration.ticks import due
 
     told: list[dict[str, Any]] = []
     for table, keys in due(session.settings, instance):
@@ -51,7 +51,7 @@ def _dry(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str
 
 
 def _tick(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
-    from orchestration.ticks import TickedRun, tick  # noqa: PLC0415
+    from orchestration.ticks import TickedRun, tick
 
     told: list[dict[str, Any]] = []
     failed = False

@@ -21,8 +21,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     Example:
       icepuffin ui --start
     """
-    from orchestration.instance import home_of, prepare_home  # noqa: PLC0415
-    from orchestration.settings import PATH_VARIABLE  # noqa: PLC0415
+    from orchestration.instance import home_of, prepare_home
+    from orchestration.settings import PATH_VARIABLE
 
     session = session.at(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))
