@@ -17,7 +17,7 @@ from orchestration import watch
 from orchestration.facts import gather, materialization
 from orchestration.settings import TableSettings
 
-WRITING_SECONDS = 4.0
+WRITING_SECONDS = 3.0
 """How long a look writes into Dagster's database. The rest waits for the next look."""
 
 

@@ -100,7 +100,7 @@ class TableSettings(_Model):
     keep: KeepSettings = KeepSettings()
     sensor_running: bool = False
     sensor_interval_seconds: int = Field(default=30, ge=1, le=86_400)
-    runs_ahead: int = Field(default=20, ge=1, le=1000)
+    runs_ahead: int = Field(default=5, ge=1, le=1000)
     nightly: Cron = "0 2 * * *"
     maintenance: Cron = "0 4 * * 0"
     schedules_running: bool = False
