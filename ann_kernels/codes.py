@@ -49,11 +49,9 @@ class Codes:
         Distances come out in units of the scale: squared L2 but for a constant a query, or minus the dot product.
         """
         inner = metric is Metric.INNER_PRODUCT
-        centred = queries if inner else queries - self.offset
-        scales = np.abs(centred).max(axis=1) / np.float32(_LIMIT)
-        scales[scales == 0] = 1
         out = np.zeros((len(queries), self.padded), np.int8)
-        out[:, : queries.shape[1]] = np.rint(centred / scales[:, None])
+        scales = np.empty(len(queries), np.float32)
+        _encode_queries(frozen(queries), self.offset, inner, out, scales)
         norm_weights = np.full(len(queries), 0 if inner else 1, np.float32)
         dot_weights = np.ones(len(queries), np.float32) if inner else np.float32(2 / self.scale) * scales
         return CodeTarget(self.space.codes, self.space.norms, out, norm_weights, dot_weights)
@@ -97,6 +95,23 @@ def _scale(gaps: npt.NDArray[np.float32]) -> float:
     widest = float(np.partition(gaps, kept)[kept]) if gaps.size else 0.0
     widest = widest or float(gaps.max(initial=0))
     return widest / _LIMIT if widest > 0 else 1.0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _encode_queries(queries, offset, inner, codes, scales):  # type: ignore[no-untyped-def]
+    """Each query by a scale of its own, so that none is clipped. For inner product the offset stays where it is."""
+    for row in range(queries.shape[0]):
+        widest = np.float32(0)
+        for d in range(queries.shape[1]):
+            gap = queries[row, d] if inner else queries[row, d] - offset[d]
+            widest = max(widest, abs(gap))
+        scale = widest / np.float32(_LIMIT)
+        if scale == 0:
+            scale = np.float32(1)
+        for d in range(queries.shape[1]):
+            gap = queries[row, d] if inner else queries[row, d] - offset[d]
+            codes[row, d] = np.int8(np.rint(gap / scale))
+        scales[row] = scale
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -176,6 +176,8 @@ def search(
 
 def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:
     """Nodes int64[Q, k] of a shard (-1 and infinitely far where there are fewer) as rows of the table."""
-    found = nodes >= 0
     files, positions = shard.file_numbers[nodes], shard.positions[nodes]
-    return Candidates(np.where(found, files, -1), np.where(found, positions, -1), distances)
+    missing = nodes < 0
+    if missing.any():
+        files[missing], positions[missing] = -1, -1
+    return Candidates(files, positions, distances)
