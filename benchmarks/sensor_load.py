@@ -48,7 +48,7 @@ def tables(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     backlog = make_backlog(folder, tables=options.tables, snapshots=20)
     with open_instance(folder / "dagster_home") as instance:
         begun = time.perf_counter()
-        daemon = Daemon(instance, backlog.settings())
+        daemon = Daemon(instance, backlog.settings(runs_ahead=20))
         loading = time.perf_counter() - begun
         first = [daemon.tick(name) for name in daemon.sensors]
         idle = [daemon.tick(name) for name in daemon.sensors]

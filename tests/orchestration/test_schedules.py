@@ -27,7 +27,7 @@ INDEX = dg.AssetKey([*TABLE.path, "ann_index", "embedding"])
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    lake = make_lake(tmp_path, snapshots=3)
+    lake = make_lake(tmp_path, snapshots=2)
     lake.write_settings(retries=0)
     return lake
 
@@ -95,7 +95,7 @@ def test_a_snapshot_whose_run_failed_is_mended(lake: Lake, instance: dg.DagsterI
     newest = to_path(lake.table.refresh().inspect.files()["file_path"].to_pylist()[0])
     newest.rename(newest.with_suffix(".away"))
     runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
-    assert [run.succeeded for run in runs] == [True, True, False]
+    assert [run.succeeded for run in runs] == [True, False]
     newest.with_suffix(".away").rename(newest)
     again = next(iter(tick(load(lake.settings_file), instance)))
     assert isinstance(again, TickResult)
