@@ -100,3 +100,15 @@ def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, sp
     found = SqlSession.on(sql_catalog, storage=STORAGE, spark=spark).sql("SELECT 6 * 7 AS answer")
     assert found.rows.to_pylist() == [{"answer": 42}]
     assert found.how.startswith("Spark ran it as it is")
+
+
+@pytest.mark.jvm
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_spark_searches_indexes_over_the_threshold(
+    session: SqlSession, sql_catalog: Catalog, table: Table, spark: Any
+) -> None:
+    there = SqlSession(lambda name: (sql_catalog.load_table(name), STORAGE), spark=spark, in_process_mb=0)
+    found = there.sql(f"{NEAREST} ORDER BY d LIMIT 5")
+    assert found.search is not None
+    assert found.search.profile.tier == "distributed"
+    assert found.rows["id"].to_pylist() == brute_force(table)
