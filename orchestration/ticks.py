@@ -7,6 +7,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from assets.spec import TableSpec
+from ops.errors import IcepuffinError
 from ops.resources import Catalogs
 from orchestration import watch
 from orchestration.definitions import build
@@ -41,17 +42,32 @@ class TickResult:
     found: Look
 
 
-def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[tuple[str, tuple[str, ...]]]:
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A table that could not be looked at: it or its catalog is not there. The others were."""
+
+    table: str
+    message: str
+
+
+def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[tuple[str, tuple[str, ...]] | Unseen]:
     """(table, snapshots for which a run is due), were all of them shown in Dagster. Changes nothing."""
     catalogs = catalogs_of(settings)
     for table in settings.tables.values():
-        spec = table_spec(table, catalogs)
-        loaded = catalogs.table(spec.catalog, spec.identifier)
-        facts = gather(instance, spec, loaded)
-        known = [item.key for item in facts.watched]
-        shown = replace(facts, partitions=known, recorded=known)
-        plan = watch.plan(shown, _cursor(instance, spec, loaded), policy=table.snapshots, runs_ahead=len(known))
-        yield "/".join(spec.path), plan.request
+        try:
+            yield _due(instance, table, catalogs)
+        except IcepuffinError as error:
+            yield Unseen(f"{table.catalog}/{table.name}", str(error))
+
+
+def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> tuple[str, tuple[str, ...]]:
+    spec = table_spec(table, catalogs)
+    loaded = catalogs.table(spec.catalog, spec.identifier)
+    facts = gather(instance, spec, loaded)
+    known = [item.key for item in facts.watched]
+    shown = replace(facts, partitions=known, recorded=known)
+    plan = watch.plan(shown, _cursor(instance, spec, loaded), policy=table.snapshots, runs_ahead=len(known))
+    return "/".join(spec.path), plan.request
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> watch.Cursor:
@@ -94,13 +110,17 @@ def run_partition(
     return TickedRun("/".join(spec.path), key, result.run_id, result.success, message)
 
 
-def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult | TickedRun]:
+def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult | TickedRun | Unseen]:
     """Look at every table and do the runs that are due, oldest snapshot first. Yields each thing as it is done."""
     catalogs = catalogs_of(settings)
     definitions = build(settings)
     for table in settings.tables.values():
-        spec = table_spec(table, catalogs)
-        looked = look_at(instance, spec, table, catalogs)
+        try:
+            spec = table_spec(table, catalogs)
+            looked = look_at(instance, spec, table, catalogs)
+        except IcepuffinError as error:
+            yield Unseen(f"{table.catalog}/{table.name}", str(error))
+            continue
         yield looked
         plan = looked.found.plan
         keys = [*plan.request, *filter(None, (plan.returned_to, plan.merge))]

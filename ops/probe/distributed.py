@@ -72,6 +72,7 @@ class RemoteVersion:
         self.advice = Advice.of(pin.opened)
         self.index_bytes = sum(part.length for part in pin.opened.shards)
         self.exact = not any(shard.rounded for shard in shards)
+        self.lean = pin.opened.definition.vectors == "none"
         self._runner = runner
         lengths = [part.length for part in pin.opened.shards]
         self._groups = [Group(shards=numbers) for numbers in balanced(lengths, max(1, runner.parallelism))]
@@ -102,7 +103,7 @@ class RemoteVersion:
         parts = [item.indexed for item in found if item.indexed is not None]
         wide = max((part.candidates.files.shape[1] for part in parts), default=k)
         best = merged([part.candidates for part in parts], wide)
-        approximate = knobs.rerank and any(part.approximate for part in parts)
+        approximate = any(part.approximate for part in parts)
         if approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
             best, approximate = self._ranked(best, queries), False
         return Indexed(

@@ -76,7 +76,7 @@ class Asked:
     shards: int | None = None
     oversample: int | None = None
     target_recall: float | None = None
-    rerank: bool = True
+    rerank: bool | None = None
 
     def __post_init__(self) -> None:
         target = self.target_recall
@@ -98,15 +98,17 @@ class Knobs:
     expected: float | None = None
     """recall@10 by the measured curve, where knobs were chosen by it"""
     why: str = "the index's own"
-    rerank: bool = True
-    """Whether candidates whose distances are not exact are ranked by the table's vectors"""
+    rerank: bool = False
+    """Whether candidates are ranked by the table's vectors, as those of the index are others"""
 
 
-def settle(advice: Advice, own: int, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs, tuple[str, ...]]:
+def settle(
+    advice: Advice, own: int, k: int, asked: Asked, *, filtered: bool, rerank: bool
+) -> tuple[Knobs, tuple[str, ...]]:
     """The knobs of one search, and what could not be done as it was asked.
 
     `own`: the definition's search list. Under a condition every shard is probed: how many matching rows lie far from
-    the query was not measured.
+    the query was not measured. `rerank`: whether candidates are to be ranked by the table's vectors.
     """
     warnings: list[str] = []
     chosen: Choice | None = None
@@ -126,10 +128,10 @@ def settle(advice: Advice, own: int, k: int, asked: Asked, *, filtered: bool) ->
     )
     return Knobs(
         search_list=asked.search_list or by_curve.search_list,
-        oversample=(asked.oversample or by_curve.oversample) if asked.rerank else 1,
+        oversample=(asked.oversample or by_curve.oversample) if rerank else 1,
         shards=None if filtered else asked.shards,
         slack=math.inf if asked.shards is not None else by_curve.slack,
         expected=chosen.recall if chosen and not given else None,
         why=f"{why}; given: {', '.join(given)}" if given else why,
-        rerank=asked.rerank,
+        rerank=rerank,
     ), tuple(warnings)

@@ -45,8 +45,6 @@ class Pin:
     opened: OpenVersion | None
     covered: frozenset[int] | None = None
     """Numbers of the live files that the version answers for, whose nodes alone are returned; None: all"""
-    exact: bool = True
-    """Whether the version's distances are the table's own; else they are approximate until rows are read"""
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
 
@@ -83,6 +81,11 @@ class Ask:
     knobs: Knobs | None
     """None where there is no version"""
     matches: Matches | None = None
+
+    @property
+    def rerank(self) -> bool:
+        """Whether candidates of the version are to be ranked by the table's vectors."""
+        return self.knobs is not None and self.knobs.rerank
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,8 @@ class Worker:
             probed = version.advice.probed(queries, knobs)
             mine = None if probed is None else probed[:, list(numbers)]
             found = search(version, queries, ask.k, probed=mine, **given)
-        return replace(found, work=tuple(replace(item, shard=numbers[item.shard]) for item in found.work))
+        work = tuple(replace(item, shard=numbers[item.shard]) for item in found.work)
+        return replace(found, approximate=found.approximate and knobs.rerank, work=work)
 
     def _shard(self, number: int) -> LoadedShard:
         """Masked; those used last stay so, within the budget of the cache's memory."""

@@ -100,17 +100,17 @@ class IndexReader:
         shards: int | None = None,
         oversample: int | None = None,
         target_recall: float | None = None,
-        rerank: bool = True,
+        rerank: bool | None = None,
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot.
 
         `queries` [Q, D] or [D], any float type. `search_list`: how wide the beam is; default the index's own.
-        `shards`: probe only those whose centroids are nearest to the query; default all. `oversample`: candidates a row
-        that shards hand over which do not hold the table's vectors as they are; the table's own vectors rank these.
-        Without `rerank` they are not read, and distances are those of the index. `target_recall`: choose knobs that are
-        not given from the curve that was measured with the index.
+        `shards`: probe only those whose centroids are nearest to the query; default all. `rerank`: rank candidates by
+        the table's own vectors, `oversample` of them a row, where shards do not hold these as they are; default only
+        where shards hold no vectors at all. Otherwise distances are those of the index. `target_recall`: choose knobs
+        that are not given from the curve that was measured with the index.
         `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
         "section = 'database'"; only rows for which it is true are found.
         Raises QueryError, UnknownColumnError, FilterError, and DataFileError where a data file is gone.
@@ -239,7 +239,6 @@ class IndexReader:
             target.storage,
             self._opened,
             None if loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY else loaded.covered,
-            exact=loaded is None or loaded.exact,
             cache=process_cache().settings,
         )
 
@@ -271,8 +270,10 @@ class IndexReader:
         if key not in self._settled:
             if len(self._settled) >= _SETTLED:
                 self._settled.clear()
-            knobs, unmet = settle(self._loaded.advice, self._loaded.search_list, k, asked, filtered=filtered)
-            self._settled[key] = knobs, unmet if asked.rerank or self._loaded.exact else (*unmet, _APPROXIMATE)
+            version = self._loaded
+            rerank = not version.exact and (version.lean if asked.rerank is None else asked.rerank)
+            knobs, unmet = settle(version.advice, version.search_list, k, asked, filtered=filtered, rerank=rerank)
+            self._settled[key] = knobs, (*unmet, _APPROXIMATE) if version.lean and not rerank else unmet
         return self._settled[key]
 
     def _search_index(

@@ -137,7 +137,7 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     for row in rows:
         queries, left = row.payload
         found = worker.find(queries, join.groups[row.number], join.ask)
-        kept = queries if left is not None and not join.packed.worker().pin.exact else None
+        kept = queries if left is not None and join.ask.rerank else None
         yield _row(row.block, _place(row.block, join.parts), row.number, (found, kept, left))
 
 

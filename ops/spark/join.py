@@ -81,7 +81,7 @@ def knn_join(
         vector=on,
         field_ids=tuple(returned),
         names=tuple(prefix + name for name in names),
-        reads=bool(returned) or not pin.exact,
+        reads=bool(returned) or ask.rerank,
         block_rows=block_rows,
     )
     version = reader.version

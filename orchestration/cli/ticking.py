@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestration.cli.on_table import json_option
 from orchestration.cli.session import Session, located, print_json
+
+if TYPE_CHECKING:
+    from orchestration.ticks import Unseen
 
 
 @click.command("sensor-tick")
@@ -18,7 +21,8 @@ from orchestration.cli.session import Session, located, print_json
 def command(session: Session, directory: Path | None, settings: Path | None, *, dry_run: bool, as_json: bool) -> None:
     """Look at every table of the settings once, as the Dagster sensor does, and run what is due in this process.
 
-    Events and runs are written to the Dagster instance of the settings, where the UI shows them.
+    A table that cannot be looked at is named, the others are looked at all the same, and the exit code is 1. Events and
+    runs are written to the Dagster instance of the settings, where the UI shows them.
 
     \b
     Examples:
@@ -38,25 +42,37 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
 
 
 def _dry(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
-    from orchestration.ticks import due
+    from orchestration.ticks import Unseen, due
 
     told: list[dict[str, Any]] = []
-    for table, keys in due(session.settings, instance):
+    failed = False
+    for found in due(session.settings, instance):
+        if isinstance(found, Unseen):
+            failed = True
+            told.append({"table": found.table, "error": found.message})
+            if not quiet:
+                session.console.print(_line(found), highlight=False)
+            continue
+        table, keys = found
         told.append({"table": table, "due": list(keys)})
         if not quiet:
             session.console.print(f"[bold]{table}[/]: {len(keys)} runs due", highlight=False)
             for key in keys:
                 session.console.print(f"  snapshot {key}", highlight=False)
-    return told, False
+    return told, failed
 
 
 def _tick(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
-    from orchestration.ticks import TickedRun, tick
+    from orchestration.ticks import TickedRun, Unseen, tick
 
     told: list[dict[str, Any]] = []
     failed = False
     for event in tick(session.settings, instance):
-        if isinstance(event, TickedRun):
+        if isinstance(event, Unseen):
+            failed = True
+            told.append({"table": event.table, "error": event.message})
+            line = _line(event)
+        elif isinstance(event, TickedRun):
             failed |= not event.succeeded
             told[-1]["runs"].append(
                 {
@@ -76,3 +92,7 @@ def _tick(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[st
         if not quiet:
             session.console.print(line, highlight=False)
     return told, failed
+
+
+def _line(unseen: "Unseen") -> str:
+    return f"[bold]{unseen.table}[/]: [red]not looked at[/]: {unseen.message}"

@@ -86,6 +86,24 @@ def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     assert [(item["snapshot_id"], item["succeeded"]) for item in told["runs"]] == [(added, True)]
 
 
+def test_a_tick_names_a_table_that_is_gone_and_looks_at_the_others(
+    run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = lake.settings()
+    gone = '[tables.archive]\ncatalog = "demo"\nname = "demo.archive"\n[tables.packages]'
+    lake.settings_file.write_text(whole.replace("[tables.packages]", gone, 1), encoding="utf-8")
+    try:
+        for option in ("--dry-run", "--json"):
+            with pytest.raises(SystemExit) as exited:
+                run("sensor-tick", option, "--json")
+            assert exited.value.code == 1
+            missing, found = json.loads(capsys.readouterr().out)
+            assert "no table demo.archive" in missing["error"]
+            assert found["table"] == "demo/demo/packages"
+    finally:
+        lake.write_settings()
+
+
 def test_stats_tell_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
     told = json.loads(run("stats", "demo.packages", "--json"))
     assert told["ndv"]["id"] == told["records"]

@@ -67,7 +67,9 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("definition", [DEFINITION, LEAN, ROUNDED])
-@pytest.mark.parametrize("options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}, {"rerank": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}, {"rerank": False}, {"rerank": True}]
+)
 def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefinition, options: dict[str, Any]) -> None:
     index_head(table, definition)
     here, there = both(table, definition)
@@ -91,7 +93,7 @@ def test_many_candidates_are_ranked_by_tasks(
     there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
     for count, jobs in ((3, ["search shards"]), (4, ["search shards", "rank candidates"])):  # of 30 candidates each
         runner.jobs.clear()
-        assert there.search(queries(count)).rows.equals(here.search(queries(count)).rows)
+        assert there.search(queries(count), rerank=True).rows.equals(here.search(queries(count), rerank=True).rows)
         assert runner.jobs == jobs
 
 

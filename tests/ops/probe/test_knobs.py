@@ -141,14 +141,17 @@ def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: st
     index_head(table, definition)
     reader = open_index(table, definition, storage=STORAGE)
     asked = np.concatenate([queries(9), vectors_of(np.arange(3))])
-    found = reader.search(asked, columns=["id"], where=where)
+    found = reader.search(asked, columns=["id"], where=where, rerank=True)
     gaps = vectors_of(np.asarray(found.rows["id"])) - asked[np.asarray(found.rows["query"])]
     np.testing.assert_allclose(found.rows["distance"], np.linalg.norm(gaps.astype(np.float64), axis=1), rtol=1e-6)
     assert not found.warnings
     unranked = reader.search(asked, where=where, rerank=False)
-    assert bool(unranked.warnings) == (vectors != "f32")
+    assert bool(unranked.warnings) == (vectors == "none")
     assert unranked.profile.bytes_read["index"] == 0
     assert unranked.rows["distance"].equals(found.rows["distance"]) == (vectors == "f32")
+    unasked = reader.search(asked, where=where)
+    assert unasked.rows["distance"].equals((found if vectors == "none" else unranked).rows["distance"])
+    np.testing.assert_allclose(unasked.rows["distance"], found.rows["distance"], rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(
