@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
+from pyiceberg.table import Table
 
-from assets.metadata import from_report, line_chart, picture
+from assets.metadata import from_report, line_chart, of_snapshot, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.catalog.versions import versions
@@ -13,25 +14,25 @@ from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
 from ops.index.history import Measured, drift, recall_history
 from ops.index.report import Action, IndexReport
+from ops.model import StorageConfig
 from ops.probe.overview import overview
 from ops.probe.pictures import render
 from ops.resources import Catalogs, Engine
 
-_LEAD = ("action", "reason", "recall", "rows", "inserted", "newly_tombstoned", "tombstone_ratio", "shards_rebuilt",
-         "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
+_LEAD = ("action", "reason", "recall", "rows", "without_vector", "inserted", "newly_tombstoned", "tombstone_ratio",
+         "shards_rebuilt", "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
 _VERSIONS_DRAWN = 60
 
 
 def drawn(
-    catalogs: Catalogs, spec: TableSpec, definition: IndexDefinition, report: IndexReport
+    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
     """Shards, tombstones and recall over cost of the version as a picture; nothing where there is no version."""
-    table = catalogs.table(spec.catalog, spec.identifier)
     known = versions(table, "ann", definition.name)
     version = next((item for item in known if item.derived_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}
-    seen = overview(table, definition, catalogs.storage(spec.catalog), version=version)
+    seen = overview(table, definition, storage, version=version)
     found = {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
     return found | recall_so_far(recall_history(table, definition.name), definition.target_recall)
 
@@ -101,11 +102,13 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             watched_ref=spec.watched_refs[0],
             log=context.log.info,
         )
+        table = catalogs.table(spec.catalog, spec.identifier)
         return dg.MaterializeResult(
             metadata={
+                **of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id)),
                 **from_report(report, lead=_LEAD),
                 **(engine.prices.told(report) if engine.prices else {}),
-                **drawn(catalogs, spec, definition, report),
+                **drawn(table, catalogs.storage(spec.catalog), definition, report),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from pyiceberg.table.snapshots import Snapshot
 
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""
@@ -25,6 +26,16 @@ def from_report(report: Any, *, lead: Sequence[str] = ()) -> dict[str, dg.Metada
     for name in dict.fromkeys([*lead, *(field.name for field in dataclasses.fields(report))]):
         _add(entries, name, getattr(report, name))
     return dict(list(entries.items())[:MAX_KEYS])
+
+
+def of_snapshot(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[Any]]:
+    """When it was committed and by which operation: partitions are ids, which tell nobody. {} of one that expired."""
+    if snapshot is None:
+        return {}
+    return {
+        "committed": dg.MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
+        "operation": dg.MetadataValue.text(snapshot.summary.operation.value if snapshot.summary else "unknown"),
+    }
 
 
 def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> None:

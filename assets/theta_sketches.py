@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.metadata import bar_chart, from_report
+from assets.metadata import bar_chart, from_report, of_snapshot
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.graphs.sketches import sketch_snapshot
@@ -34,7 +34,9 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             columns=spec.theta_columns,
             log=context.log.info,
         )
-        metadata = from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
+        table = catalogs.table(spec.catalog, spec.identifier)
+        metadata = of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id))
+        metadata |= from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
         costs = engine.prices.told(report) if engine.prices else {}
         if report.ndv:
             metadata["distinct values"] = bar_chart(

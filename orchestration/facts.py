@@ -8,6 +8,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from assets.checks import freshness_evaluation, is_late, lag_metadata
+from assets.metadata import of_snapshot
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.catalog.snapshots import DataSnapshot, data_snapshots, is_derived, resolve_snapshot
@@ -91,8 +92,7 @@ def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterializat
             **numbers,
             "snapshot_id": key,
             "sequence number": snapshot.sequence_number or 0,
-            "operation": snapshot.summary.operation.value if snapshot.summary else "unknown",
-            "committed": dg.MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
+            **of_snapshot(snapshot),
         },
         tags={"dagster/data_version": key},
     )

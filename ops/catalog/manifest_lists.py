@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -55,11 +56,11 @@ def write_own_manifest_list(
 
 
 def require_committable(table: Table) -> None:
-    """Raises UnsupportedFormatError where PyIceberg cannot commit to the table, before any work is done for it."""
-    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415  needs SQLAlchemy, which REST users may lack
-
-    if table.metadata.format_version >= 3 and isinstance(table.catalog, SqlCatalog):
+    """Raises UnsupportedFormatError where PyIceberg cannot commit to the table, before any work is done for it: in
+    catalogs whose metadata it writes itself.
+    """
+    if table.metadata.format_version >= 3 and isinstance(table.catalog, MetastoreCatalog):
         raise UnsupportedFormatError(
             f"{table_name(table)} has format version {table.metadata.format_version}: PyIceberg cannot commit to such "
-            "tables in a SQL catalog. Use a REST catalog, or format version 2"
+            f"tables in catalog {table.catalog.name}. Use a REST catalog, or format version 2"
         )

@@ -31,6 +31,7 @@ class Known:
     arriving: int = 0
     """How many, at most"""
     read: Mapping[int, int] = field(default_factory=dict)
+    without_vector: int = 0
     balls: tuple[Balls, ...] = ()
 
 
@@ -61,7 +62,8 @@ def recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> Known:
         moves[item.shard] = (*moves.get(item.shard, ()), item)
     left, arriving = _left(new, [pair for result in matched for pair in result.left])
     read = dict(pair for result in hashed for pair in result.live_rows)
-    return Known(moves, left, arriving, read, tuple(result.balls for result in hashed))
+    without = sum(result.without_vector for result in hashed)
+    return Known(moves, left, arriving, read, without, tuple(result.balls for result in hashed))
 
 
 def _hash_tasks(work: Work, new: Sequence[Slotted], bits: int, runner: TaskRunner) -> list[HashTask]:

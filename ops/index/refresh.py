@@ -151,10 +151,11 @@ def refresh_shards(
     blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
     made = _make(work, kept, blocks, placement)
     read = known.read or dict(pair for result in scattered for pair in result.live_rows)
+    without = known.without_vector if known.read else sum(result.without_vector for result in scattered)
     balls = known.balls or tuple(result.balls for result in scattered)
     merged = sum(shards[number].live for number in placement.spilled)
     return ShardsMade(
-        layout, file_table(plan, work.slots, read, dead.lost, _referenced(made)), made, read, balls, merged
+        layout, file_table(plan, work.slots, read, dead.lost, _referenced(made)), made, read, without, balls, merged
     )
 
 

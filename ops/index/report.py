@@ -56,6 +56,8 @@ class IndexReport:
     files: int
     rows: int
     """Live rows in the version."""
+    without_vector: int
+    """Live rows of the files that were read for it whose vector is null: in no index, in no answer."""
     inserted: int
     remapped: int
     tombstones: int

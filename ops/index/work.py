@@ -41,7 +41,9 @@ class ShardsMade:
     """The file table as of the snapshot"""
     shards: tuple[ShardResult, ...]
     read: Mapping[int, int]
-    """By slot of the files that were read: rows that are live in them"""
+    """By slot of the files that were read: live rows that have a vector"""
+    without_vector: int
+    """Live rows of those files that have none"""
     balls: tuple[Balls, ...]
     """Of the files that were read"""
     merged: int = 0
@@ -144,8 +146,9 @@ def build_shards(
     tasks = [work.shard_task(number, How.BUILT, blocks.get(number, ())) for number in range(layout.shards)]
     shards = work.make(tasks, plan.live.record_count)
     read = dict(pair for result in scattered for pair in result.live_rows)
+    without = sum(result.without_vector for result in scattered)
     balls = tuple(result.balls for result in scattered)
-    return ShardsMade(layout, file_table(plan, work.slots, read, {}), tuple(shards), read, balls)
+    return ShardsMade(layout, file_table(plan, work.slots, read, {}), tuple(shards), read, without, balls)
 
 
 def slots_of(plan: VersionPlan) -> tuple[Slotted, ...]:

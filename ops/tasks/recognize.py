@@ -58,7 +58,9 @@ class HashResult:
     blocks: tuple[tuple[int, str, int], ...]
     """(range of hashes, path, rows)"""
     live_rows: tuple[tuple[int, int], ...]
-    """(slot, live rows)"""
+    """(slot, live rows that have a vector)"""
+    without_vector: int
+    """Live rows that have none"""
     balls: Balls
 
 
@@ -124,7 +126,7 @@ def hash_files(task: HashTask) -> HashResult:
     slots = [slot for slot, _ in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, found, strict=True))
     balls = [(slot, ball) for slot, (_, around) in zip(slots, found, strict=True) for ball in around]
-    return HashResult(writers.blocks(), live_rows, Balls.of(balls, task.dims))
+    return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, Balls.of(balls, task.dims))
 
 
 def match_rows(task: MatchTask) -> MatchResult:

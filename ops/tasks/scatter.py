@@ -56,6 +56,8 @@ class ScatterResult:
     """(shard, path, rows)"""
     live_rows: tuple[tuple[int, int], ...]
     """(slot, rows that were read)"""
+    without_vector: int
+    """Live rows of the files that have none"""
     balls: Balls
 
 
@@ -74,6 +76,7 @@ def scatter(task: ScatterTask) -> ScatterResult:
     return ScatterResult(
         blocks=tuple((shard, path, rows) for shard, path, rows in done["blocks"]),
         live_rows=tuple((slot, rows) for slot, rows in done["live_rows"]),
+        without_vector=done["without_vector"],
         balls=Balls(**done["balls"]),
     )
 
@@ -101,7 +104,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             live_rows.append((item.slot, count))
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(item.slot, ball) for ball in partition_balls(reach, task.codebook)]
-    return ScatterResult(writers.blocks(), tuple(live_rows), Balls.of(balls, dims))
+    return ScatterResult(writers.blocks(), tuple(live_rows), vectors_of.without_vector, Balls.of(balls, dims))
 
 
 def _within(positions: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

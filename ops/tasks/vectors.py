@@ -30,12 +30,20 @@ class VectorFiles:
         self._dims = dims
         self._storage = storage
         self._deleted = deleted_by_file(lambda path: open_storage(path, storage), files)
+        self._without: dict[str, int] = {}
+
+    @property
+    def without_vector(self) -> int:
+        """Live rows that have none, of the files that were read so far; each counts once."""
+        return sum(self._without.values())
 
     def read(self, file: LiveFile) -> Iterator[Vectors]:
         """Batches of the live rows that have a vector, in order. Raises VectorColumnError naming file and rows."""
         store = open_storage(file.path, self._storage)
+        self._without[file.path] = 0
         for batch in read_live(store, file, self._schema, [self._field_id], deleted=self._deleted[file.path]):
             positions, column = with_vector(batch)
+            self._without[file.path] += len(batch.positions) - len(positions)
             if not len(positions):
                 continue
             try:

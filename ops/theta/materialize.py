@@ -54,9 +54,10 @@ def materialize_theta_sketches(
     of `choose_columns`. `budget_bytes` bounds the sketches that are kept per data file for the next snapshot: more of
     them make removals and deletes cheap to follow, at 32 KiB a file and column at most.
 
-    Raises UnknownSnapshotError, UnknownColumnError, EqualityDeletesError, ThetaError for a derived snapshot or a v3
-    table in a catalog that cannot commit it; what the catalog, the storage and the runner raise. Nothing is published
-    then. That kept sketches or the old statistics file are lost is no error: `note` tells of it.
+    Raises UnknownSnapshotError, UnknownColumnError, EqualityDeletesError, ThetaError for a derived snapshot,
+    UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the storage and the
+    runner raise. Nothing is published then. That kept sketches or the old statistics file are lost is no error: `note`
+    tells of it.
     """
     started = time.perf_counter()
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)

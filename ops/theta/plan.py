@@ -5,13 +5,13 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from ann_kernels.theta import DEFAULT_K
 from ops.catalog.live import live_files, require_positional_deletes
+from ops.catalog.manifest_lists import require_committable
 from ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from ops.catalog.statistics import find
 from ops.model import LiveFiles
@@ -60,8 +60,10 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> Work:
-    """Reads metadata, and the footers of kept sketches. Raises ThetaError, EqualityDeletesError, UnknownColumnError."""
-    _require_writable(table)
+    """Reads metadata, and the footers of kept sketches. Raises ThetaError, EqualityDeletesError, UnknownColumnError,
+    UnsupportedFormatError.
+    """
+    require_committable(table)
     live = live_files(table, snapshot.snapshot_id)
     require_positional_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}
@@ -80,15 +82,6 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
         for c in columns
     }
     return Work(table, snapshot, live, keys, columns, build_ids, kept)
-
-
-def _require_writable(table: Table) -> None:
-    """Before anything is counted: catalogs whose metadata PyIceberg writes itself take no commit on a v3 table."""
-    if table.metadata.format_version >= 3 and isinstance(table.catalog, MetastoreCatalog):
-        raise ThetaError(
-            f"{table_name(table)} is a v3 table in catalog {table.catalog.name}, for which PyIceberg cannot write it; "
-            "reach the table through a REST catalog"
-        )
 
 
 def is_current(work: Work, store: Storage) -> bool:

@@ -93,7 +93,8 @@ def _of_index(report: "IndexReport") -> dict[str, str]:
     lines = {
         "action": f"{report.action}: {report.reason}",
         "rows": f"{report.rows:,} in {report.files:,} files: {report.inserted:,} inserted, {report.remapped:,} moved, "
-        f"{report.newly_tombstoned:,} gone",
+        f"{report.newly_tombstoned:,} gone"
+        + (f"; {report.without_vector:,} have no vector" * bool(report.without_vector)),
         "shards": f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "
         f"{report.deltas} deltas, {report.tombstones:,} tombstones",
         "recall@10": f"{report.recall:.4f}",

@@ -24,7 +24,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
     for snapshot in lake.table.metadata.snapshots:
         report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], snapshot.snapshot_id)
-    return {name: item.value for name, item in drawn(catalogs, spec, spec.indexes[0], report).items()}
+    table = catalogs.table(spec.catalog, spec.identifier)
+    return {
+        name: item.value for name, item in drawn(table, catalogs.storage(spec.catalog), spec.indexes[0], report).items()
+    }
 
 
 def png(text: object) -> bytes:

@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 
 from ops.catalog import bind
 from ops.catalog.live import EqualityDeletesError
 from ops.catalog.manifest_lists import UnsupportedFormatError
 from ops.catalog.versions import DerivedVersion, tag_target
 from ops.index import create
+from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
+from ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
@@ -93,11 +96,17 @@ def test_equality_deletes_go_away_as_the_error_says(lake: Lake) -> None:
     assert index_head(table).rows == 48
 
 
+def sketch_head(table: Table) -> None:
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    materialize_theta_sketches(table, head, runner=LocalRunner(), storage=STORAGE)
+
+
 def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> None:
     table = lake.create("early")
     table.append(make_rows(0, 50))
     lake.sql(f"ALTER TABLE {lake.sql_name('early')} SET TBLPROPERTIES ('format-version'='3')")
-    for refused in (index_head, lambda early: create(early, DEFINITION)):
+    for refused in (index_head, sketch_head, lambda early: create(early, DEFINITION)):
         with pytest.raises(UnsupportedFormatError, match=r"early has format version 3.* Use a REST catalog"):
             refused(table)
     store = open_storage(table.location(), STORAGE)

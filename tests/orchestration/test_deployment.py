@@ -1,5 +1,6 @@
 """A real daemon evaluates the sensor and launches the runs; a real webserver launches a backfill over old snapshots."""
 
+import itertools
 from collections.abc import Iterator
 
 import dagster as dg
@@ -83,14 +84,15 @@ def test_a_backfill_over_old_snapshots_in_any_order_completes(lake: Lake, deploy
 def test_each_partition_of_the_backfill_has_metadata_of_its_own(deployment: Deployment) -> None:
     with open_instance(deployment.home) as instance:
         keys = instance.get_materialized_partitions(INDEX)
-        for key in keys:
+        for key, asset in itertools.product(keys, (INDEX, THETA)):
             records = instance.fetch_materializations(
-                dg.AssetRecordsFilter(asset_key=INDEX, asset_partitions=[key]), limit=1
+                dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key]), limit=1
             ).records
             event = records[0].asset_materialization
             assert event is not None
             assert event.metadata["snapshot_id"].value == key
-            assert isinstance(event.metadata["recall"].value, float)
+            assert event.metadata["operation"].value == "append"
+            assert asset == THETA or isinstance(event.metadata["recall"].value, float)
 
 
 def test_no_run_failed(deployment: Deployment) -> None:

@@ -60,6 +60,7 @@ def test_the_sensor_asks_for_each_snapshot_in_commit_order(lake: Lake, instance:
 def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.DagsterInstance) -> None:
     evaluated(load(lake.settings_file), instance)
     assert [event.metadata["records"].value for event in recorded(instance)] == [60, 120, 180]
+    assert [event.metadata["operation"].value for event in recorded(instance)] == ["append"] * 3
 
 
 def test_an_unreachable_catalog_is_a_skip_that_says_so_and_loses_nothing(

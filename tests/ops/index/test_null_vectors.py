@@ -43,14 +43,16 @@ def assert_right(table: Table, report: IndexReport, rows: int) -> None:
 
 
 def test_they_are_no_nodes(table: Table) -> None:
-    assert_right(table, index_head(table), 300)
+    report = index_head(table)
+    assert report.without_vector == 100
+    assert_right(table, report, 300)
 
 
 def test_appending_some_inserts_the_others(table: Table) -> None:
     index_head(table)
     table.append(some_without(400, 420, range(400, 420, 2)))
     report = index_head(table)
-    assert report.inserted == 10
+    assert (report.inserted, report.without_vector) == (10, 10)
     assert_right(table, report, 310)
 
 
@@ -67,7 +69,7 @@ def test_compaction_recognises_the_others(table: Table) -> None:
     index_head(table)
     table.overwrite(table.scan().to_arrow().cast(table.schema().as_arrow()))
     report = index_head(table)
-    assert (report.remapped, report.inserted) == (300, 0)
+    assert (report.remapped, report.inserted, report.without_vector) == (300, 0, 100)
     assert_right(table, report, 300)
 
 
