@@ -48,7 +48,7 @@ class TableSpec:
     @property
     def slug(self) -> str:
         """A name that Dagster takes for ops, jobs, sensors and pools."""
-        return re.sub(r"[^A-Za-z0-9]+", "_", "_".join(self.path))
+        return slug(self.catalog, self.identifier)
 
     @property
     def key(self) -> "dg.AssetKey":
@@ -81,6 +81,11 @@ class TableSpec:
             backoff=dg.Backoff.EXPONENTIAL,
             jitter=dg.Jitter.PLUS_MINUS,
         )
+
+
+def slug(catalog: str, identifier: str) -> str:
+    """Letters, digits and `_` alone. Tables may be named so that two have one."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", f"{catalog}.{identifier}")
 
 
 def _key(*path: str) -> "dg.AssetKey":

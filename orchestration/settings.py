@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from assets.spec import slug
 from ops.errors import IcepuffinError
 
 FILE_NAME = "icepuffin.toml"
@@ -212,6 +213,18 @@ class Settings(BaseSettings):
                 known = ", ".join(sorted(self.catalogs))
                 raise ValueError(
                     f"tables.{key}.catalog is '{table.catalog}', which is not among the catalogs set here: {known}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _names_apart(self) -> Self:
+        named: dict[str, str] = {}
+        for key, table in self.tables.items():
+            name = slug(table.catalog, table.name)
+            if (other := named.setdefault(name, key)) != key:
+                raise ValueError(
+                    f"tables.{other} and tables.{key} would both be {name} in Dagster, which takes letters, digits and "
+                    "'_' alone: rename one of the tables or catalogs, or watch it from a settings file of its own"
                 )
         return self
 

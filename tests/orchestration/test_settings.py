@@ -92,6 +92,10 @@ def test_an_unset_variable_is_named(file: Path, monkeypatch: pytest.MonkeyPatch)
             + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n[tables.t.indexes.i]\ncolumn = 'v'\ntarget_recall = 2\n",
             "tables.t.indexes.i.target_recall",
         ),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b_c'\n[tables.u]\ncatalog = 'lake'\nname = 'a_b.c'\n",
+            "tables.t and tables.u would both be lake_a_b_c in Dagster",
+        ),
         ("threads = [", "not valid TOML"),
     ],
 )
