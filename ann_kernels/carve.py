@@ -81,10 +81,20 @@ def _assign(space: Space, ids: Ints, leaders: Ints, near: Ints) -> None:
 
 def _parts(near: Ints, ids: Ints, number: int) -> list[Ints]:
     """Who is near each leader; leaders without anyone left out."""
-    ends = np.cumsum(np.bincount(near.reshape(-1), minlength=number))
+    counts = np.zeros(number, np.int64)
+    _count(near, counts)
+    ends = np.cumsum(counts)
     members = np.empty(near.size, np.int32)
-    _group(near, ids, ends - np.diff(ends, prepend=0), members)
+    _group(near, ids, ends - counts, members)
     return [part for part in np.split(members, ends[:-1]) if len(part)]
+
+
+@njit(nogil=True, cache=True)
+def _count(near, counts):  # type: ignore[no-untyped-def]
+    """As `np.bincount`, which would widen all of them first: a quarter of the adjacency's memory."""
+    for row in range(near.shape[0]):
+        for place in range(near.shape[1]):
+            counts[near[row, place]] += 1
 
 
 @njit(nogil=True, cache=True)
