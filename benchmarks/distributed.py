@@ -15,7 +15,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,21 +48,37 @@ def measure(
     search_list: int | None = None,
 ) -> dict[str, Any]:
     """All figures for a lake whose head is indexed and holds `base`. The join repeats `queries`, a little moved."""
-    # the driver keeps no shard, as it would not of an index that needs this tier
-    settings = CacheSettings.from_environment()
-    use_settings(CacheSettings(settings.directory, settings.disk_bytes, 0))
+    with no_shard_in_memory():
+        reader, out = single(lake, spark, queries[0], search_list)
+        out["join"] = _join(reader, spark, queries, joined, search_list)
+        out["join"]["in_process_seconds"] = _in_process(lake, queries, joined, search_list)
+        out["join"]["recall"] = _recall(lake, base, reader, queries, search_list)
+    return out
+
+
+def single(
+    lake: Lake, spark: "SparkSession", query: npt.NDArray[np.float32], search_list: int | None
+) -> tuple[IndexReader, dict[str, Any]]:
+    """(a reader whose searches are tasks, what one of them costs beside as many empty tasks)."""
     runner = SparkRunner(spark)
     reader = open_index(lake.table.refresh(), lake.definition, storage=STORAGE, runner=runner, in_process_mb=0)
-    tasks = min(runner.parallelism, len(reader.search(queries[0], K).profile.work))
+    tasks = min(runner.parallelism, len(reader.search(query, K).profile.work))
     out: dict[str, Any] = {"tier": reader.tier, "tasks": tasks}
     out["empty_job_seconds"] = _median(lambda: runner.run(operator.index, range(tasks), label="empty"))
-    out["seconds"] = _median(lambda: reader.search(queries[0], K, columns=["id"], search_list=search_list))
+    out["seconds"] = _median(lambda: reader.search(query, K, columns=["id"], search_list=search_list))
     out["ratio"] = out["seconds"] / out["empty_job_seconds"]
-    out["join"] = _join(reader, spark, queries, joined, search_list)
-    out["join"]["in_process_seconds"] = _in_process(lake, queries, joined, search_list)
-    out["join"]["recall"] = _recall(lake, base, reader, queries, search_list)
-    use_settings(None)
-    return out
+    return reader, out
+
+
+@contextmanager
+def no_shard_in_memory() -> Iterator[None]:
+    """The driver keeps none, as it would not of an index that needs this tier."""
+    settings = CacheSettings.from_environment()
+    use_settings(CacheSettings(settings.directory, settings.disk_bytes, 0))
+    try:
+        yield
+    finally:
+        use_settings(None)
 
 
 def _median(work: Callable[[], Any]) -> float:

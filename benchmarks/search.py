@@ -7,7 +7,8 @@ otherwise. `warm_single`: one query after another on one thread, with the id of 
 without columns, which places and distances suffice for. `targets`: what `target_recall` chooses, and what the held-out
 queries get. `batch`: all queries in one call, beside the same kernels without a table. `cold`: see `benchmarks.cold`;
 from an object store with `--object-store`. `filters`: conditions from all rows down to one in 10,000. `within`: all
-rows under a distance. Recall@10 is against brute force. DuckDB scans the same Parquet files (its array_distance over
+rows under a distance. `distributed`: one query by Spark tasks, beside Spark's own empty job (`benchmarks.distributed`
+has more). Recall@10 is against brute force. DuckDB scans the same Parquet files (its array_distance over
 fixed-size arrays); it is skipped where it is not installed.
 """
 
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k
-from benchmarks import cold
+from benchmarks import cold, distributed
 from benchmarks.lake import STORAGE, Lake, held_out
 from ops.cache.settings import DIRECTORY as SHARD_CACHE
 from ops.catalog.live import live_files
@@ -64,6 +65,9 @@ def main() -> None:
         if options.object_store:
             out["cold"]["object_store"] = cold.from_object_store(base, queries, definition, options.files)
         out["exact_duckdb_p50_ms"] = _duckdb(lake, queries[:20])
+        with distributed.no_shard_in_memory():
+            spark = distributed.local_session(options.threads)
+            out["distributed"] = distributed.single(lake, spark, queries[0], width)[1]
     print(json.dumps(out, indent=1))
     options.out.write_text(json.dumps(out, indent=1))
 
