@@ -56,7 +56,9 @@ def checked_distance(distance: float) -> float:
 
 
 def field_ids(schema: Schema, columns: Sequence[str] | None, table: str) -> list[int]:
-    """Field ids of the columns to return; None means all that are not nested. Raises UnknownColumnError."""
+    """Field ids of the columns to return; None means all that are not nested. Raises UnknownColumnError, QueryError."""
+    if isinstance(columns, str):
+        raise QueryError(f"columns is the text {columns!r}; it must be a list of names, such as [{columns!r}]")
     if columns is None:
         return [field.field_id for field in schema.fields if field.field_type.is_primitive]
     by_name = {field.name: field.field_id for field in schema.fields}

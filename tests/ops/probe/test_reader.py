@@ -150,6 +150,8 @@ def test_a_query_that_cannot_be_asked_is_refused(table: Table, query: np.ndarray
 def test_an_unknown_column_is_named(table: Table) -> None:
     with pytest.raises(UnknownColumnError, match="'nope'"):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 1, columns=["nope"])
+    with pytest.raises(QueryError, match=r"such as \['name'\]"):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 1, columns="name")
 
 
 def test_a_missing_data_file_is_named(table: Table) -> None:
