@@ -151,10 +151,10 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
 def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> CentroidIndex:
     """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
     dims = made.layout.dims
-    slots = [balls.slots for balls in made.balls]
-    centers = [balls.centers for balls in made.balls]
-    radii = [balls.radii for balls in made.balls]
-    kept = {file.path: slot for slot, file in enumerate(made.slots) if file.present and slot not in made.read}
+    slots = [balls.slots for balls in made.read.balls]
+    centers = [balls.centers for balls in made.read.balls]
+    radii = [balls.radii for balls in made.read.balls]
+    kept = {file.path: slot for slot, file in enumerate(made.slots) if file.present and slot not in made.read.rows}
     if plan.base is not None and kept:
         old = read_centroids(plan.base, storage)
         at = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]

@@ -201,7 +201,7 @@ def _report(
         puffin_path=version.puffin_path if version else None,
         files=len(plan.live.files),
         rows=live,
-        without_vector=made.without_vector if made else 0,
+        without_vector=made.read.without_vector if made else 0,
         inserted=sum(shard.inserted for shard in shards) - (made.merged if made else 0),
         remapped=sum(shard.remapped for shard in shards),
         tombstones=dead,

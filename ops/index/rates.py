@@ -63,7 +63,7 @@ def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runne
     """
     new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
     amounts = Amounts(
-        read=sum(made.read.values()),
+        read=sum(made.read.rows.values()),
         built=sum(shard.count for shard in new if shard.how in ("built", "rebuilt")),
         inserted=sum(shard.inserted for shard in new if shard.how == "inserted"),
         rewritten=sum(shard.count for shard in new if shard.how in ("inserted", "rebuilt")),

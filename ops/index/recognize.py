@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ops.index.versions import OpenVersion
-from ops.index.work import Slotted, Work, blocks_by_shard, share_out
+from ops.index.work import FilesRead, Slotted, Work, blocks_by_shard, share_out
 from ops.spark.runner import TaskRunner
-from ops.tasks.balls import Balls
 from ops.tasks.recognize import HashTask, MatchTask, Moves, hash_files, match_rows
 from ops.tasks.scatter import FileRows
 from puffin.blobs import deletion_vector
@@ -30,9 +29,8 @@ class Known:
     """What has none"""
     arriving: int = 0
     """How many, at most"""
-    read: Mapping[int, int] = field(default_factory=dict)
-    without_vector: int = 0
-    balls: tuple[Balls, ...] = ()
+    read: FilesRead | None = None
+    """All new files; None where they were not read for this"""
 
 
 def recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> Known:
@@ -61,9 +59,7 @@ def recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> Known:
     for item in (item for result in matched for item in result.moves):
         moves[item.shard] = (*moves.get(item.shard, ()), item)
     left, arriving = _left(new, [pair for result in matched for pair in result.left])
-    read = dict(pair for result in hashed for pair in result.live_rows)
-    without = sum(result.without_vector for result in hashed)
-    return Known(moves, left, arriving, read, without, tuple(result.balls for result in hashed))
+    return Known(moves, left, arriving, FilesRead.of(hashed))
 
 
 def _hash_tasks(work: Work, new: Sequence[Slotted], bits: int, runner: TaskRunner) -> list[HashTask]:

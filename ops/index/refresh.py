@@ -15,6 +15,7 @@ from ops.index.sample import Layout, rows_a_shard
 from ops.index.versions import OpenVersion
 from ops.index.work import (
     SMALL_WORK,
+    FilesRead,
     Progress,
     ShardsMade,
     Work,
@@ -150,13 +151,10 @@ def refresh_shards(
     spilled = _spill(work, [shards[number] for number in placement.spilled])
     blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
     made = _make(work, kept, blocks, placement)
-    read = known.read or dict(pair for result in scattered for pair in result.live_rows)
-    without = known.without_vector if known.read else sum(result.without_vector for result in scattered)
-    balls = known.balls or tuple(result.balls for result in scattered)
+    read = known.read or FilesRead.of(scattered)
     merged = sum(shards[number].live for number in placement.spilled)
-    return ShardsMade(
-        layout, file_table(plan, work.slots, read, dead.lost, _referenced(made)), made, read, without, balls, merged
-    )
+    slots = file_table(plan, work.slots, read.rows, dead.lost, _referenced(made))
+    return ShardsMade(layout, slots, made, read, merged)
 
 
 def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.float32] | None:

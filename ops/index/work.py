@@ -18,6 +18,7 @@ from ops.storage import relative_to
 from ops.tasks.balls import Balls
 from ops.tasks.base import BaseShard
 from ops.tasks.blocks import Block
+from ops.tasks.recognize import HashResult
 from ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
 from ops.tasks.shard import How, ShardResult, ShardTask, make_shard
 from puffin.blobs.routing import FREE_SLOT, CoveredFile
@@ -33,6 +34,25 @@ SMALL_WORK = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
+class FilesRead:
+    """The data files that were read for a version."""
+
+    rows: Mapping[int, int]
+    """By slot: live rows that have a vector"""
+    without_vector: int
+    """Live rows that have none"""
+    balls: tuple[Balls, ...]
+
+    @classmethod
+    def of(cls, results: Sequence[ScatterResult] | Sequence[HashResult]) -> "FilesRead":
+        return cls(
+            rows=dict(pair for result in results for pair in result.live_rows),
+            without_vector=sum(result.without_vector for result in results),
+            balls=tuple(result.balls for result in results),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ShardsMade:
     """All shards of a version, not yet in one file."""
 
@@ -40,12 +60,7 @@ class ShardsMade:
     slots: tuple[CoveredFile, ...]
     """The file table as of the snapshot"""
     shards: tuple[ShardResult, ...]
-    read: Mapping[int, int]
-    """By slot of the files that were read: live rows that have a vector"""
-    without_vector: int
-    """Live rows of those files that have none"""
-    balls: tuple[Balls, ...]
-    """Of the files that were read"""
+    read: FilesRead
     merged: int = 0
     """Rows that were dealt out from deltas to the other shards"""
 
@@ -145,10 +160,8 @@ def build_shards(
     blocks = blocks_by_shard([result.blocks for result in scattered])
     tasks = [work.shard_task(number, How.BUILT, blocks.get(number, ())) for number in range(layout.shards)]
     shards = work.make(tasks, plan.live.record_count)
-    read = dict(pair for result in scattered for pair in result.live_rows)
-    without = sum(result.without_vector for result in scattered)
-    balls = tuple(result.balls for result in scattered)
-    return ShardsMade(layout, file_table(plan, work.slots, read, {}), tuple(shards), read, without, balls)
+    read = FilesRead.of(scattered)
+    return ShardsMade(layout, file_table(plan, work.slots, read.rows, {}), tuple(shards), read)
 
 
 def slots_of(plan: VersionPlan) -> tuple[Slotted, ...]:
