@@ -34,7 +34,7 @@ def drawn(
         return {}
     seen = overview(table, definition, storage, version=version)
     found = {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
-    return found | recall_so_far(recall_history(table, definition.name), definition.target_recall)
+    return found | recall_so_far(recall_history(known), definition.target_recall)
 
 
 def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:

@@ -4,9 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyiceberg.table import Table
-
-from ops.catalog.versions import versions
+from ops.catalog.versions import DerivedVersion
 from ops.index.report import Action
 
 
@@ -21,12 +19,10 @@ class Measured:
     recall: float
 
 
-def recall_history(table: Table, index: str) -> tuple[Measured, ...]:
-    """Versions that are still in the metadata, in the order in which they were made; those that noted no recall are
-    left out.
-    """
+def recall_history(known: Sequence[DerivedVersion]) -> tuple[Measured, ...]:
+    """Of an index's versions, in their order; those that noted no recall are left out."""
     found = []
-    for version in versions(table, "ann", index):
+    for version in known:
         try:
             told = json.loads(version.took or "{}")
             recall, action = float(told["recall"]), str(told["action"])

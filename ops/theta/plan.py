@@ -39,15 +39,12 @@ class Work:
     build_ids: Mapping[int, str]
     """By field id: what exactly the column's sketch is a sketch of."""
     kept: KeptSketches
+    schema: Schema
+    """The snapshot's own."""
 
     @property
     def version_id(self) -> str:
         return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()
-
-    @property
-    def schema(self) -> Schema:
-        """The snapshot's own."""
-        return self.table.schemas().get(self.live.schema_id, self.table.schema())
 
 
 def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
@@ -68,8 +65,9 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     require_positional_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}
     kept = open_kept(table, store, snapshot)
+    schema = table.schemas().get(live.schema_id, table.schema())
     columns = choose_columns(
-        table.schemas().get(live.schema_id, table.schema()),
+        schema,
         table.schema(),
         sketched_before=fields_sketched_before(table, snapshot) | kept.field_ids(),
         wanted=wanted,
@@ -81,7 +79,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
         ).hexdigest()
         for c in columns
     }
-    return Work(table, snapshot, live, keys, columns, build_ids, kept)
+    return Work(table, snapshot, live, keys, columns, build_ids, kept, schema)
 
 
 def is_current(work: Work, store: Storage) -> bool:
