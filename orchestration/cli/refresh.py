@@ -94,7 +94,7 @@ def _of_index(report: "IndexReport") -> dict[str, str]:
         "action": f"{report.action}: {report.reason}",
         "rows": f"{report.rows:,} in {report.files:,} files: {report.inserted:,} inserted, {report.remapped:,} moved, "
         f"{report.newly_tombstoned:,} gone"
-        + (f"; {report.without_vector:,} have no vector" * bool(report.without_vector)),
+        + (f"; {report.without_vector:,} have no vector" if report.without_vector else ""),
         "shards": f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "
         f"{report.deltas} deltas, {report.tombstones:,} tombstones",
         "recall@10": f"{report.recall:.4f}",
