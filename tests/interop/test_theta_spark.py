@@ -29,10 +29,11 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from ops.catalog.manifest_lists import UnsupportedFormatError
 from ops.catalog.statistics import find
 from ops.model import StorageConfig
 from ops.spark.runner import SparkRunner
-from ops.theta import Outcome, ThetaError, ThetaReport, materialize_theta_sketches, read_ndv
+from ops.theta import Outcome, ThetaReport, materialize_theta_sketches, read_ndv
 from puffin import FileSource, PuffinReader
 from puffin.blobs.theta import ThetaSketch, decode, encode
 from puffin.types import THETA_V1
@@ -288,7 +289,7 @@ def test_a_v3_table_in_a_sql_catalog_is_refused_before_anything_is_counted(both:
     both.spark.sql(f"CREATE TABLE {both.sql_name} (id BIGINT) USING iceberg TBLPROPERTIES ('format-version' = '3')")
     both.spark.sql(f"INSERT INTO {both.sql_name} SELECT id FROM range(500)")
     table = both.catalog.load_table("db.t")
-    with pytest.raises(ThetaError, match=r"db\.t is a v3 table .* through a REST catalog"):
+    with pytest.raises(UnsupportedFormatError, match=r"db\.t has format version 3: .* Use a REST catalog"):
         materialize(table, current(table))
 
 
