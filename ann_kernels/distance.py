@@ -21,9 +21,9 @@ def prepare(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32
         raise DimensionError(f"vectors have shape {vectors.shape}, not (rows, 1 to {MAX_DIMS} dimensions)")
     out = np.ascontiguousarray(vectors, dtype=np.float32)
     for start in range(0, len(out), _BLOCK):
-        finite = np.isfinite(out[start : start + _BLOCK]).all(axis=1)
+        finite = np.isfinite(out[start : start + _BLOCK])
         if not finite.all():
-            raise NonFiniteVectorError(start + int(np.argmin(finite)))
+            raise NonFiniteVectorError(start + int(np.argmin(finite.all(axis=1))))
     return _normalized(out) if metric is Metric.COSINE else out
 
 

@@ -5,7 +5,7 @@ by exact distances; where codes would not rank as the vectors do, and for few ve
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +42,8 @@ _STARTS = 128
 _NODES_A_START = 64
 """Fewer nodes than this for each start: the way from the medoid is short"""
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
+Rows = slice | npt.NDArray[np.int64]
+"""Which queries: all from one place to another, or some"""
 Target = FloatTarget | DotTarget | CodeTarget | PqTarget
 
 
@@ -143,52 +145,52 @@ class Searcher:
         distances = np.full((len(ready), k), np.inf, np.float32)
         stats = SearchStats(np.zeros(len(ready), np.int64), np.zeros(len(ready), np.int64))
         wanted = min(k, self._live_count)
-        width = max(search_list, k)
-        todo = np.arange(len(ready))
-        while wanted and len(todo):
-            self._search_some(ready, todo, min(width, self._graph.count), ids, distances, stats, threads)
-            if width >= self._graph.count:
+        width = min(max(search_list, k), self._graph.count)
+        starts = range(0, len(ready), _QUERIES_A_PIECE)
+        todo: list[Rows] = [slice(start, start + _QUERIES_A_PIECE) for start in starts] if wanted else []
+        while todo:
+            self._search_some(ready, todo, width, ids, distances, stats, threads)
+            if width == self._graph.count:
                 break
-            todo = todo[ids[todo, wanted - 1] < 0]
-            width *= 2
-        found = ids >= 0
-        shown = reported(np.where(found, distances, np.float32(0)), self._metric)
-        return ids, np.where(found, shown, np.float32(np.inf)).astype(np.float32), stats
+            short = np.flatnonzero(ids[:, wanted - 1] < 0)
+            todo = [short[start : start + _QUERIES_A_PIECE] for start in range(0, len(short), _QUERIES_A_PIECE)]
+            width = min(2 * width, self._graph.count)
+        return ids, reported(distances, self._metric), stats
 
     def _search_some(
         self,
         ready: npt.NDArray[np.float32],
-        todo: npt.NDArray[np.int64],
+        pieces: Sequence[Rows],
         width: int,
         ids: npt.NDArray[np.int64],
         distances: npt.NDArray[np.float32],
         stats: SearchStats,
         threads: int,
     ) -> None:
+        """Search for the queries of each piece, and write what is found into their rows."""
         k = ids.shape[1]
+        head = k if self._codes is None else max(k, min(width, max(2 * k, k + 10)))
 
-        def piece(start: int) -> None:
-            rows = todo[start : start + _QUERIES_A_PIECE]
+        def search(rows: Rows) -> None:
             marks = self._take_marks()
-            target = self._target(ready[rows])
+            queries = ready[rows]
+            target = self._target(queries)
             near_starts = target._replace(**self._start_data)
-            head = k if self._codes is None else min(width, max(2 * k, k + 10))
-            found = np.full((len(rows), head), -1, np.int32)
-            far = np.full((len(rows), head), np.inf, np.float32)
-            work = np.zeros((2, len(rows)), np.int64)
+            found = np.empty((len(queries), head), np.int32)
+            far = np.empty((len(queries), head), np.float32)
+            work = np.empty((2, len(queries)), np.int64)
             marks.stamp = _search_rows(
                 target, self._neighbors, self._degrees, self._starts, near_starts, self._live, width,
                 marks.seen, marks.stamp, found, far, work,
             )  # fmt: skip
             if self._codes is not None and self._vectors is not None:
-                _rank_again(self._exact(self._vectors, ready[rows]), found, far)
-            ids[rows, : min(k, head)] = found[:, :k]
-            distances[rows, : min(k, head)] = far[:, :k]
+                _rank_again(self._exact(self._vectors, queries), found, far)
+            ids[rows], distances[rows] = found[:, :k], far[:, :k]
             stats.expanded[rows] += work[0]
             stats.distances[rows] += work[1]
             self._marks.append(marks)
 
-        _each(piece, range(0, len(todo), _QUERIES_A_PIECE), threads)
+        _each(search, pieces, threads)
 
     def _data_of(self, nodes: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
         """The fields of a target of ours for a few nodes alone, which lie together so that comparing them is cheap."""
@@ -238,21 +240,23 @@ class _Marks:
         self.stamp = np.uint8(0)
 
 
-def _each(work: Any, starts: Iterable[int], threads: int) -> None:
-    starts = list(starts)
-    if threads == 1 or len(starts) == 1:
-        for start in starts:
-            work(start)
+def _each(work: Callable[[Rows], None], pieces: Sequence[Rows], threads: int) -> None:
+    if threads == 1 or len(pieces) == 1:
+        for piece in pieces:
+            work(piece)
         return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, starts))
+        list(pool.map(work, pieces))
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def _search_rows(  # type: ignore[no-untyped-def]
     target, neighbors, degrees, starts, near_starts, live, width, seen, stamp, ids, distances, work
 ):
-    """The first live nodes of each query's pool into ids int32[Q, head] and distances f32[Q, head]; -> last stamp."""
+    """The first live nodes of each query's pool into ids int32[Q, head] and distances f32[Q, head]; -> last stamp.
+
+    -1 and inf where there are fewer.
+    """
     pool = np.empty(width, np.int64)
     path = np.empty(0, np.int64)
     fresh = np.empty(neighbors.shape[1], np.int32)
@@ -276,6 +280,8 @@ def _search_rows(  # type: ignore[no-untyped-def]
                 ids[row, place] = node
                 distances[row, place] = key_distance(pool[at])
                 place += 1
+        ids[row, place:] = -1
+        distances[row, place:] = np.inf
     return stamp
 
 

@@ -131,8 +131,9 @@ def rerank(
 
 def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]:
     """(distinct (file, position) int64[n, 2], ascending; place of each row among them)."""
-    rows, inverse = np.unique(np.stack([files, positions], axis=1), axis=0, return_inverse=True)
-    return rows, inverse.reshape(-1)
+    stride = int(positions.max(initial=0)) + 1
+    keys, inverse = np.unique(files * stride + positions, return_inverse=True)  # pairs would take five times as long
+    return np.stack(np.divmod(keys, stride), axis=1), inverse
 
 
 def _by_file(rows: Integers) -> list[tuple[int, Integers]]:
