@@ -5,7 +5,6 @@ import json
 import os
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
 from ops.model import StorageConfig
 from ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
@@ -29,7 +28,7 @@ __all__ = [
 
 def open_storage(location: str, config: StorageConfig) -> Storage:
     """The store that holds `location`. Raises StorageError for a scheme that is not supported."""
-    scheme = urlsplit(normalize(location)).scheme
+    scheme = normalize(location).partition(":")[0]
     if scheme == "file":
         return LocalStorage()
     if scheme == "s3":
@@ -50,7 +49,7 @@ def principal(location: str, config: StorageConfig) -> str:
 
     It names what was fetched for somebody, so that nobody else is served it. Nothing can be learnt from it.
     """
-    if urlsplit(normalize(location)).scheme == "file":
+    if normalize(location).startswith("file:"):
         return _digest(["file", os.geteuid()])
     return _s3_principal(os.getpid(), frozenset(config.properties.items()))
 

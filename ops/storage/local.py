@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
 
 from ops.model import ObjectInfo, ObjectRange
 from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource
@@ -19,9 +18,7 @@ _COPY_STEP = 1 << 30
 
 def to_path(location: str) -> Path:
     """The file that a `file:` location or a plain absolute path names."""
-    return Path(
-        unquote(urlsplit(normalize(location)).path) if "%" in location else normalize(location)[len("file://") :]
-    )
+    return Path(normalize(location).removeprefix("file://"))
 
 
 class LocalStorage:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ Row = tuple[float, str, int]
 
 
 def local(location: str) -> Path:
-    return Path(unquote(urlparse(location).path))
+    return Path(urlparse(location).path)
 
 
 def find_file(metadata: dict[str, Any], index: str) -> Path:

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -222,6 +223,22 @@ def test_nodes_of_files_that_are_scanned_take_no_places_in_the_beam(table: Table
     found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).search(queries(3), 500, columns=["id"])
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.rows.num_rows == 1500
+
+
+def test_partitions_of_any_name_are_read(table_factory: TableFactory) -> None:
+    """Writers name a folder by the value, percent-encoded, and that is its name: `section=c%2Fd`."""
+    table = table_factory()
+    with table.update_spec() as spec:
+        spec.add_identity("section")
+    rows = make_rows(0, 60)
+    names = ["a b", "c/d", "e%f", "g#h", "k=l", "ü+ñ"] * 10
+    table.append(rows.set_column(2, "section", pa.array(names)))
+    index_head(table)
+    found, recall = found_and_true(table)
+    assert (found.coverage, len(live_files(table, found.snapshot_id).files)) == (Coverage.EXACT_VERSION, 6)
+    assert recall >= 0.95
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    assert set(reader.search(queries(1), where="section = 'c/d'").rows["section"].to_pylist()) == {"c/d"}
 
 
 def test_a_version_built_otherwise_still_answers(table: Table) -> None:

@@ -85,10 +85,26 @@ def test_listings_tell_size_and_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("location", "same"),
-    [("/x/y", "file:///x/y"), ("file:/x/y", "file:///x/y"), ("file:///x/y", "file:///x/y"), ("s3a://b/k", "s3://b/k")],
+    [
+        ("/x/y", "file:///x/y"),
+        ("file:/x/y", "file:///x/y"),
+        ("file:///x/y", "file:///x/y"),
+        ("file://localhost/x/y", "file:///x/y"),
+        ("s3a://b/k", "s3://b/k"),
+        ("/x/day=a%2Fb:c?d#e [f]", "file:///x/day=a%2Fb:c?d#e [f]"),
+        ("file:/x/a:b?c#d", "file:///x/a:b?c#d"),
+        ("S3://b/a%20b?c#d", "s3://b/a%20b?c#d"),
+    ],
 )
 def test_spellings_of_one_place_are_one(location: str, same: str) -> None:
     assert normalize(location) == same
+
+
+def test_every_character_of_a_path_stands_for_itself(tmp_path: Path) -> None:
+    for name in ("day=a%2Fb", "a b", "a+b", "a?b", "a#b", "a:b", "é"):
+        STORE.create(f"file://{tmp_path}/{name}/x", name.encode())
+        assert (tmp_path / name / "x").read_bytes() == name.encode()
+        assert STORE.read_range(f"file:{tmp_path}/{name}/x", 0, 99) == name.encode()
 
 
 def test_relative_paths_survive_a_moved_table() -> None:
