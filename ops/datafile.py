@@ -33,6 +33,12 @@ class DataFileError(IcepuffinError):
 class VectorColumnError(IcepuffinError):
     """Raised when a column's values are no vectors of one dimension; the message names the first bad row."""
 
+    def __init__(self, said: str, row: int | None = None) -> None:
+        super().__init__(said if row is None else f"row {row} {said}")
+        self.said = said
+        self.row = row
+        """Its place in the column that was looked at; None where no single row is to blame"""
+
 
 @dataclass(frozen=True, slots=True)
 class LiveBatch:
@@ -192,16 +198,16 @@ def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = No
     if not lists or not pa.types.is_floating(kind.value_type):
         raise VectorColumnError(f"a vector column is a list of float or double, this one is {kind}")
     if array.null_count:
-        raise VectorColumnError(f"row {_first(array.is_null())} has no vector (null)")
+        raise VectorColumnError("has no vector (null)", _first(array.is_null()))
     lengths = pc.list_value_length(array)
     wanted = dims if dims is not None else (lengths[0].as_py() if len(array) else 0)
     bad = pc.not_equal(lengths, wanted)
     if pc.any(bad).as_py():
         row = _first(bad)
-        raise VectorColumnError(f"row {row} has a vector of {lengths[row].as_py()} dimensions, {wanted} were expected")
+        raise VectorColumnError(f"has a vector of {lengths[row].as_py()} dimensions, {wanted} were expected", row)
     values = array.flatten()
     if values.null_count:
-        raise VectorColumnError(f"row {_first(values.is_null()) // max(1, wanted)} has a null element in its vector")
+        raise VectorColumnError("has a null element in its vector", _first(values.is_null()) // max(1, wanted))
     flat = values.to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(flat, dtype=np.float32).reshape(len(array), wanted)
 

@@ -6,18 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels import kmeans
-from ann_kernels.distance import prepare
-from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
 from ann_kernels.quantize import choose_m, train_pq
 from ann_kernels.topk import exact_top_k
 from ops.catalog.deletes import deleted_by_file
 from ops.curves import MEASURED_K, Reach, encode, shard_distances
-from ops.datafile import VectorColumnError, read_live, vectors_from_arrow
+from ops.datafile import read_live
 from ops.index.plan import VersionPlan
 from ops.model import StorageConfig
 from ops.storage import open_storage
-from ops.tasks.vectors import with_vector
+from ops.tasks.vectors import prepared, vectors_at, with_vector
 
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
@@ -129,11 +127,8 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
             if not size:
                 continue
             kept = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: wanted - found]
-            try:
-                raw = vectors_from_arrow(column, sample.shape[1] if found else None)
-                rows = prepare(raw[kept], plan.definition.metric_value)
-            except (VectorColumnError, KernelError) as error:
-                raise VectorColumnError(f"{file.path}, rows {positions[0]} to {positions[-1]}: {error}") from error
+            raw = vectors_at(column, positions, file, sample.shape[1] if found else None)
+            rows = prepared(raw[kept], positions[kept], file, plan.definition.metric_value)
             if not found:
                 sample = np.empty((wanted, rows.shape[1]), np.float32)
             sample[found : found + len(rows)] = rows

@@ -8,18 +8,16 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels.distance import prepare
-from ann_kernels.errors import NonFiniteVectorError, ZeroVectorError
 from ann_kernels.metric import Metric
 from ann_kernels.topk import ExactTopK
-from ops.datafile import LiveBatch, VectorColumnError, read_live, take_rows, vectors_from_arrow
+from ops.datafile import LiveBatch, read_live, take_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates
 from ops.probe.errors import QueryError
 from ops.probe.filters import Matches
 from ops.probe.within import Rows
 from ops.storage import open_storage
-from ops.tasks.vectors import with_vector
+from ops.tasks.vectors import prepared, vectors_at, with_vector
 
 _POSITION_BITS = 40
 _ROWS_AT_ONCE = 65_536
@@ -51,12 +49,7 @@ class VectorSource:
                 if first and dims is not None:
                     _require_dims(column, dims, file)
                 first = False
-                try:
-                    vectors = prepare(vectors_from_arrow(column, dims), self.metric)
-                except (NonFiniteVectorError, ZeroVectorError) as error:
-                    raise VectorColumnError(f"{file.path}, row {positions[error.row]}: {error}") from error
-                except VectorColumnError as error:
-                    raise VectorColumnError(f"{file.path}, rows from {positions[0]}: {error}") from error
+                vectors = prepared(vectors_at(column, positions, file, dims), positions, file, self.metric)
                 yield Rows(np.full(len(vectors), number, np.int64), positions, vectors)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from ann_kernels.distance import prepare
-from ann_kernels.errors import NonFiniteVectorError, ZeroVectorError
+from ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
 from ann_kernels.metric import Metric
 from ops.catalog.deletes import deleted_by_file
 from ops.datafile import LiveBatch, VectorColumnError, read_live, vectors_from_arrow
@@ -38,18 +38,14 @@ class VectorFiles:
         return sum(self._without.values())
 
     def read(self, file: LiveFile) -> Iterator[Vectors]:
-        """Batches of the live rows that have a vector, in order. Raises VectorColumnError naming file and rows."""
+        """Batches of the live rows that have a vector, in order. Raises VectorColumnError naming file and row."""
         store = open_storage(file.path, self._storage)
         self._without[file.path] = 0
         for batch in read_live(store, file, self._schema, [self._field_id], deleted=self._deleted[file.path]):
             positions, column = with_vector(batch)
             self._without[file.path] += len(batch.positions) - len(positions)
-            if not len(positions):
-                continue
-            try:
-                yield positions, vectors_from_arrow(column, self._dims)
-            except VectorColumnError as error:
-                raise VectorColumnError(f"{file.path}, rows {positions[0]} to {positions[-1]}: {error}") from error
+            if len(positions):
+                yield positions, vectors_at(column, positions, file, self._dims)
 
 
 def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
@@ -62,14 +58,27 @@ def with_vector(batch: LiveBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
     return batch.positions[np.asarray(column.is_valid())], column.drop_null()
 
 
+def vectors_at(
+    column: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile, dims: int | None
+) -> npt.NDArray[np.float32]:
+    """f32[n, D], the vectors at positions int64[n] of a file. Raises VectorColumnError naming file and row."""
+    try:
+        return vectors_from_arrow(column, dims)
+    except VectorColumnError as error:
+        where = "" if error.row is None else f"row {positions[error.row]} "
+        raise VectorColumnError(f"{file.path}: {where}{error.said}") from error
+
+
 def prepared(
     raw: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile, metric: Metric
 ) -> npt.NDArray[np.float32]:
-    """As kernels take them. Raises VectorColumnError naming the row of a vector that cannot be indexed."""
+    """As kernels take them. Raises VectorColumnError naming file and row of a vector that is near nothing."""
     try:
         return prepare(raw, metric)
     except (NonFiniteVectorError, ZeroVectorError) as error:
         why = "holds NaN or infinity" if isinstance(error, NonFiniteVectorError) else "is zero, under cosine"
         raise VectorColumnError(
-            f"{file.path}: the vector of row {positions[error.row]} {why}. Mend or delete it; nothing was published"
+            f"{file.path}: the vector of row {positions[error.row]} {why}; mend or delete the row"
         ) from error
+    except DimensionError as error:
+        raise VectorColumnError(f"{file.path}: {error}") from error

@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
@@ -231,7 +232,7 @@ def test_refreshed_versions_answer_as_well_as_fresh_ones(table_factory: TableFac
 def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(table: Table) -> None:
     good = index_head(table)
     table.append(make_rows(900, 1000))
-    weak = replace(DEFINITION, target_recall=1.0, max_degree=1, search_list=1)
+    weak = replace(DEFINITION, target_recall=1.0, max_degree=4, search_list=8)
     with pytest.raises(GateFailedError, match="the target is"):
         index_head(table, weak)
     assert tag_target(table, "ann_e") == good.index_snapshot_id
@@ -262,30 +263,28 @@ def test_a_table_of_one_row_is_indexed(table_factory: TableFactory) -> None:
         ([float("inf")] * 16, "NaN or infinity"),
         ([1.0] * 3, "3 dimensions"),
         ([None] * 16, "null element"),
+        ([0.0] * 16, "is zero"),
     ],
 )
-def test_a_vector_that_cannot_be_indexed_is_named(table: Table, value: list[float], said: str) -> None:
-    good = index_head(table)
-    bad = make_rows(900, 901).to_pylist()[0] | {"embedding": value}
-    import pyarrow as pa  # noqa: PLC0415
-
-    table.refresh()
-    table.append(pa.Table.from_pylist([bad], schema=ROWS))
-    with pytest.raises(VectorColumnError, match=said) as caught:
-        index_head(table)
-    assert ".parquet" in str(caught.value)
-    assert tag_target(table, "ann_e") == good.index_snapshot_id
-
-
-def test_a_zero_vector_under_cosine_is_named(table_factory: TableFactory) -> None:
+@pytest.mark.parametrize("indexed", [True, False], ids=["refresh", "build"])
+def test_a_vector_that_cannot_be_indexed_is_named_by_file_and_row(
+    table_factory: TableFactory, indexed: bool, value: list[float], said: str
+) -> None:
     table = table_factory()
-    rows = make_rows(0, 50).to_pylist()
-    rows[7]["embedding"] = [0.0] * 16
-    import pyarrow as pa  # noqa: PLC0415
-
-    table.append(pa.Table.from_pylist(rows, schema=ROWS))
-    with pytest.raises(VectorColumnError, match="zero"):
-        index_head(table, replace(DEFINITION, metric="cosine"))
+    cosine = replace(DEFINITION, metric="cosine")
+    table.append(make_rows(0, 50))
+    good = index_head(table, cosine) if indexed else None
+    rows = make_rows(50, 60).to_pylist()
+    rows[2]["embedding"] = None  # passed over, and counted
+    rows[7]["embedding"] = value
+    table.refresh().append(pa.Table.from_pylist(rows, schema=ROWS))
+    for fails in (
+        lambda: index_head(table, cosine),
+        lambda: found_and_true(table, definition=replace(cosine, name="f")),
+    ):
+        with pytest.raises(VectorColumnError, match=rf"\.parquet: .*row 7 .*{said}"):
+            fails()
+    assert tag_target(table, "ann_e") == (good.index_snapshot_id if good else None)
 
 
 def test_a_renamed_column_is_followed_and_a_dropped_one_is_named(table: Table) -> None:
@@ -308,8 +307,12 @@ def test_definitions_live_in_table_properties(table: Table) -> None:
     assert created.field_id is not None
     assert list_definitions(table) == (created,)
     assert load_definition(table, "e") == created
-    with pytest.raises(DefinitionError, match="drop it"):
+    with pytest.raises(DefinitionError, match="already, with metric l2; drop it"):
         create(table, replace(DEFINITION, metric="ip"))
+    assert create(table, replace(DEFINITION, max_deltas=1, target_recall=0.7)).max_deltas == 1, (
+        "graphs stay as they are"
+    )
+    assert load_definition(table, "e").target_recall == 0.7
     index_head(table, created)
     assert drop(table, "e") == ("ann_e",)
     assert list_definitions(table) == ()
