@@ -74,8 +74,10 @@ def plan_version(
     verify: bool = False,
 ) -> VersionPlan:
     """Look at the table and decide. `verify`: a version is started from, or reused, only after all of its file has been
-    read and found whole. Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column, equality
-    deletes; PuffinError where a version turns out to be damaged and `verify` was not asked for.
+    read and found whole; where no version has a tag, as after `index drop`, this is done in any case.
+
+    Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column, equality deletes; PuffinError
+    where a version turns out to be damaged and nothing was verified.
     """
     refresh(table)
     require_data_snapshot(table, snapshot_id)
@@ -100,6 +102,7 @@ def plan_version(
         changes=Changes(added=live.files),
     )
     known = versions(table, "ann", definition.name)
+    verify = verify or not any(version.tags for version in known)  # dropped: the remedy for an index that is broken
     opened, unreadable = _open_near(_nearest_first(known, snapshot_id), definition, live, storage, verify=verify)
     candidates = [item for item in opened if _alike(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):

@@ -60,8 +60,8 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         centroid, file_size = by_type[CENTROID_V1][0], source.size()
     except (StorageError, PuffinError, KeyError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
-    if len(shards) != len(routing.shards):
-        raise NotAnIndexError(f"{path} has {len(shards)} shards, its routing blob names {len(routing.shards)}")
+    if [part.length for part in shards] != [entry.length for entry in routing.shards]:
+        raise NotAnIndexError(f"{path}: its {len(shards)} shards are not the {len(routing.shards)} of its routing blob")
     definition = IndexDefinition.from_json(routing.definition)
     return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve)
 

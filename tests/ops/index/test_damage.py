@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from ops.catalog import bind
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import versions
@@ -98,3 +99,29 @@ def test_a_damaged_version_is_mended_from_an_older_one_that_is_whole(table: Tabl
 
 def test_a_whole_version_stays_when_it_is_verified(table: Table) -> None:
     assert verified(table).action is Action.REUSED
+
+
+def test_a_dropped_index_comes_back_only_where_its_file_is_whole(table: Table) -> None:
+    bind.drop(table, "ann_e")
+    assert index_head(table).action is Action.RETAGGED
+    damage(table, Section.VECTORS)
+    bind.drop(table, "ann_e")
+    report = index_head(table)
+    assert report.action is Action.BUILT
+    assert "VECTORS" in report.reason or "not those that were published" in report.reason
+    assert faults(table) == ()
+
+
+@pytest.mark.parametrize("at", [2, -8])
+def test_a_version_whose_file_was_cut_or_overwritten_is_not_tagged_again(table: Table, at: int) -> None:
+    """In the magic it starts with, and in the footer."""
+    before = index_head(table)
+    table.append(make_rows(600, 610))
+    index_head(table)
+    table.refresh().manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    path = Path((before.puffin_path or "").removeprefix("file://"))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert index_head(table).action is not Action.RETAGGED
+    assert faults(table) == ()
