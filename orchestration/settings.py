@@ -17,12 +17,12 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from assets.spec import slug
 from ops.errors import IcepuffinError
+from ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, validate_name
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 Cron = Annotated[str, Field(pattern=r"^off$|^\s*\S+(\s+\S+){4}\s*$")]
 """Five fields: minute, hour, day of month, month, day of week; or `off`."""
@@ -68,22 +68,28 @@ class KeepSettings(_Model):
     days: float | None = Field(default=None, gt=0.0)
 
 
+def _knob(name: str) -> Any:
+    """A knob of an index, with the default and the limits that its definition has."""
+    knob = KNOBS[name]
+    return Field(default=knob.default) if knob.choices else Field(default=knob.default, ge=knob.low, le=knob.high)
+
+
 class IndexSettings(_Model):
     """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
 
     column: str
-    metric: Literal["l2", "cosine", "ip"] = "cosine"
-    max_degree: int = Field(default=64, ge=4, le=512)
-    search_list: int = Field(default=100, ge=8, le=4096)
-    alpha: float = Field(default=1.2, ge=1.0, le=3.0)
-    pq_m: int = Field(default=48, ge=1, le=1024)
-    vectors: Literal["none", "f32", "f16"] = "f32"
-    shards: int | None = Field(default=None, ge=1, le=4096)
-    seed: int = 0
-    target_recall: float = Field(default=0.9, ge=0.0, le=1.0)
-    rebuild_ratio: float = Field(default=0.2, gt=0.0, le=1.0)
-    max_deltas: int = Field(default=4, ge=0, le=64)
-    delta_share: float = Field(default=0.25, ge=0.0, le=1.0)
+    metric: MetricName = _knob("metric")
+    max_degree: int = _knob("max_degree")
+    search_list: int = _knob("search_list")
+    alpha: float = _knob("alpha")
+    pq_m: int = _knob("pq_m")
+    vectors: VectorFormat = _knob("vectors")
+    shards: int | None = _knob("shards")
+    seed: int = _knob("seed")
+    target_recall: float = _knob("target_recall")
+    rebuild_ratio: float = _knob("rebuild_ratio")
+    max_deltas: int = _knob("max_deltas")
+    delta_share: float = _knob("delta_share")
     keep: KeepSettings | None = None
 
 
@@ -115,10 +121,10 @@ class TableSettings(_Model):
     @classmethod
     def _names(cls, value: dict[str, IndexSettings]) -> dict[str, IndexSettings]:
         for name in value:
-            if not _TAG_NAME.fullmatch(name):
-                raise ValueError(
-                    f"'{name}' cannot name an index: it becomes an Iceberg tag; use letters, digits, '_' and '.'"
-                )
+            try:
+                validate_name(name)
+            except DefinitionError as error:
+                raise ValueError(str(error)) from None
         return value
 
     @field_validator("watched_refs")

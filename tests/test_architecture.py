@@ -188,7 +188,7 @@ def assert_options_exist(words: list[str]) -> None:
             found = command.get_command(click.Context(command), word)
             assert found is not None, f"there is no command {word}"
             command = found
-            known |= {option for item in command.params for option in item.opts}
+            known |= {option for item in command.get_params(click.Context(command)) for option in item.opts}
         elif re.match(r"-{1,2}[a-z]", word):
             assert word in known, f"there is no option {word}"
 

@@ -1,10 +1,14 @@
-"""What an index is: kept as table properties `ann.index.<name>.<knob>`, so that every reader of the table finds it."""
+"""What an index is: kept as table properties `ann.index.<name>.<knob>`, so that every reader of the table finds it.
+
+Its knobs are told once, as fields of `IndexDefinition`: the command line, SQL, settings and table properties have their
+names, defaults and limits from `KNOBS`.
+"""
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, ListType
@@ -13,58 +17,98 @@ from ann_kernels.metric import Metric
 from ann_kernels.vamana import VamanaParams
 from ops.errors import IcepuffinError
 
+MetricName = Literal["l2", "cosine", "ip"]
+VectorFormat = Literal["none", "f32", "f16"]
+
 PREFIX = "ann.index."
-VECTOR_FORMATS = ("none", "f32", "f16")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]{0,63}")
+
+T = TypeVar("T")
 
 
 class DefinitionError(IcepuffinError):
     """Raised when an index definition is not valid, or does not fit its table."""
 
 
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What one knob of an index takes, and what it is for."""
+
+    name: str
+    default: int | float | str | None
+    """None: chosen by the number of rows."""
+    about: str
+    choices: tuple[str, ...] = ()
+    low: float = 0
+    high: float = 1
+    """Of numbers; both ends are taken."""
+
+    @property
+    def kind(self) -> type[int] | type[float] | type[str]:
+        return int if self.default is None else type(self.default)
+
+    @property
+    def takes(self) -> str:
+        """In words."""
+        return ", ".join(self.choices) if self.choices else f"{self.low} to {self.high}"
+
+    def parse(self, text: str) -> int | float | str:
+        """The value that a text means. Raises DefinitionError where it is no number and should be one."""
+        try:
+            return text.lower() if self.choices else self.kind(text)
+        except ValueError:
+            raise DefinitionError(f"{self.name} is {text!r}; it takes {self.takes}") from None
+
+    def check(self, value: Any) -> None:
+        """Raises DefinitionError for a value that is not taken."""
+        if value is None and self.default is None:
+            return
+        if not (value in self.choices if self.choices else self.low <= value <= self.high):
+            raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
+
+
+def _knob(default: T, about: str, **limits: Any) -> T:
+    """A field that is a knob; `limits` as `Knob` has them."""
+    made: T = field(default=default, metadata={"default": default, "about": about, **limits})
+    return made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition:
-    """One index of one table."""
+    """One index of one table. Raises DefinitionError where the name or a knob is not valid."""
 
     name: str
     column: str
     """Name of the vector column when the index was made; `field_id` is what counts afterwards."""
     field_id: int | None = None
-    metric: str = "cosine"
-    """`l2`, `cosine` or `ip`."""
-    max_degree: int = 64
-    search_list: int = 100
-    alpha: float = 1.2
-    pq_m: int = 48
-    """Bytes a vector in lean shards (`vectors = "none"`), lowered to a divisor of the dimensions."""
-    vectors: str = "f32"
-    """What shards hold for exact ranking: `none` (lean, ranked from Parquet), `f16` or `f32`."""
-    shards: int | None = None
-    """None: by the number of rows."""
-    seed: int = 0
-    target_recall: float = 0.9
-    """recall@10 under which a version is not published."""
-    rebuild_ratio: float = 0.2
-    """Share of tombstones over which a shard is rebuilt."""
-    max_deltas: int = 4
-    """Small shards of new rows that may stand beside the others; 0: new rows are inserted into those."""
-    delta_share: float = 0.25
-    """Rows of deltas, as a share of the others', over which they are dealt out to those."""
+    metric: str = _knob("cosine", "Which rows are near.", choices=get_args(MetricName))
+    max_degree: int = _knob(64, "R: edges a node. More: larger, better recall.", low=4, high=512)
+    search_list: int = _knob(100, "L of the build. More: slower, better graph.", low=8, high=4096)
+    alpha: float = _knob(1.2, "How long the edges are that pruning keeps.", low=1, high=3)
+    pq_m: int = _knob(
+        48, "Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions.", low=1, high=1024
+    )
+    vectors: str = _knob(
+        "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
+    )
+    shards: int | None = _knob(None, "Graphs. Left out: as few as the size allows.", low=1, high=4096)
+    seed: int = _knob(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
+    target_recall: float = _knob(0.9, "recall@10 under which a version is not published.")
+    rebuild_ratio: float = _knob(0.2, "Share of tombstones over which a shard is rebuilt.", low=0.01)
+    max_deltas: int = _knob(
+        4, "Small shards of new rows beside the others; 0: new rows are inserted into those.", high=64
+    )
+    delta_share: float = _knob(
+        0.25, "Rows of deltas, as a share of the others', over which they are dealt out to those."
+    )
 
     def __post_init__(self) -> None:
         validate_name(self.name)
-        if self.vectors not in VECTOR_FORMATS:
-            raise DefinitionError(f"index {self.name}: vectors is {self.vectors!r}, not one of {VECTOR_FORMATS}")
-        if self.shards is not None and self.shards < 1:
-            raise DefinitionError(f"index {self.name}: shards is {self.shards}; it must be at least 1")
-        if not 0 <= self.target_recall <= 1 or not 0 < self.rebuild_ratio <= 1 or self.pq_m < 1:
-            raise DefinitionError(f"index {self.name}: target_recall, rebuild_ratio or pq_m is out of range: {self}")
-        if self.max_deltas < 0 or not 0 <= self.delta_share <= 1:
-            raise DefinitionError(f"index {self.name}: max_deltas or delta_share is out of range: {self}")
         try:
-            _ = self.metric_value, self.params
-        except ValueError as error:
-            raise DefinitionError(f"index {self.name}: {error}") from error
+            for name, knob in KNOBS.items():
+                knob.check(getattr(self, name))
+        except DefinitionError as error:
+            raise DefinitionError(f"index {self.name}: {error}") from None
 
     @property
     def metric_value(self) -> Metric:
@@ -100,6 +144,12 @@ class IndexDefinition:
         return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items}
 
 
+KNOBS: Mapping[str, Knob] = {
+    item.name: Knob(item.name, **item.metadata) for item in fields(IndexDefinition) if item.metadata
+}
+"""By name."""
+
+
 def validate_name(name: str) -> None:
     """An index name becomes part of Iceberg tags and file names. Raises DefinitionError."""
     if not _NAME.fullmatch(name):
@@ -110,28 +160,29 @@ def validate_name(name: str) -> None:
 
 def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
     """All definitions among a table's properties, by name. Raises DefinitionError for one that is broken."""
-    knobs = {field.name.replace("_", "-"): field for field in fields(IndexDefinition)}
     found: dict[str, dict[str, Any]] = {}
     for key, value in properties.items():
         if not key.startswith(PREFIX):
             continue
-        name, _, knob = key.removeprefix(PREFIX).rpartition(".")
-        if knob not in knobs or not name:
-            raise DefinitionError(f"table property {key!r} is no knob of an index; there are {sorted(knobs)}")
-        found.setdefault(name, {})[knob.replace("-", "_")] = _parse(key, knobs[knob].type, value)
+        name, _, option = key.removeprefix(PREFIX).rpartition(".")
+        knob = option.replace("-", "_")
+        found.setdefault(name, {})[knob] = _parse(key, knob, value)
     missing = [name for name, items in found.items() if "column" not in items]
     if missing:
         raise DefinitionError(f"index {missing[0]}: table property {PREFIX}{missing[0]}.column is missing")
     return tuple(IndexDefinition(name=name, **items) for name, items in sorted(found.items()))
 
 
-def _parse(key: str, kind: Any, value: str) -> Any:
+def _parse(key: str, knob: str, value: str) -> Any:
+    if knob == "column":
+        return value
     try:
-        if "int" in str(kind):
-            return int(value)
-        return float(value) if "float" in str(kind) else value
-    except ValueError as error:
-        raise DefinitionError(f"table property {key} is {value!r}, not a number") from error
+        return int(value) if knob == "field_id" else KNOBS[knob].parse(value)
+    except KeyError:
+        names = ", ".join(name.replace("_", "-") for name in ("column", "field_id", *KNOBS))
+        raise DefinitionError(f"table property {key!r} is no knob of an index; there are {names}") from None
+    except (ValueError, DefinitionError) as error:
+        raise DefinitionError(f"table property {key}: {error}") from None
 
 
 def resolve_field(definition: IndexDefinition, schema: Schema, table: str) -> int:

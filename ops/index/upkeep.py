@@ -52,23 +52,29 @@ def load_definition(table: Table, name: str) -> IndexDefinition:
 def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
     """Write a definition into the table's properties, its column resolved to a field id. No version is built.
 
-    Raises DefinitionError where the name is taken by a different definition, or the column cannot be indexed, and what
-    `bind.require_bindable` raises where no version could ever be published.
+    An index that is there already takes over the knobs that graphs do not depend on. Raises DefinitionError where its
+    graphs would be others, or the column cannot be indexed, and what `bind.require_bindable` raises where no version
+    could ever be published.
     """
     refresh(table)
     bind.require_bindable(table)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
-    for known in list_definitions(table):
-        if known.name == definition.name:
-            if known.graph_identity() != resolved.graph_identity():
-                raise DefinitionError(
-                    f"{table_name(table)} has another index {definition.name!r} already; drop it, or take another name"
-                )
-            return known
-    with table.transaction() as transaction:
-        transaction.set_properties(resolved.to_properties())
+    known = next((item for item in list_definitions(table) if item.name == definition.name), None)
+    if known is not None and (other := _other_graphs(known, resolved)):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
+        )
+    if known != resolved:
+        with table.transaction() as transaction:
+            transaction.set_properties(resolved.to_properties())
     return resolved
+
+
+def _other_graphs(known: IndexDefinition, wanted: IndexDefinition) -> str:
+    """What of `known` graphs depend on, and is not so in `wanted`; empty where nothing is."""
+    there, asked = known.graph_identity(), wanted.graph_identity()
+    return ", ".join(f"{key} {value}" for key, value in there.items() if value != asked[key])
 
 
 def drop(table: Table, name: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ann_kernels.metric import Metric
 from ops.catalog.snapshots import resolve_snapshot
 from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
-from ops.index.definition import IndexDefinition
+from ops.index.definition import KNOBS, IndexDefinition
 from ops.model import StorageConfig
 from ops.probe import IndexReader, SearchResult, exact_search, exact_within, open_index
 from ops.probe.distributed import IN_PROCESS_MB
@@ -266,17 +266,10 @@ def _find_index(table: Table, asked: Nearest) -> tuple[IndexDefinition | None, s
 
 
 def _knobs(statement: CreateIndex) -> dict[str, Any]:
-    types = {field.name: field.type for field in fields(IndexDefinition)}
-    knobs: dict[str, Any] = {}
-    for key, value in statement.options.items():
-        if key not in types or key in {"name", "column", "field_id"}:
-            raise SqlError(f"WITH ({key} = ...): an index has {', '.join(sorted(set(types) - {'name', 'field_id'}))}")
-        kind = str(types[key])
-        try:
-            knobs[key] = int(value) if "int" in kind else float(value) if "float" in kind else value
-        except ValueError:
-            raise SqlError(f"WITH ({key} = {value}): it is {kind}") from None
-    return knobs
+    unknown = [key for key in statement.options if key not in KNOBS]
+    if unknown:
+        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(KNOBS)}")
+    return {key: KNOBS[key].parse(value) for key, value in statement.options.items()}
 
 
 def _told(text: str, **columns: list[Any]) -> SqlResult:

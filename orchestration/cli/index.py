@@ -1,13 +1,17 @@
 """`icepuffin index create | list | show | drop`."""
 
 import dataclasses
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
 from orchestration.cli.session import Session, print_json, told
+
+if TYPE_CHECKING:
+    from ops.index.definition import Knob
 
 
 @click.group("index")
@@ -20,23 +24,40 @@ def command() -> None:
     """
 
 
-@command.command("create")
+class _WithKnobs(click.Command):
+    """A command with an option for each knob of an index; made when asked for, since definitions import kernels."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        given = super().get_params(ctx)
+        return [*self.params, *_knob_options(), *given[len(self.params) :]]
+
+
+@cache
+def _knob_options() -> tuple[click.Option, ...]:
+    from ops.index.definition import KNOBS
+
+    return tuple(
+        click.Option(
+            [f"--{knob.name.replace('_', '-')}"],
+            type=_type(knob),
+            default=knob.default,
+            show_default=True,
+            help=knob.about,
+        )
+        for knob in KNOBS.values()
+    )
+
+
+def _type(knob: "Knob") -> Any:
+    if knob.choices:
+        return click.Choice(knob.choices)
+    return click.IntRange(int(knob.low), int(knob.high)) if knob.kind is int else click.FloatRange(knob.low, knob.high)
+
+
+@command.command("create", cls=_WithKnobs)
 @on_table
 @click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
-@click.option("--column", required=True, help="The vector column: a list of float, double or half.")
-@click.option("--metric", type=click.Choice(["l2", "cosine", "ip"]), default="cosine", show_default=True)
-@click.option(
-    "--max-degree", type=int, default=64, show_default=True, help="R: edges a node. More: larger, better recall."
-)
-@click.option(
-    "--search-list", type=int, default=100, show_default=True, help="L of the build. More: slower, better graph."
-)
-@click.option("--alpha", type=float, default=1.2, show_default=True, help="How long the edges are that pruning keeps.")
-@click.option("--pq-m", type=int, default=48, show_default=True, help="Bytes a vector in lean shards (--vectors none).")
-@click.option("--vectors", type=click.Choice(["none", "f32", "f16"]), default="f32", show_default=True)
-@click.option("--shards", type=int, help="[default: as few as the size allows]")
-@click.option("--target-recall", type=float, default=0.9, show_default=True, help="Under it nothing is published.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--column", required=True, help="The vector column: a list of float or double.")
 def create_index(on: OnTable, /, **definition: Any) -> None:
     """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.
 
@@ -47,8 +68,7 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
     from ops.index import create
     from ops.index.definition import IndexDefinition
 
-    made = IndexDefinition(**definition)
-    create(on.loaded, made)
+    made = create(on.loaded, IndexDefinition(**definition))
     if on.as_json:
         print_json(dataclasses.asdict(made))
         return

@@ -80,7 +80,7 @@ def test_a_tick_leaves_nothing_to_do(run: Run) -> None:
 def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     added = str(lake.append())
     assert json.loads(run("sensor-tick", "--dry-run", "--json")) == [{"table": "demo/demo/packages", "due": [added]}]
-    assert run("sensor-tick", "--dry-run").split("\n")[:2] == ["demo/demo/packages: 1 runs due", f"  snapshot {added}"]
+    assert run("sensor-tick", "--dry-run").split("\n")[:2] == ["demo/demo/packages: 1 run due", f"  snapshot {added}"]
     (told,) = json.loads(run("sensor-tick", "--json"))
     assert told["new"] == [added]
     assert [(item["snapshot_id"], item["succeeded"]) for item in told["runs"]] == [(added, True)]
@@ -155,7 +155,10 @@ def test_a_vector_can_be_given(run: Run, tmp_path: Path) -> None:
 
 
 def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake) -> None:
-    run("index", "create", "demo.packages", "--name", "second", "--column", "embedding", "--metric", "l2", "--json")
+    create = ("index", "create", "demo.packages", "--name", "second", "--column", "embedding", "--metric", "l2")
+    made = json.loads(run(*create, "--max-deltas", "2", "--delta-share", "0.5", "--rebuild-ratio", "0.3", "--json"))
+    assert (made["metric"], made["max_deltas"], made["delta_share"], made["rebuild_ratio"]) == ("l2", 2, 0.5, 0.3)
+    assert made["field_id"] is not None
     assert {item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))} == {
         "embedding",
         "second",
@@ -235,6 +238,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("search", "demo.packages", "--like-id", "1", "--columns", "absent"), "has no column 'absent'"),
         (("index", "create", "demo.packages", "--name", "a/b", "--column", "embedding"), "cannot name an index"),
         (("index", "create", "demo.packages", "--name", "c", "--column", "absent"), "absent"),
+        (("index", "create", "demo.packages", "--name", "c", "--column", "v", "--max-degree", "3"), "4<=x<=512"),
         (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
         (("plan", "demo.packages", "absent"), "has no index 'absent'"),
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
@@ -262,6 +266,7 @@ def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
     told = run("ui")
     assert f"DAGSTER_HOME={lake.directory}/dagster_home" in told
     assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in told
+    assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml" in told
 
 
 def test_an_unreachable_catalog_is_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from ops.cache import process_cache, use_settings
+from ops.index.definition import KNOBS
 from orchestration import settings as module
 from orchestration.engines import use_shard_cache
 from orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
@@ -163,6 +164,20 @@ def _matches(told: str, field: object) -> bool:
         text.replace("'", '"'),
         str(list(default) if isinstance(default, tuple) else 0).replace("'", '"'),
     }
+
+
+def test_an_index_is_set_by_the_knobs_of_its_definition(file: Path) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    own = {"column", "keep"}
+    assert set(IndexSettings.model_fields) == own | set(KNOBS)
+    assert IndexSettings(column="v").model_dump(exclude=own) == {name: knob.default for name, knob in KNOBS.items()}
+    index = MINIMAL + '[tables.t]\ncatalog = "lake"\nname = "a.b"\n[tables.t.indexes.i]\ncolumn = "v"\n'
+    for name, knob in KNOBS.items():
+        assert re.search(rf"^\| `{name}` \| [^|]+ \| {re.escape(knob.takes)} \| ", text, re.MULTILINE), name
+        for value in map(repr, knob.choices or (knob.low, knob.high)):
+            loaded(file, f"{index}{name} = {value}\n")
+        for value in map(repr, ("other",) if knob.choices else (knob.low - 1, knob.high + 1)):
+            assert f"tables.t.indexes.i.{name}" in refusal(file, f"{index}{name} = {value}\n")
 
 
 def test_the_example_of_the_document_loads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
