@@ -11,7 +11,7 @@ from ops.errors import IcepuffinError
 from ops.resources import Catalogs
 from orchestration import watch
 from orchestration.definitions import build
-from orchestration.discovery import table_spec
+from orchestration.discovery import find_indexes, table_spec
 from orchestration.engines import catalogs_of
 from orchestration.facts import gather, run_tags
 from orchestration.looks import Look, look
@@ -50,8 +50,16 @@ class Unseen:
     message: str
 
 
-def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[tuple[str, tuple[str, ...]] | Unseen]:
-    """(table, snapshots for which a run is due), were all of them shown in Dagster. Changes nothing."""
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The snapshots of a table for which a run is due, were all of them shown in Dagster."""
+
+    table: str
+    snapshots: tuple[str, ...]
+
+
+def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[Due | Unseen]:
+    """What a look at every table would ask for. Changes nothing."""
     catalogs = catalogs_of(settings)
     for table in settings.tables.values():
         try:
@@ -60,14 +68,14 @@ def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[tuple[str,
             yield Unseen(f"{table.catalog}/{table.name}", str(error))
 
 
-def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> tuple[str, tuple[str, ...]]:
+def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> Due:
     spec = table_spec(table, catalogs)
     loaded = catalogs.table(spec.catalog, spec.identifier)
     facts = gather(instance, spec, loaded)
     known = [item.key for item in facts.watched]
     shown = replace(facts, partitions=known, recorded=known)
     plan = watch.plan(shown, _cursor(instance, spec, loaded), policy=table.snapshots, runs_ahead=len(known))
-    return "/".join(spec.path), plan.request
+    return Due("/".join(spec.path), plan.runs)
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> watch.Cursor:
@@ -113,17 +121,17 @@ def run_partition(
 def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult | TickedRun | Unseen]:
     """Look at every table and do the runs that are due, oldest snapshot first. Yields each thing as it is done."""
     catalogs = catalogs_of(settings)
-    definitions = build(settings)
-    for table in settings.tables.values():
+    found = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
+    definitions = build(settings, found)
+    for key, table in settings.tables.items():
+        spec = table_spec(table, catalogs, found[key])
         try:
-            spec = table_spec(table, catalogs)
             looked = look_at(instance, spec, table, catalogs)
         except IcepuffinError as error:
             yield Unseen(f"{table.catalog}/{table.name}", str(error))
             continue
         yield looked
         plan = looked.found.plan
-        keys = [*plan.request, *filter(None, (plan.returned_to, plan.merge))]
-        for key in keys if spec.derived_keys else []:
-            yield run_partition(instance, definitions, spec, table, key)
+        for snapshot in plan.runs if spec.derived_keys else ():
+            yield run_partition(instance, definitions, spec, table, snapshot)
         finish(instance, spec, plan)

@@ -140,6 +140,11 @@ class Plan:
     waiting: int = 0
     """Snapshots left for later looks: not recorded yet, or runs of the table have to end before."""
 
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Every snapshot for which a run is asked for, whatever the reason."""
+        return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.merge)))))
+
 
 def unseen(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
     """Snapshots that Dagster does not show yet, in the order in which they should come to be shown."""

@@ -1,9 +1,9 @@
 """How an index's recall went, version by version, as the table's own metadata tells it. Reads no file."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ops.catalog.took import notes
 from ops.catalog.versions import DerivedVersion
 from ops.index.report import Action
 
@@ -21,15 +21,11 @@ class Measured:
 
 def recall_history(known: Sequence[DerivedVersion]) -> tuple[Measured, ...]:
     """Of an index's versions, in their order; those that noted no recall are left out."""
-    found = []
-    for version in known:
-        try:
-            told = json.loads(version.took or "{}")
-            recall, action = float(told["recall"]), str(told["action"])
-        except (KeyError, TypeError, ValueError):  # written by another release, or by hand
-            continue
-        found.append(Measured(version.base_snapshot_id, version.derived_snapshot_id, action, recall))
-    return tuple(found)
+    return tuple(
+        Measured(version.base_snapshot_id, version.derived_snapshot_id, note.action, note.recall)
+        for version, note in notes(known)
+        if note.recall is not None
+    )
 
 
 def drift(history: Sequence[Measured]) -> float:

@@ -4,21 +4,19 @@ Each version's snapshot keeps in its summary what it handled and how long that t
 estimate can say how fast this table is on this machine, whoever asks and whether or not Dagster is there.
 """
 
-import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 from pyiceberg.table import Table
 
+from ops.catalog.took import EARLIER_VERSIONS, Took, notes
 from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import mean_recall
 from ops.index.plan import VersionPlan
 from ops.index.work import ShardsMade
 from ops.spark.runner import TaskRunner
 
-_EARLIER_VERSIONS = 5
 _STAGES = ("plan", "work", "assemble", "copy")
 
 
@@ -58,7 +56,7 @@ def default_seconds(amounts: Amounts, threads: int) -> float:
 
 
 def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runner: TaskRunner) -> str:
-    """What a version took and the recall it has, as JSON for its snapshot's summary: later estimates learn from it, and
+    """What a version took and the recall it has, for its snapshot's summary: later estimates learn from it, and
     `ops.index.history` tells it.
     """
     new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
@@ -71,10 +69,15 @@ def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runne
         copied=sum(shard.length for shard in made.shards if shard.how in ("copied", "masked", "remapped")),
         dims=made.layout.dims,
     )
-    seconds = sum(stages.get(stage, 0.0) for stage in _STAGES)
-    where = {"action": str(plan.action), "runner": type(runner).__name__, "threads": runner.task_threads}
-    result = {"seconds": round(seconds, 3), "recall": round(mean_recall(made.shards), 5)}
-    return json.dumps({**where, **result, **asdict(amounts)}, separators=(",", ":"))
+    note = Took(
+        runner=type(runner).__name__,
+        threads=runner.task_threads,
+        seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
+        amounts=asdict(amounts),
+        action=str(plan.action),
+        recall=mean_recall(made.shards),
+    )
+    return note.text()
 
 
 def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner: TaskRunner) -> tuple[float, str]:
@@ -84,24 +87,20 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     if amounts == Amounts():
         return 0.0, "nothing to do"
     expected = default_seconds(amounts, runner.task_threads)
-    known = list(_misses(versions(table, "ann", plan.definition.name), type(runner).__name__))
-    alike = [miss for action, miss in known if action == str(plan.action)]
-    chosen = (alike or [miss for _, miss in known])[-_EARLIER_VERSIONS:]
+    known = _misses(versions(table, "ann", plan.definition.name), type(runner).__name__)
+    alike = [miss for action, miss in known if action == plan.action]
+    chosen = (alike or [miss for _, miss in known])[-EARLIER_VERSIONS:]
     if not chosen:
         return expected, f"default rates, {runner.task_threads} threads"
     made = f"{plan.action} like this one" if alike else "made another way"
     return expected * statistics.median(chosen), f"measured: median of {len(chosen)} earlier versions, {made}"
 
 
-def _misses(known: Sequence[DerivedVersion], runner: str) -> Iterator[tuple[str, float]]:
-    """(action, seconds as a multiple of the default rates'), oldest first. What cannot be read is passed over."""
+def _misses(known: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:
+    """(action, seconds as a multiple of the default rates'), oldest first, of versions that such a runner made."""
     names = {field.name for field in fields(Amounts)}
-    for version in known:
-        try:
-            told: dict[str, Any] = json.loads(version.took or "{}")
-            if told.get("runner") != runner:
-                continue
-            amounts = Amounts(**{name: int(told[name]) for name in names})
-            yield str(told["action"]), float(told["seconds"]) / default_seconds(amounts, max(1, int(told["threads"])))
-        except (AttributeError, KeyError, TypeError, ValueError):  # written by another release, or by hand
-            continue
+    return [
+        (note.action, note.seconds / default_seconds(Amounts(**note.amounts), note.threads))
+        for _, note in notes(known)
+        if note.runner == runner and note.amounts.keys() == names
+    ]

@@ -1,12 +1,12 @@
 """What sketching a snapshot will take, told before it, and learned from what it took before."""
 
-import json
 import statistics
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
 from ann_kernels.theta import DEFAULT_K
+from ops.catalog.took import EARLIER_VERSIONS, Took, notes
 from ops.catalog.versions import versions
 from ops.datafile import column_names, open_data_file
 from ops.model import LiveFile, StorageConfig
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ops.theta.plan import Unread, Work
 
 _FULL_SKETCH = 8 * DEFAULT_K
-_EARLIER_VERSIONS = 5
 
 
 def default_seconds(values: int, threads: int) -> float:
@@ -77,23 +76,19 @@ def _shares(work: "Work", file: LiveFile, storage: StorageConfig) -> dict[int, f
 
 
 def noted(values: int, seconds: float, runner: "TaskRunner") -> str:
-    """What sketching took, as JSON for the summary of the snapshot that keeps the sketches per file."""
-    where = {"runner": type(runner).__name__, "threads": runner.task_threads}
-    return json.dumps({**where, "seconds": round(seconds, 3), "values": values}, separators=(",", ":"))
+    """What sketching took, for the summary of the snapshot that keeps the sketches per file."""
+    return Took(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
 
 
 def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, str]:
     """(seconds, what they are from): the default rate's, times the median miss of earlier snapshots."""
-    expected, misses = default_seconds(values, runner.task_threads), []
-    for version in versions(table, KIND, KIND):
-        try:
-            told = json.loads(version.took or "{}")
-            if told["runner"] == type(runner).__name__:
-                usual = default_seconds(int(told["values"]), max(1, int(told["threads"])))
-                misses.append(float(told["seconds"]) / usual)
-        except (KeyError, TypeError, ValueError):  # written by another release, or by hand
-            continue
-    last = misses[-_EARLIER_VERSIONS:]
+    expected = default_seconds(values, runner.task_threads)
+    misses = [
+        note.seconds / default_seconds(note.amounts["values"], note.threads)
+        for _, note in notes(versions(table, KIND, KIND))
+        if note.runner == type(runner).__name__ and "values" in note.amounts
+    ]
+    last = misses[-EARLIER_VERSIONS:]
     if not last:
         return expected, f"default rate, {runner.task_threads} threads"
     return expected * statistics.median(last), f"measured: median of {len(last)} earlier snapshots"

@@ -10,7 +10,7 @@ from orchestration.cli.on_table import json_option
 from orchestration.cli.session import Session, located, print_json
 
 if TYPE_CHECKING:
-    from orchestration.ticks import Unseen
+    from orchestration.ticks import Due, TickedRun, TickResult, Unseen
 
 
 @click.command("sensor-tick")
@@ -30,69 +30,51 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin sensor-tick --dry-run --json
     """
     from orchestration.instance import home_of, open_instance
+    from orchestration.ticks import TickedRun, Unseen, due, tick
 
     session = session.at(directory, settings)
-    home = home_of(session.settings, session.settings_file)
-    with open_instance(home) as instance:
-        told, failed = (_dry if dry_run else _tick)(session, instance, quiet=as_json)
+    told: list[dict[str, Any]] = []
+    failed = False
+    with open_instance(home_of(session.settings, session.settings_file)) as instance:
+        for event in (due if dry_run else tick)(session.settings, instance):
+            found, shown = _told(event)
+            if isinstance(event, TickedRun):
+                failed |= not event.succeeded
+                told[-1]["runs"].append(found)
+            else:
+                failed |= isinstance(event, Unseen)
+                told.append(found)
+            if not as_json:
+                session.console.print(shown, highlight=False)
     if as_json:
         print_json(told)
     if failed:
         sys.exit(1)
 
 
-def _dry(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
-    from orchestration.ticks import Unseen, due
+def _told(event: "Due | TickResult | TickedRun | Unseen") -> tuple[dict[str, Any], str]:
+    """(what JSON has of an event, what the terminal shows)."""
+    from rich.markup import escape
 
-    told: list[dict[str, Any]] = []
-    failed = False
-    for found in due(session.settings, instance):
-        if isinstance(found, Unseen):
-            failed = True
-            told.append({"table": found.table, "error": found.message})
-            if not quiet:
-                session.console.print(_line(found), highlight=False)
-            continue
-        table, keys = found
-        told.append({"table": table, "due": list(keys)})
-        if not quiet:
-            session.console.print(f"[bold]{table}[/]: {len(keys)} runs due", highlight=False)
-            for key in keys:
-                session.console.print(f"  snapshot {key}", highlight=False)
-    return told, failed
+    from orchestration.ticks import Due, TickedRun, Unseen
 
-
-def _tick(session: Session, instance: Any, *, quiet: bool) -> tuple[list[dict[str, Any]], bool]:
-    from orchestration.ticks import TickedRun, Unseen, tick
-
-    told: list[dict[str, Any]] = []
-    failed = False
-    for event in tick(session.settings, instance):
-        if isinstance(event, Unseen):
-            failed = True
-            told.append({"table": event.table, "error": event.message})
-            line = _line(event)
-        elif isinstance(event, TickedRun):
-            failed |= not event.succeeded
-            told[-1]["runs"].append(
-                {
-                    "snapshot_id": event.snapshot_id,
-                    "run_id": event.run_id,
-                    "succeeded": event.succeeded,
-                    "error": event.message,
-                }
-            )
-            text = "done" if event.succeeded else f"[red]failed[/]: {event.message}"
-            line = f"  snapshot {event.snapshot_id}: {text}"
-        else:
-            found = event.found
-            told.append({"table": event.table, "new": list(found.shown), "dropped": list(found.dropped), "runs": []})
-            line = f"[bold]{event.table}[/]: {len(found.shown)} new snapshots, {len(found.plan.request)} runs due"
-            line += f", {found.left} left for the next look" if found.left else ""
-        if not quiet:
-            session.console.print(line, highlight=False)
-    return told, failed
+    if isinstance(event, Unseen):
+        line = f"[bold]{event.table}[/]: [red]not looked at[/]: {escape(event.message)}"
+        return {"table": event.table, "error": event.message}, line
+    if isinstance(event, Due):
+        lines = [f"[bold]{event.table}[/]: {_counted(len(event.snapshots), 'run')} due"]
+        lines += [f"  snapshot {key}" for key in event.snapshots]
+        return {"table": event.table, "due": list(event.snapshots)}, "\n".join(lines)
+    if isinstance(event, TickedRun):
+        told = {"snapshot_id": event.snapshot_id, "run_id": event.run_id, "succeeded": event.succeeded}
+        ended = "done" if event.succeeded else f"[red]failed[/]: {escape(event.message)}"
+        return {**told, "error": event.message}, f"  snapshot {event.snapshot_id}: {ended}"
+    found = event.found
+    line = f"[bold]{event.table}[/]: {_counted(len(found.shown), 'new snapshot')}, "
+    line += f"{_counted(len(found.plan.runs), 'run')} due"
+    line += f", {found.left} left for the next look" if found.left else ""
+    return {"table": event.table, "new": list(found.shown), "dropped": list(found.dropped), "runs": []}, line
 
 
-def _line(unseen: "Unseen") -> str:
-    return f"[bold]{unseen.table}[/]: [red]not looked at[/]: {unseen.message}"
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

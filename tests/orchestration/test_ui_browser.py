@@ -13,7 +13,7 @@ import pytest
 
 from orchestration.instance import open_instance
 from orchestration.settings import load
-from orchestration.ticks import due
+from orchestration.ticks import Due, due
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 
@@ -32,8 +32,9 @@ def lake(tmp_path: Path) -> Lake:
     """Three snapshots as partitions; the sensor is stopped, so nothing is materialised."""
     lake = make_lake(tmp_path, snapshots=3)
     with open_instance(tmp_path / "dagster_home") as instance:
-        ((_, keys),) = due(load(lake.settings_file), instance)
-        instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(keys))
+        (found,) = due(load(lake.settings_file), instance)
+        assert isinstance(found, Due)
+        instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(found.snapshots))
     return lake
 
 
