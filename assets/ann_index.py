@@ -92,23 +92,22 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
     def ann_index(
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+        table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
         report = index_snapshot(
-            catalogs,
-            engine,
-            spec.catalog,
-            spec.identifier,
+            table,
             definition,
             int(context.partition_key),
+            engine=engine,
+            storage=storage,
             watched_ref=spec.watched_refs[0],
             log=context.log.info,
         )
-        table = catalogs.table(spec.catalog, spec.identifier)
         return dg.MaterializeResult(
             metadata={
                 **of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id)),
                 **from_report(report, lead=_LEAD),
                 **(engine.prices.told(report) if engine.prices else {}),
-                **drawn(table, catalogs.storage(spec.catalog), definition, report),
+                **drawn(table, storage, definition, report),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[

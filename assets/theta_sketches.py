@@ -25,16 +25,15 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
     def theta_sketches(
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+        table = catalogs.table(spec.catalog, spec.identifier)
         report = sketch_snapshot(
-            catalogs,
-            engine,
-            spec.catalog,
-            spec.identifier,
+            table,
             int(context.partition_key),
+            engine=engine,
+            storage=catalogs.storage(spec.catalog),
             columns=spec.theta_columns,
             log=context.log.info,
         )
-        table = catalogs.table(spec.catalog, spec.identifier)
         metadata = of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id))
         metadata |= from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
         costs = engine.prices.told(report) if engine.prices else {}

@@ -4,7 +4,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.spec import TableSpec
-from ops.graphs.upkeep import collect, maintain_indexes
+from ops.graphs.upkeep import collect, maintain_index
 from ops.resources import Catalogs, Engine
 from orchestration.facts import TABLE_TAG
 from orchestration.settings import RetentionSettings, TableSettings
@@ -50,10 +50,9 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
     def rebuild(
         context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> None:
+        table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
         for definition in spec.indexes:
-            report = maintain_indexes(
-                catalogs, engine, spec.catalog, spec.identifier, definition, watched_ref=spec.watched_refs[0]
-            )
+            report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.watched_refs[0])
             context.log.info("%s: %s", definition.name, report)
 
     @dg.op(
@@ -65,9 +64,8 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
     )
     def sweep(context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> None:
         report = collect(
-            catalogs,
-            spec.catalog,
-            spec.identifier,
+            catalogs.table(spec.catalog, spec.identifier),
+            storage=catalogs.storage(spec.catalog),
             retentions=spec.retentions,
             default=spec.retention,
             grace_hours=retention.garbage_grace_hours,

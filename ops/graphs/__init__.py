@@ -1,1 +1,1 @@
-"""What one run does to one table: functions over the resources, called by assets, jobs and the command line."""
+"""What one run does to one table: functions that assets, jobs and the command line call."""

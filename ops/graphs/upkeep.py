@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+from pyiceberg.table import Table
+
 from ops.catalog.snapshots import ref_snapshot_id
 from ops.graphs.rows import snapshot_rows
 from ops.graphs.versions import ensure_defined
@@ -12,40 +14,33 @@ from ops.index.definition import IndexDefinition
 from ops.index.report import GcReport, IndexReport
 from ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
 from ops.index.work import Progress
-from ops.resources import Catalogs, Engine
+from ops.model import StorageConfig
+from ops.resources import Engine
 from ops.theta.keep import KIND as SKETCHES
 from ops.theta.keep import TAG as SKETCHES_TAG
 
 
-def maintain_indexes(
-    catalogs: Catalogs,
-    engine: Engine,
-    catalog: str,
-    identifier: str,
+def maintain_index(
+    table: Table,
     definition: IndexDefinition,
     *,
+    engine: Engine,
+    storage: StorageConfig,
     watched_ref: str = "main",
     progress: Progress | None = None,
 ) -> IndexReport | None:
     """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
-    table = catalogs.table(catalog, identifier)
     definition = ensure_defined(table, definition)
     rows = snapshot_rows(table, ref_snapshot_id(table, watched_ref) or 0)
     return maintain(
-        table,
-        definition,
-        runner=engine.runner(rows),
-        storage=catalogs.storage(catalog),
-        watched_ref=watched_ref,
-        progress=progress,
+        table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
     )
 
 
 def collect(
-    catalogs: Catalogs,
-    catalog: str,
-    identifier: str,
+    table: Table,
     *,
+    storage: StorageConfig,
     retentions: Mapping[str, Retention],
     default: Retention,
     grace_hours: float,
@@ -55,7 +50,7 @@ def collect(
 
     `retentions`: by index; `default` for the rest and for the sketches. Raises what the catalog and the store raise.
     """
-    table, grace = catalogs.table(catalog, identifier), timedelta(hours=grace_hours)
+    grace = timedelta(hours=grace_hours)
     defined = [item.name for item in list_definitions(table)]
     policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
     plans = {
@@ -71,7 +66,7 @@ def collect(
     )
     report = collect_garbage(
         table,
-        storage=catalogs.storage(catalog),
+        storage=storage,
         grace=grace,
         dry_run=dry_run,
         expiring={item.index_snapshot_id for item in retired} if dry_run else (),

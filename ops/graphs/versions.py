@@ -5,23 +5,24 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
+from ops.catalog.snapshots import table_name
 from ops.graphs.rows import snapshot_rows
 from ops.index import create, list_definitions, materialize_index, plan_version
 from ops.index.definition import IndexDefinition
 from ops.index.estimate import Estimate, estimate
 from ops.index.report import IndexReport
 from ops.index.work import Progress
-from ops.resources import Catalogs, Engine
+from ops.model import StorageConfig
+from ops.resources import Engine
 
 
 def index_snapshot(
-    catalogs: Catalogs,
-    engine: Engine,
-    catalog: str,
-    identifier: str,
+    table: Table,
     definition: IndexDefinition,
     snapshot_id: int,
     *,
+    engine: Engine,
+    storage: StorageConfig,
     watched_ref: str = "main",
     verify: bool = False,
     log: Callable[[str], None] = lambda _: None,
@@ -31,16 +32,15 @@ def index_snapshot(
 
     `verify`: no version is reused or started from whose file has not been read through and found whole.
     """
-    table = catalogs.table(catalog, identifier)
     definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
-    log(f"{identifier}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
+    log(f"{table_name(table)}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
     return materialize_index(
         table,
         definition,
         snapshot_id,
         runner=runner,
-        storage=catalogs.storage(catalog),
+        storage=storage,
         watched_ref=watched_ref,
         verify=verify,
         progress=progress,
@@ -48,19 +48,16 @@ def index_snapshot(
 
 
 def estimate_snapshot(
-    catalogs: Catalogs,
-    engine: Engine,
-    catalog: str,
-    identifier: str,
+    table: Table,
     definition: IndexDefinition,
     snapshot_id: int,
     *,
+    engine: Engine,
+    storage: StorageConfig,
     watched_ref: str = "main",
 ) -> Estimate:
     """What `index_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
-    table = catalogs.table(catalog, identifier)
     definition = _as_defined(table, definition) or definition
-    storage = catalogs.storage(catalog)
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
     return estimate(table, plan, storage=storage, runner=engine.runner(snapshot_rows(table, snapshot_id)))
 

@@ -25,9 +25,8 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
 
     session, spec = on.session, on.spec
     report = collect(
-        session.catalogs,
-        spec.catalog,
-        on.name,
+        on.loaded,
+        storage=on.storage,
         retentions=spec.retentions,
         default=spec.retention,
         grace_hours=session.settings.retention.garbage_grace_hours if grace_hours is None else grace_hours,

@@ -36,15 +36,16 @@ def command(on: OnTable, /, index: str | None, snapshot: str | None) -> None:
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])
-    parts = (session.catalogs, session.engine, spec.catalog, on.name)
     chosen = on.chosen(index)
+    where: Any = {"engine": session.engine, "storage": on.storage}
     sketches = (
-        estimate_sketches(*parts, snapshot_id, columns=spec.theta_columns)
+        estimate_sketches(on.loaded, snapshot_id, **where, columns=spec.theta_columns)
         if spec.theta_sketches and index is None
         else None
     )
     found = {
-        item.name: estimate_snapshot(*parts, item, snapshot_id, watched_ref=spec.watched_refs[0]) for item in chosen
+        item.name: estimate_snapshot(on.loaded, item, snapshot_id, **where, watched_ref=spec.watched_refs[0])
+        for item in chosen
     }
     if on.as_json:
         shown = {name: {**dataclasses.asdict(item), **_cost(session, item)} for name, item in found.items()}

@@ -43,22 +43,20 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
     with session.bars(quiet=on.as_json) as bars:
         if spec.theta_sketches and index is None:
             reports[_SKETCHES] = sketch_snapshot(
-                session.catalogs,
-                session.engine,
-                spec.catalog,
-                on.name,
+                on.loaded,
                 snapshot_id,
+                engine=session.engine,
+                storage=on.storage,
                 columns=spec.theta_columns,
                 progress=partial(bars, "sketches"),
             )
         for item in chosen:
             reports[item.name] = index_snapshot(
-                session.catalogs,
-                session.engine,
-                spec.catalog,
-                on.name,
+                on.loaded,
                 item,
                 snapshot_id,
+                engine=session.engine,
+                storage=on.storage,
                 watched_ref=spec.watched_refs[0],
                 verify=verify,
                 progress=partial(_staged, bars, item.name),

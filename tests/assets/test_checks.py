@@ -36,8 +36,8 @@ def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
 
 def indexed(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> Path:
     """Index the head; -> the file of the version."""
-    index_snapshot(catalogs, ENGINE, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
-    lake.table.refresh()
+    storage = catalogs.storage(spec.catalog)
+    index_snapshot(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage)
     return Path(versions(lake.table, "ann", "embedding")[-1].puffin_path.removeprefix("file://"))
 
 

@@ -22,12 +22,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     catalogs = catalogs_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    for snapshot in lake.table.metadata.snapshots:
-        report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], snapshot.snapshot_id)
-    table = catalogs.table(spec.catalog, spec.identifier)
-    return {
-        name: item.value for name, item in drawn(table, catalogs.storage(spec.catalog), spec.indexes[0], report).items()
-    }
+    table, storage, index = lake.table, catalogs.storage(spec.catalog), spec.indexes[0]
+    for snapshot in table.metadata.snapshots:
+        report = index_snapshot(table, index, snapshot.snapshot_id, engine=engine, storage=storage)
+    return {name: item.value for name, item in drawn(table, storage, index, report).items()}
 
 
 def png(text: object) -> bytes:

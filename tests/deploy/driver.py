@@ -22,7 +22,8 @@ def main() -> None:
     settings = load()
     catalogs, engine = catalogs_of(settings), engine_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
-    report = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], int(sys.argv[1]))
+    table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
+    report = index_snapshot(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage)
     runner = engine.runner(report.rows)
     assert isinstance(runner, SparkRunner)
     # Pickled by name, so that an executor looks them up in what it imports itself

@@ -83,10 +83,11 @@ def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     conf = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     engine = Engine(spark_conf=conf, threads=1, driver_only_rows=0)
     assert isinstance(engine.runner(1), SparkRunner)
-    on_spark = index_snapshot(catalogs, engine, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
+    table, storage, index = lake.table, catalogs.storage(spec.catalog), spec.indexes[0]
+    on_spark = index_snapshot(table, index, lake.head(), engine=engine, storage=storage)
     assert on_spark.action == "built"
     again = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    in_process = index_snapshot(catalogs, again, spec.catalog, spec.identifier, spec.indexes[0], lake.head())
+    in_process = index_snapshot(table, index, lake.head(), engine=again, storage=storage)
     assert (in_process.action, in_process.build_id) == ("reused", on_spark.build_id)
 
 
