@@ -8,25 +8,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import bind, extract_field_ids
-from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, Table
-from pyparsing import ParseException
 
 from ops.datafile import read_live
 from ops.model import LiveFiles, StorageConfig
-from ops.probe.errors import FilterError
+from ops.probe.conditions import Condition
 from ops.storage import normalize, open_storage
 
-_POSITION = "icepuffin_position"
 _HELD = 64
 _ROWS_HELD = 4_000_000
 """8 bytes each"""
@@ -83,52 +76,20 @@ def find_matches(
 
     `schema` is the snapshot's. Memory: one batch of the condition's columns, and 8 bytes a match. Raises FilterError.
     """
-    condition, bound = _bind(where, schema)
-    names = sorted({str(schema.find_column_name(field_id)).split(".")[0] for field_id in extract_field_ids(bound)})
-    field_ids = [schema.find_field(name).field_id for name in names]
+    condition = Condition(where, schema)
+    field_ids = [schema.find_field(name).field_id for name in condition.columns]
     numbers = {normalize(file.path): number for number, file in enumerate(live.files)}
     # as the snapshot's own schema has the columns: some may have been renamed or dropped since
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
-    scan = DataScan(metadata, table.io, row_filter=condition, snapshot_id=live.snapshot_id)
+    scan = DataScan(metadata, table.io, row_filter=condition.planned, snapshot_id=live.snapshot_id)
     planned = sorted(numbers[normalize(task.file.file_path)] for task in scan.plan_files())
-    expression = expression_to_pyarrow(bound, schema)
     found = {}
     for number in planned:
         file = live.files[number]
         parts = [
-            _matching(batch.columns, batch.positions, expression)
+            condition.satisfied(batch.columns, batch.positions)
             for batch in read_live(open_storage(file.path, storage), file, schema, field_ids)
         ]
         if positions := [part for part in parts if len(part)]:
             found[number] = np.concatenate(positions)
     return Matches(found, len(planned))
-
-
-def _bind(where: str | BooleanExpression, schema: Schema) -> tuple[BooleanExpression, BooleanExpression]:
-    try:
-        condition = parse(where) if isinstance(where, str) else where
-        bound = bind(schema, condition, case_sensitive=True)
-    except ParseException as error:
-        raise FilterError(
-            f"the condition {where!r} cannot be read; write it like: section = 'database' and \"unit price\" >= 100"
-        ) from error
-    except (ValueError, TypeError) as error:
-        columns = ", ".join(field.name for field in schema.fields)
-        raise FilterError(
-            f"the condition {where!r} does not fit the table: {error}; its columns are {columns}"
-        ) from error
-    nested = [name for name in _names(bound, schema) if "." in name]
-    if nested:
-        raise FilterError(f"the condition {where!r} is on a nested column, {nested[0]}; only top-level ones are read")
-    return condition, bound
-
-
-def _names(bound: BooleanExpression, schema: Schema) -> list[str]:
-    return [str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)]
-
-
-def _matching(columns: pa.RecordBatch, positions: npt.NDArray[np.int64], expression: Any) -> npt.NDArray[np.int64]:
-    if isinstance(expression, AlwaysTrue):
-        return positions
-    table = pa.Table.from_batches([columns]).append_column(_POSITION, pa.array(positions))
-    return np.asarray(table.filter(expression)[_POSITION].to_numpy())
