@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, print_json, told
+from orchestration.cli.session import Session, cell, print_json, told
 
 if TYPE_CHECKING:
     from ops.index.definition import Knob
@@ -73,9 +73,9 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
         print_json(dataclasses.asdict(made))
         return
     on.session.console.print(
-        f"index [bold]{made.name}[/] on {on.name}({made.column}) is defined. "
-        f"Build it with: icepuffin refresh {on.name}\n"
-        "A running Dagster shows it after 'Reload' on its Deployment page."
+        f"index {made.name} on {on.name}({made.column}) is defined. Build it with: icepuffin refresh {on.name}\n"
+        "A running Dagster shows it after 'Reload' on its Deployment page.",
+        markup=False,
     )
 
 
@@ -169,7 +169,7 @@ def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     if on.as_json:
         print_json({"dropped": name})
         return
-    on.session.console.print(f"index {name} of {on.name} is dropped")
+    on.session.console.print(f"index {name} of {on.name} is dropped", markup=False)
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
@@ -177,7 +177,7 @@ def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: l
     from rich.table import Column, Table
 
     heads = (Column(name, overflow="fold") for name in columns)
-    shown = Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    shown = Table(*heads, title=cell(title, 200), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        shown.add_row(*(str(row[column]) for column in columns))
+        shown.add_row(*(cell(row[column], 200) for column in columns))
     session.console.print(shown)

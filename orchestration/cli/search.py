@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, print_json, short
+from orchestration.cli.session import Session, cell, print_json
 
 if TYPE_CHECKING:
     from ops.index.definition import IndexDefinition
@@ -109,7 +109,7 @@ def _search(
     from ops.probe.result import explain
 
     metric = Metric.parse(str(definition.metric))
-    columns = tuple(query["columns"].split(",")) if query["columns"] else None
+    columns = tuple(name.strip() for name in query["columns"].split(",")) if query["columns"] else None
     shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
     if query["exact"]:
         exact = exact_search if query["within"] is None else exact_within
@@ -150,20 +150,19 @@ def _text(value: int | None) -> str | None:
 
 
 def _show(session: Session, told: dict[str, Any]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    for warning in told.get("warnings", ()):
-        session.console.print(f"[yellow]warning:[/] {warning}")
+    session.warn(told["warnings"])
     for part, text in told.get("explain", {}).items():
         session.console.print(f"{part:>10}  {text}", highlight=False, markup=False)
     results = told["results"]
     title = f"{told['table']} at snapshot {told['snapshot_id']}: {told['coverage']}"
     if not results:
-        session.console.print(f"{title}: no rows")
+        session.console.print(f"{title}: no rows", markup=False)
         return
     several = results[-1]["query"] > 0
     columns = [name for name in results[0] if several or name != "query"]
-    shown = Table(*columns, title=title)
+    shown = Table(*(Column(cell(name, 60)) for name in columns), title=cell(title, 200))
     for row in results:
-        shown.add_row(*(format(row[name], ".4f") if name == "distance" else short(row[name], 60) for name in columns))
+        shown.add_row(*(cell(format(row[name], ".4f") if name == "distance" else row[name], 60) for name in columns))
     session.console.print(shown)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.text import Text
 
     from assets.spec import TableSpec
     from ops.resources import Catalogs, Engine
@@ -93,6 +94,13 @@ class Session:
 
         return table_spec(self.table_settings(catalog, table), self.catalogs)
 
+    def warn(self, warnings: Iterable[str]) -> None:
+        """A line for each."""
+        from rich.text import Text
+
+        for warning in warnings:
+            self.console.print(Text.assemble(("warning:", "yellow"), " ", warning))
+
     @contextmanager
     def bars(self, *, quiet: bool) -> Iterator["Bars"]:
         """Progress bars on stderr, gone when the work is done; none when quiet, or where nobody sees them move."""
@@ -125,7 +133,7 @@ class Bars:
 
 
 def located(function: F) -> F:
-    """`--dir`, `--settings` and `--catalog` after the command as well as before it."""
+    """`--dir` and `--settings` after the command as well as before it."""
     options = (
         click.option("--dir", "directory", type=click.Path(path_type=Path), help="Folder that holds icepuffin.toml."),
         click.option("--settings", "settings", type=click.Path(path_type=Path), help="Settings file."),
@@ -144,10 +152,12 @@ def _with_text_ids(items: dict[str, Any]) -> dict[str, Any]:
     return {key: str(item) if key.endswith("snapshot_id") and item is not None else item for key, item in items.items()}
 
 
-def short(value: Any, width: int) -> str:
-    """As text of at most `width` characters; what was cut off shows as an ellipsis."""
-    text = str(value)
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+def cell(value: Any, width: int) -> "Text":
+    """What a table holds, as a terminal shows it: at most `width` letters, none of which is markup or control."""
+    from rich.text import Text
+
+    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
+    return Text(text if len(text) <= width else f"{text[: width - 1]}…")
 
 
 def print_json(value: Any) -> None:

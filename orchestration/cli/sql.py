@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from orchestration.cli.on_table import json_option
-from orchestration.cli.session import Session, located, print_json, short
+from orchestration.cli.session import Session, cell, located, print_json
 
 
 @click.command("sql")
@@ -84,17 +84,13 @@ def _values(parameters: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _show(session: Session, found: Any) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    for warning in found.search.warnings if found.search else ():
-        session.console.print(f"[yellow]warning:[/] {warning}")
-    shown = Table(*found.rows.column_names)
-    for row in found.rows.to_pylist():
-        shown.add_row(*(_text(value) for value in row.values()))
+    session.warn(found.search.warnings if found.search else ())
+    shown = Table(*(Column(cell(name, 80)) for name in found.rows.column_names))
+    columns = [column.to_pylist() for column in found.rows.columns]
+    for row in zip(*columns, strict=True):
+        shown.add_row(*(cell(f"{value:.4f}" if isinstance(value, float) else value, 80) for value in row))
     session.console.print(shown)
     if found.search:
-        session.console.print(found.how, highlight=False)
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else short(value, 80)
+        session.console.print(found.how, highlight=False, markup=False)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, print_json
+from orchestration.cli.session import Session, cell, print_json
 
 
 @click.command("stats")
@@ -55,9 +55,10 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
 def _show(session: Session, told: dict[str, Any]) -> None:
     from rich.table import Table
 
-    shown = Table("column", "distinct values", "fresh", title=f"{told['table']} at snapshot {told['snapshot_id']}")
+    title = cell(f"{told['table']} at snapshot {told['snapshot_id']}", 200)
+    shown = Table("column", "distinct values", "fresh", title=title)
     for name, entry in told["columns"].items():
-        shown.add_row(name, f"{entry['ndv']:,}", "yes" if entry["fresh"] else entry["why"])
+        shown.add_row(cell(name, 80), f"{entry['ndv']:,}", "yes" if entry["fresh"] else entry["why"])
     if told["columns"]:
         session.console.print(shown)
     else:

@@ -5,6 +5,7 @@ from pyiceberg.table import Table
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
+from rich.text import Text
 
 from ops.datafile import vectors_from_arrow
 from ops.model import StorageConfig
@@ -60,7 +61,7 @@ def _grid(result: SearchResult, name: str) -> Grid:
     grid = Grid("distance", "name", "section", "description", box=SIMPLE_HEAD, pad_edge=False)
     answers = [row for row in result.rows.to_pylist() if row["name"] != name]
     for row in answers[:_SHOWN]:
-        grid.add_row(f"{row['distance']:.3f}", row["name"], row["section"], row["description"])
+        grid.add_row(f"{row['distance']:.3f}", *(Text(row[name]) for name in ("name", "section", "description")))
     return grid
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from orchestration.cli import main
@@ -99,3 +100,24 @@ def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(
         arguments = ("search", "demo.packages", "--like-id", "5", "--snapshot", snapshot, "--json")
         for told in (json.loads(run(*arguments)), json.loads(run(*arguments, "--exact"))):
             assert (told["column"], told["results"][0]["id"]) == (column, 5)
+
+
+def test_text_of_a_table_is_shown_as_it_is(run: Run, lake: Lake) -> None:
+    """Brackets and colons are markup to the terminal's library; control characters are commands to the terminal."""
+    texts = ["[/b] closes", "[red]", ":smile:", "a\x1b[31mb\nc"]
+    rows = make_rows(0, len(texts)).set_column(1, "text [0]", pa.array(texts))
+    lake.catalog.create_table("demo.odd [x]", rows.schema).append(rows)
+    run("index", "create", "demo.odd [x]", "--name", "odd", "--column", "embedding")
+    shown = (
+        run("search", "demo.odd [x]", "--vector", VECTOR, "--columns", "id, text [0]"),
+        run(
+            "sql",
+            f"SELECT id, `text [0]` FROM demo.`odd [x]` ORDER BY l2_distance(embedding, ARRAY({VECTOR[1:-1]})) LIMIT 9",
+        ),
+    )
+    for told in shown:
+        assert all(text in told for text in ("text [0]", *texts[:3], "a [31mb c"))
+    assert "demo.odd [x]" in shown[0]
+    assert "demo.odd [x]" in run("index", "list", "demo.odd [x]")
+    run("refresh", "demo.odd [x]")
+    assert "text [0]" in run("stats", "demo.odd [x]")
