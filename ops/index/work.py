@@ -30,7 +30,9 @@ Slotted = tuple[int, LiveFile]
 T = TypeVar("T")
 
 SMALL_WORK = 64 * 1024**2
-"""Bytes of vectors that a refresh handles in the driver, sooner than Spark starts a job for them"""
+"""Bytes of vectors that a refresh handles in the driver, sooner than Spark starts a job for them, and unrecorded: after
+a fault it is done again
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,19 @@ class Work:
     runner: TaskRunner
     progress: Progress | None
     small: int = 0
-    """Bytes of vectors that the driver handles itself"""
+    """Bytes of vectors that the driver handles itself, unrecorded"""
 
     @property
     def staging(self) -> str:
         return staging_prefix(self.plan)
 
+    def is_small(self, rows: int) -> bool:
+        """Whether work on so many vectors costs less than a job, or than a record by which a retry finds it done."""
+        return 4 * self.layout.dims * rows <= self.small
+
     def runner_of(self, rows: int) -> TaskRunner:
-        """The driver itself where the work on so many vectors is small: a job costs more than that."""
-        if isinstance(self.runner, LocalRunner) or 4 * self.layout.dims * rows > self.small:
+        """The driver itself where the work is small."""
+        if isinstance(self.runner, LocalRunner) or not self.is_small(rows):
             return self.runner
         return LocalRunner(max(2, self.runner.task_threads))
 
@@ -95,7 +101,8 @@ class Work:
 
     def scatter(self, files: Sequence[FileRows], routes: npt.NDArray[np.uint32]) -> list[ScatterResult]:
         """Stage the files' vectors by shard; `routes` u32[k] is the shard of each partition."""
-        runner = self.runner_of(sum(item.file.record_count for item in files))
+        rows = sum(item.file.record_count for item in files)
+        runner = self.runner_of(rows)
         groups = share_out(files, runner, lambda item: (item.slot, item.file.record_count))
         tasks = [
             ScatterTask(
@@ -108,6 +115,7 @@ class Work:
                 partition_to_shard=routes,
                 staging=f"{self.staging}/{len(groups)}",
                 storage=self.storage,
+                recorded=not self.is_small(rows),
                 threads=runner.task_threads,
             )
             for number, group in enumerate(groups)
@@ -130,13 +138,14 @@ class Work:
             target_recall=definition.target_recall,
             staging=self.staging,
             storage=self.storage,
+            recorded=True,
             threads=self.runner.task_threads,
         )
 
     def make(self, tasks: Sequence[ShardTask], rows: int) -> list[ShardResult]:
         """Write shards; `rows` of all of them tells where."""
-        runner = self.runner_of(rows)
-        tasks = [replace(task, threads=runner.task_threads) for task in tasks]
+        runner, recorded = self.runner_of(rows), not self.is_small(rows)
+        tasks = [replace(task, threads=runner.task_threads, recorded=recorded) for task in tasks]
         return runner.run(make_shard, tasks, label="write shards", progress=self.stage("shards"))
 
 

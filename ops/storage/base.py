@@ -47,9 +47,10 @@ class Storage(Protocol):
         """Publish `data` under a name that is free. Raises ObjectExistsError; one of several creators wins."""
         ...
 
-    def open_output(self, path: str) -> AbstractContextManager[ByteSink]:
+    def open_output(self, path: str, *, durable: bool = True) -> AbstractContextManager[ByteSink]:
         """Stream an object. It appears when the block ends without an error, whole; otherwise nothing appears.
 
+        `durable`: from then on it outlives a loss of power; what is made again when it is lost need not.
         Raises ObjectExistsError, at the latest when the block ends.
         """
         ...

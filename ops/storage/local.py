@@ -48,7 +48,7 @@ class LocalStorage:
             sink.write(data)
 
     @contextlib.contextmanager
-    def open_output(self, path: str) -> Iterator[BinaryIO]:
+    def open_output(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
         final = to_path(path)
         final.parent.mkdir(parents=True, exist_ok=True)
         aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
@@ -56,7 +56,8 @@ class LocalStorage:
             with aside.open("xb") as stream:
                 yield stream
                 stream.flush()
-                os.fsync(stream.fileno())
+                if durable:
+                    os.fsync(stream.fileno())
             try:
                 os.link(aside, final)  # fails where a rename would overwrite
             except FileExistsError as error:
@@ -69,7 +70,8 @@ class LocalStorage:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 aside.unlink()
-        _sync_directory(final.parent)
+        if durable:
+            _sync_directory(final.parent)
 
     def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
         copied = 0

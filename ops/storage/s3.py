@@ -69,7 +69,7 @@ class S3Storage:
             sink.write(data)
 
     @contextlib.contextmanager
-    def open_output(self, path: str) -> Iterator["_MultipartSink"]:
+    def open_output(self, path: str, *, durable: bool = True) -> Iterator["_MultipartSink"]:
         sink = _MultipartSink(self._fs, path, self._limits)
         try:
             yield sink

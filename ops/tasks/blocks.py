@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ops.parquet import StorageFile
-from ops.storage import Storage
+from ops.storage import Storage, StorageError
 from ops.tasks.rows import Rows, permute
 
 Block = tuple[str, int]
@@ -26,10 +26,13 @@ def block_schema(dims: int) -> pa.Schema:
 class BlockWriters:
     """One Arrow stream a destination, opened when its first row comes, published together when the task ends."""
 
-    def __init__(self, stem: str, dims: int, storage: Storage, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, stem: str, dims: int, storage: Storage, stack: contextlib.ExitStack, *, durable: bool = False
+    ) -> None:
         self._stem = stem
         self._storage = storage
         self._stack = stack
+        self._durable = durable
         self._schema = block_schema(dims)
         self._open: dict[int, tuple[str, Any]] = {}
         self._rows: dict[int, int] = {}
@@ -48,7 +51,7 @@ class BlockWriters:
     def _writer(self, number: int) -> Any:
         if number not in self._open:
             path = f"{self._stem}-{number}-{uuid.uuid4().hex}.arrows"
-            sink = self._stack.enter_context(self._storage.open_output(path))
+            sink = self._stack.enter_context(self._storage.open_output(path, durable=self._durable))
             writer = self._stack.enter_context(pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), self._schema))
             self._open[number] = path, writer
             self._rows[number] = 0
@@ -60,7 +63,10 @@ class BlockWriters:
 
 
 def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> Rows:
-    """Rows of blocks by slot and position: node ids do not depend on who staged them. `dims` as they were written."""
+    """Rows of blocks by slot and position: node ids do not depend on who staged them. `dims` as they were written.
+
+    Raises StorageError where some of the rows are lost.
+    """
     total = sum(rows for _, rows in blocks)
     slots, positions = np.empty(total, np.uint32), np.empty(total, np.int64)
     hashes, vectors = np.empty(total, np.uint64), np.empty((total, dims), np.float32)
@@ -75,6 +81,8 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> Rows:
             if dims:
                 vectors[at:end] = batch["vector"].flatten().to_numpy().reshape(-1, dims)
             at = end
+    if at != total:
+        raise StorageError(f"{[path for path, _ in blocks]} hold {at:,} of the {total:,} rows staged; run it again")
     order = np.lexsort((positions, slots))
     if (order[1:] < order[:-1]).any():  # several tasks staged for this destination
         slots, positions, hashes = slots[order], positions[order], hashes[order]

@@ -1,6 +1,7 @@
 """Markers of finished tasks: small JSON objects beside what the task wrote, so that a retry finds it.
 
-Names are fixed, creation is conditional: of two attempts one is recorded, the other's object stays unreferenced.
+Names are fixed, creation is conditional: of two attempts one is recorded, the other's object stays unreferenced. What a
+marker names was made durable before it. What no marker names is made again after a fault, and is not.
 """
 
 import base64

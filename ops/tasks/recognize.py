@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from ann_kernels.hashing import content_hash
 from ann_kernels.metric import Metric
 from ops.model import LiveFile, ObjectRange, StorageConfig
-from ops.storage import PartSource, Storage, open_storage
+from ops.storage import PartSource, Storage, StorageError, open_storage
 from ops.tasks.balls import Ball, Balls, ball_around, few
 from ops.tasks.blocks import Block, BlockWriters, read_blocks
 from ops.tasks.rows import Rows, by_slot, match
@@ -145,8 +145,10 @@ def match_rows(task: MatchTask) -> MatchResult:
 def read_moves(
     storage: Storage, moves: ObjectRange
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """(nodes, their new slots, their new positions)."""
+    """(nodes, their new slots, their new positions). Raises StorageError where some of them are lost."""
     raw = storage.read_range(moves.path, moves.offset, moves.length)
+    if len(raw) != moves.length:
+        raise StorageError(f"{moves.path} holds {len(raw):,} of {moves.length:,} bytes staged; run it again")
     count = len(raw) // _MOVE_BYTES
     slots_at, positions_at = 8 * count, 12 * count
     return (
@@ -186,7 +188,7 @@ def _stage_moves(
     shards, starts = np.unique(owners, return_index=True)
     out, at = [], 0
     with contextlib.ExitStack() as stack:
-        sink = stack.enter_context(storage.open_output(path)) if len(nodes) else None
+        sink = stack.enter_context(storage.open_output(path, durable=False)) if len(nodes) else None
         for shard, (start, end) in zip(shards, pairwise([*starts, len(owners)]), strict=True):
             mine = slice(start, end)
             columns = (nodes[mine].astype("<i8"), rows.slots[mine].astype("<u4"), rows.positions[mine].astype("<i8"))

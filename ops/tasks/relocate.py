@@ -29,7 +29,7 @@ def relocate(task: RelocateTask) -> tuple[ShardResult, ...]:
     """Graphs, vectors and hashes are not read. What is new of all of them is one staged object."""
     path = f"{task.staging}/moved-{uuid.uuid4().hex}.bin"
     out, at = [], 0
-    with open_storage(task.staging, task.storage).open_output(path) as sink:
+    with open_storage(task.staging, task.storage).open_output(path, durable=False) as sink:
         for number, base in task.shards:
             result = _relocate(number, base, sink, path, at)
             at += sum(part.length for part in result.parts if part.path == path)

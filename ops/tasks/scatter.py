@@ -45,6 +45,8 @@ class ScatterTask:
     partition_to_shard: npt.NDArray[np.uint32]
     staging: str
     storage: StorageConfig
+    recorded: bool
+    """Whether a retry is to find what the task has done; else it does it again"""
     threads: int = 1
 
 
@@ -62,11 +64,15 @@ class ScatterResult:
 
 
 def scatter(task: ScatterTask) -> ScatterResult:
-    """Idempotent by its marker. Memory: one batch of rows, and the write buffers of the shards that it meets.
+    """Idempotent by its marker, where it is recorded.
+
+    Memory: one batch of rows, and the write buffers of the shards that it meets.
 
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
     storage = open_storage(task.staging, task.storage)
+    if not task.recorded:
+        return _scatter(task, storage)
     marker = f"{task.staging}/scatter-{task.number}.json"
     done = markers.find(storage, marker)
     if done is None:
@@ -87,7 +93,8 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
     balls: list[tuple[int, Ball]] = []
     vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, dims, task.storage)
     with contextlib.ExitStack() as stack:
-        writers = BlockWriters(f"{task.staging}/block-{task.number}", dims, storage, stack)
+        stem = f"{task.staging}/block-{task.number}"
+        writers = BlockWriters(stem, dims, storage, stack, durable=task.recorded)
         for item in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
             wanted = None if item.positions is None else deletion_vector.decode(item.positions)

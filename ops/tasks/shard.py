@@ -66,6 +66,8 @@ class ShardTask:
     """A graph that is under it after inserts is built anew"""
     staging: str
     storage: StorageConfig
+    recorded: bool
+    """Whether a retry is to find what the task has done; else it does it again"""
     threads: int = 1
 
 
@@ -99,11 +101,13 @@ class ShardResult:
 
 
 def make_shard(task: ShardTask) -> ShardResult:
-    """Idempotent by its marker.
+    """Idempotent by its marker, where it is recorded.
 
     Memory: the shard's vectors and graph; of a lean shard the vectors too, while it is worked on.
     """
     storage = open_storage(task.staging, task.storage)
+    if not task.recorded:
+        return _make(task, storage)
     marker = f"{task.staging}/shard-{task.number}.json"
     done = markers.find(storage, marker)
     if done is None:
@@ -202,7 +206,7 @@ def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> Sha
         curve = measure_curve(made.shard, made.vectors, made.live, seed=task.params.seed, threads=task.threads)
     path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
-    with storage.open_output(path) as sink:
+    with storage.open_output(path, durable=task.recorded) as sink:
         for chunk in shard_blob.encode(made.shard):
             digest.update(chunk)
             length += len(chunk)

@@ -58,9 +58,9 @@ class FailingStore:
 
     def _output(self, through: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
-        def call(store: LocalStorage, path: str) -> Iterator[Any]:
+        def call(store: LocalStorage, path: str, **options: Any) -> Iterator[Any]:
             due = self._is_due()
-            with through(store, path) as stream:
+            with through(store, path, **options) as stream:
                 yield Torn(stream) if due else stream
 
         return call

@@ -1,5 +1,6 @@
 """A refresh that is lost at any stage, or done elsewhere, ends after one retry with the bytes of an undisturbed one."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,17 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(changed: Changed, stage
 
 def test_spark_refreshes_to_the_same_bytes(changed: Changed, spark: "SparkSession") -> None:
     assert content(refreshed(changed.table, SparkRunner(spark))) == changed.expected
+
+
+def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
+    changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh, "SMALL_WORK", work.SMALL_WORK)
+    synced: list[int] = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), sync(handle)))
+    assert content(refreshed(changed.table, LocalRunner(1))) == changed.expected
+    assert len(synced) == 2, "the file, and the folder that it is in"
 
 
 def test_the_driver_does_small_work_itself(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,45 @@
+"""Staged rows: what was lost of them on the way is noticed."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ops.model import ObjectRange
+from ops.storage import StorageError
+from ops.storage.local import LocalStorage
+from ops.tasks.blocks import BlockWriters, read_blocks
+from ops.tasks.recognize import read_moves
+from ops.tasks.rows import Rows
+
+STORE = LocalStorage()
+
+
+def staged(folder: Path, batches: int) -> tuple[str, int]:
+    """One block of so many batches of ten rows."""
+    with contextlib.ExitStack() as stack:
+        writers = BlockWriters(f"{folder}/block", 2, STORE, stack)
+        for start in range(0, 10 * batches, 10):
+            positions = np.arange(start, start + 10)
+            vectors = np.zeros((10, 2), np.float32)
+            writers.write(Rows(np.zeros(10, np.uint32), positions, positions.astype(np.uint64), vectors), np.zeros(10))
+    ((_, path, rows),) = writers.blocks()
+    return path, rows
+
+
+def test_rows_come_back_in_order_whoever_staged_them(tmp_path: Path) -> None:
+    blocks = [staged(tmp_path, 3), staged(tmp_path, 1)]
+    assert read_blocks(STORE, blocks, 2).positions.tolist() == sorted([*range(30), *range(10)])
+
+
+def test_a_block_that_lost_rows_is_refused(tmp_path: Path) -> None:
+    short, _ = staged(tmp_path, 2)
+    with pytest.raises(StorageError, match="hold 20 of the 30 rows staged"):
+        read_blocks(STORE, [(short, 30)], 2)
+
+
+def test_moves_that_were_cut_off_are_refused(tmp_path: Path) -> None:
+    STORE.create(f"{tmp_path}/moves", bytes(40))
+    with pytest.raises(StorageError, match="holds 40 of 60 bytes"):
+        read_moves(STORE, ObjectRange(f"{tmp_path}/moves", 0, 60))
