@@ -39,7 +39,6 @@ class TableSpec:
     retentions: Mapping[str, Retention] = field(default_factory=dict)
     note: str = ""
     """Something the UI should say about this table, such as why its properties could not be read."""
-    tags: dict[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -69,21 +69,6 @@ class LiveFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotDiff:
-    """Two live sets compared. Not ancestry: base and target may be any two snapshots of one table."""
-
-    base_snapshot_id: int
-    target_snapshot_id: int
-    kept: tuple[LiveFile, ...]
-    """In both, as the target has them (their deletes may differ from the base's)."""
-    deletes_changed: tuple[str, ...]
-    """Paths of kept files whose deletes are not the base's."""
-    added: tuple[LiveFile, ...]
-    removed: tuple[LiveFile, ...]
-    """In the base only, as the base has them."""
-
-
-@dataclass(frozen=True, slots=True)
 class ObjectRange:
     """Bytes of one stored object."""
 

@@ -57,7 +57,7 @@ class Cursor:
         return cls(
             found["table_uuid"],
             frozenset(found.get("tips", ())),
-            frozenset(found.get("ahead", found.get("handled", ()))),
+            frozenset(found.get("ahead", ())),
             found["head"],
             found["returns"],
             found.get("told", {}),

@@ -21,9 +21,6 @@ COMMUNITY_NAMES = {
 }
 """Other names under which readers accept our blob types."""
 
-MAX_JAVA_BLOB = 2**31 - 1
-"""Iceberg Java reads a blob into one array: a larger one cannot be read there."""
-
 
 def canonical_type(blob_type: str) -> str:
     """The name that this project writes for a blob type that is read."""

@@ -29,7 +29,6 @@ _MOST_DIFFS = 4
 class Extension:
     """An ancestor's sketch of one column, by whatever engine, that only needs the added files."""
 
-    ancestor_id: int
     sketch: ThetaSketch
     covered: frozenset[str]
     """Paths of the ancestor's live files, all of which are live in the snapshot with the same deletes."""
@@ -89,7 +88,7 @@ def choose_extensions(
             continue
         for field_id, sketch in sketches.items():
             if covered & missing[field_id]:
-                found[field_id] = Extension(ancestor.snapshot_id, sketch, covered)
+                found[field_id] = Extension(sketch, covered)
     return found, "; ".join(notes)
 
 

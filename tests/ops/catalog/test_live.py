@@ -4,7 +4,6 @@ import numpy as np
 from pyiceberg.table import Table
 
 from ops.catalog.deletes import NO_DELETES, deleted_positions, fingerprint
-from ops.catalog.diff import diff
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.storage import open_storage
@@ -41,17 +40,3 @@ def test_position_deletes_apply_to_the_file_that_they_name(table_factory: TableF
     assert deleted_positions(store, live[second.path]).tolist() == []
     assert fingerprint(live[second.path]) == NO_DELETES
     assert table.scan().to_arrow().num_rows == 147
-
-
-def test_a_diff_compares_live_sets_whatever_their_ancestry(table_factory: TableFactory) -> None:
-    table = table_factory()
-    table.append(make_rows(0, 100))
-    old = live_files(table, head(table))
-    table.append(make_rows(100, 150))
-    append_position_deletes(table, {old.files[0].path: np.array([5])})
-    new = live_files(table, head(table))
-    forward, back = diff(old, new), diff(new, old)
-    assert [file.record_count for file in forward.added] == [50]
-    assert forward.deletes_changed == (old.files[0].path,)
-    assert [file.path for file in back.removed] == [file.path for file in forward.added]
-    assert back.deletes_changed == forward.deletes_changed
