@@ -58,7 +58,7 @@ def group(ctx: click.Context, /, directory: Path | None, settings: Path | None, 
     Examples:
       icepuffin demo --dir demo-data
       cd demo-data
-      icepuffin search demo.packages --index embedding --like-id 42 -k 10
+      icepuffin search demo.packages --index embedding --like-id 48182 -k 10
       icepuffin stats demo.packages --json
     """
     ctx.obj = Session(directory=directory, settings_path=settings)

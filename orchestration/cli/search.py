@@ -58,10 +58,10 @@ def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **q
 
     \b
     Examples:
-      icepuffin search demo.packages --index embedding --like-id 42 -k 10
-      icepuffin search demo.packages --like-id 42 --snapshot 6170229538723520381 --json
+      icepuffin search demo.packages --index embedding --like-id 48182 -k 10
+      icepuffin search demo.packages --like-id 48182 --snapshot 6170229538723520381 --json
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
-      icepuffin search demo.packages --like-id 42 --within 0.2
+      icepuffin search demo.packages --like-id 48182 --within 0.2
     """
     definition = on.index(index)
     snapshot_id = on.snapshot_id(snapshot)

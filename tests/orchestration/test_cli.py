@@ -61,7 +61,7 @@ def test_help_is_fast_and_shows_examples() -> None:
         told = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.5
-    assert "icepuffin search demo.packages --index embedding --like-id 42" in told.stdout
+    assert "icepuffin search demo.packages --index embedding --like-id 48182" in told.stdout
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
