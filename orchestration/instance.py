@@ -7,6 +7,8 @@ import dagster as dg
 
 from orchestration.settings import Settings
 
+WORKSPACE = "workspace.yaml"
+"""In the folder: what Dagster's own commands are started on, with `-w`."""
 DAGSTER_YAML = """\
 # Written by icepuffin when the folder was empty; yours to change.
 telemetry:
@@ -24,6 +26,14 @@ run_monitoring:
   start_timeout_seconds: 300
   max_resume_run_attempts: 0
 """
+WORKSPACE_YAML = """\
+# Written by icepuffin when there was none; yours to change.
+# Dagster keeps sensors' switches and cursors by the name of the location.
+load_from:
+  - python_module:
+      module_name: orchestration.definitions
+      location_name: icepuffin
+"""
 
 
 def home_of(settings: Settings, settings_file: Path) -> Path:
@@ -35,11 +45,11 @@ def home_of(settings: Settings, settings_file: Path) -> Path:
 
 
 def prepare_home(home: Path) -> Path:
-    """Make the folder, with a `dagster.yaml` where there is none."""
+    """Make the folder, with a `dagster.yaml` and a `workspace.yaml` where there is none."""
     home.mkdir(parents=True, exist_ok=True)
-    file = home / "dagster.yaml"
-    if not file.exists():
-        file.write_text(DAGSTER_YAML, encoding="utf-8")
+    for name, text in (("dagster.yaml", DAGSTER_YAML), (WORKSPACE, WORKSPACE_YAML)):
+        if not (home / name).exists():
+            (home / name).write_text(text, encoding="utf-8")
     return home
 
 

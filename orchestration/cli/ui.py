@@ -21,14 +21,14 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     Example:
       icepuffin ui --start
     """
-    from orchestration.instance import home_of, prepare_home
+    from orchestration.instance import WORKSPACE, home_of, prepare_home
     from orchestration.settings import PATH_VARIABLE
 
     session = session.at(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))
     environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}
     dagster = Path(sys.executable).with_name("dagster")
-    arguments = [str(dagster), "dev", "-m", "orchestration.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    arguments = [str(dagster), "dev", "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
     if start:
         os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
     told = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])

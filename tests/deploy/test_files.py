@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from orchestration.definitions import build
+from orchestration.instance import WORKSPACE_YAML
 from orchestration.settings import SettingsError, load
 from tests.services.jars import ICEBERG_SPARK
 
@@ -161,6 +162,18 @@ def test_the_image_holds_every_package_of_the_project() -> None:
     assert packages <= sources
     kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {source.split("/")[0] for source in sources} <= kept
+
+
+def test_the_code_location_has_one_name_however_dagster_is_started() -> None:
+    """Dagster keeps sensors' switches and cursors by it."""
+    files = [(folder / "workspace.yaml").read_text(encoding="utf-8") for folder in (REPOSITORY, DEPLOY)] + [
+        WORKSPACE_YAML
+    ]
+    entries = [entry for text in files for item in yaml.safe_load(text)["load_from"] for entry in item.values()]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    named = [entry["location_name"] for entry in entries]
+    named.append(project["tool"]["dg"]["project"]["code_location_name"])
+    assert named == ["icepuffin"] * 4
 
 
 def test_image_spark_settings_and_tests_name_the_same_iceberg() -> None:

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.instance import prepare_home
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from orchestration.instance import WORKSPACE, prepare_home
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,16 @@ class Deployment:
 
 @contextmanager
 def deployed(settings_file: Path, directory: Path) -> Iterator[Deployment]:
-    """Start everything on `workspace.yaml`; end the whole process group afterwards."""
+    """Start everything as `icepuffin ui --start` does; end the whole process group afterwards."""
     home = prepare_home(directory / "dagster_home")
     log = directory / "dagster.log"
     port = _free_port()
     environment = {**os.environ, "DAGSTER_HOME": str(home), "ICEPUFFIN_SETTINGS": str(settings_file)}
-    arguments = ["dev", "-w", str(REPOSITORY / "workspace.yaml"), "-h", "127.0.0.1", "-p", str(port)]
+    arguments = ["dev", "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
     with log.open("w") as output:
         process = subprocess.Popen(
             [str(Path(sys.executable).with_name("dagster")), *arguments],
-            cwd=REPOSITORY,
+            cwd=directory,
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -14,9 +14,9 @@ from ops.resources import Catalogs
 from orchestration import definitions as entry_point
 from orchestration.definitions import build
 from orchestration.settings import load
-from tests.orchestration.deployment import REPOSITORY
 from tests.orchestration.lake import Lake, make_lake
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("asset_graph.json")
 
 

@@ -27,6 +27,9 @@ mutation ($assets: [AssetKeyInput!], $partitions: [String!]) {
 STATUS = """
 query ($id: String!) { partitionBackfillOrError(backfillId: $id) { __typename ... on PartitionBackfill { status } } }
 """
+LOCATIONS = """
+{ workspaceOrError { ... on Workspace { locationEntries { name } } } }
+"""
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,6 +51,11 @@ def deployment(lake: Lake) -> Iterator[Deployment]:
 def materialized(deployment: Deployment, key: dg.AssetKey) -> set[str]:
     with open_instance(deployment.home) as instance:
         return set(instance.get_materialized_partitions(key))
+
+
+def test_the_code_location_has_the_name_by_which_switches_and_cursors_are_kept(deployment: Deployment) -> None:
+    workspace = deployment.graphql(LOCATIONS)["workspaceOrError"]
+    assert workspace["locationEntries"] == [{"name": "icepuffin"}]
 
 
 def test_the_daemon_indexes_the_newest_snapshot(lake: Lake, deployment: Deployment) -> None:
