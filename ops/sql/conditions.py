@@ -1,15 +1,17 @@
 """WHERE clauses as Iceberg row filters."""
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, cast
 
 from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
     And,
     BooleanExpression,
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
+    In,
     IsNull,
     LessThan,
     LessThanOrEqual,
@@ -20,7 +22,7 @@ from pyiceberg.expressions import (
 )
 from sqlglot import exp
 
-from ops.sql.errors import NotIndexableError
+from ops.sql.errors import NotIndexableError, SqlError
 from ops.sql.values import Node, Values
 
 _COMPARISONS: dict[type, tuple[Any, Any]] = {
@@ -55,7 +57,10 @@ def _comparison(node: Node, values: Values) -> BooleanExpression:
 def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
     if not isinstance(column, exp.Column):
         raise NotIndexableError(f"{column.sql()} is no column: compare one column with constants")
-    made: BooleanExpression = kind(column.name, value)
+    try:
+        made: BooleanExpression = kind(column.name, value)
+    except (TypeError, ValueError) as error:
+        raise SqlError(f"{column.sql()} cannot be compared: {error}") from error
     return made
 
 
@@ -69,7 +74,7 @@ def _is(node: Node, _: Values) -> BooleanExpression:
 def _in(node: Node, values: Values) -> BooleanExpression:
     if not node.expressions:
         raise NotIndexableError(f"{node.sql()}: IN takes constants")
-    return reduce(Or, [_filter(EqualTo, node.this, values.of(item)) for item in node.expressions])
+    return _filter(In, node.this, [values.of(item) for item in node.expressions])
 
 
 def _between(node: Node, values: Values) -> BooleanExpression:
@@ -80,11 +85,14 @@ def _between(node: Node, values: Values) -> BooleanExpression:
 def _like(node: Node, values: Values) -> BooleanExpression:
     pattern = str(values.of(node.expression))
     if pattern.endswith("%") and not set(pattern[:-1]) & {"%", "_", "\\"}:
-        return _filter(StartsWith, node.this, pattern[:-1])
+        found = _filter(StartsWith, node.this, pattern[:-1])
+        return Not(found) if node.args.get("negate") else found
     raise NotIndexableError(f"LIKE '{pattern}': only a prefix, such as 'abc%', is an Iceberg filter")
 
 
 _RULES: dict[type, Callable[[Any, Values], BooleanExpression]] = {
+    exp.Boolean: lambda node, _: AlwaysTrue() if node.this else AlwaysFalse(),
+    exp.Column: lambda node, _: _filter(EqualTo, node, value=True),
     exp.Paren: lambda node, values: to_filter(node.this, values),
     exp.And: lambda node, values: And(to_filter(node.left, values), to_filter(node.right, values)),
     exp.Or: lambda node, values: Or(to_filter(node.left, values), to_filter(node.right, values)),

@@ -99,7 +99,19 @@ def _literal(node: Node, _: pa.Table) -> Value:
 
 
 def _binary(node: Node, rows: pa.Table) -> Value:
-    return pc.call_function(_BINARY[type(node)], _of((node.left, node.right), rows))
+    return pc.call_function(_BINARY[type(node)], _alike(*_of((node.left, node.right), rows)))
+
+
+def _alike(*values: Value) -> list[Value]:
+    """A text beside a number, a date or a time is one as well."""
+    kinds = {value.type for value in values if not _is_text(value)} - {pa.null()}
+    if len(kinds) != 1:
+        return list(values)
+    return [value.cast(*kinds) if isinstance(value, pa.Scalar) and _is_text(value) else value for value in values]
+
+
+def _is_text(value: Value) -> bool:
+    return bool(pa.types.is_string(value.type) or pa.types.is_large_string(value.type))
 
 
 def _unary(node: Node, rows: pa.Table) -> Value:
@@ -126,11 +138,11 @@ def _is(node: Node, rows: pa.Table) -> Value:
 
 def _in(node: Node, rows: pa.Table) -> Value:
     value = _evaluate(node.this, rows)
-    return reduce(pc.or_kleene, [pc.equal(value, item) for item in _of(node.expressions, rows)])
+    return reduce(pc.or_kleene, [pc.equal(*_alike(value, item)) for item in _of(node.expressions, rows)])
 
 
 def _between(node: Node, rows: pa.Table) -> Value:
-    value, low, high = _of((node.this, node.args["low"], node.args["high"]), rows)
+    value, low, high = _alike(*_of((node.this, node.args["low"], node.args["high"]), rows))
     return pc.and_kleene(pc.greater_equal(value, low), pc.less_equal(value, high))
 
 
@@ -138,7 +150,8 @@ def _like(node: Node, rows: pa.Table) -> Value:
     pattern = _evaluate(node.expression, rows)
     if not isinstance(pattern, pa.Scalar):
         raise SqlError(f"{shown(node)}: LIKE takes a constant pattern")
-    return pc.match_like(_evaluate(node.this, rows), pattern.as_py(), ignore_case=isinstance(node, exp.ILike))
+    found = pc.match_like(_evaluate(node.this, rows), pattern.as_py(), ignore_case=isinstance(node, exp.ILike))
+    return pc.invert(found) if node.args.get("negate") else found
 
 
 def _round(node: Node, rows: pa.Table) -> Value:

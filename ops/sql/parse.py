@@ -23,48 +23,71 @@ from ops.sql.values import Values, name_parameters
 _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
 _TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
-_EXPLAIN = re.compile(r"\s*EXPLAIN\s+(?P<analyze>ANALYZE\s+)?(?P<rest>.+)", re.IGNORECASE | re.DOTALL)
+_COMMENT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*(?!\+).*?\*/""", re.DOTALL)
+"""Or a quoted text, which may hold what looks like one"""
+_EXPLAIN = re.compile(
+    r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
+    re.IGNORECASE | re.DOTALL,
+)
 _CREATE = re.compile(
-    rf"\s*CREATE\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s+USING\s+(?P<kind>\w+)\s*\(\s*(?P<column>{_PART})\s*\)"
+    rf"\s*CREATE\s+INDEX\s+(?P<unless>IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}"
+    rf"\s+USING\s+(?P<kind>\w+)\s*\(\s*(?P<column>{_PART})\s*\)"
     r"(?:\s*WITH\s*\((?P<options>.*)\))?\s*;?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 _REFRESH = re.compile(rf"\s*REFRESH\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
-_DROP = re.compile(rf"\s*DROP\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
-_SHOW = re.compile(rf"\s*SHOW\s+INDEXES\s+(?:ON|FROM|IN)\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
+_DROP = re.compile(rf"\s*DROP\s+INDEX\s+(?P<if>IF\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
+_SHOW = re.compile(rf"\s*SHOW\s+INDEX(?:ES)?\s+(?:ON|FROM|IN)\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
 _OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s*")
 
 
 def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
     """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete."""
+    text = _COMMENT.sub(lambda found: found[1] or " ", text)
     if found := _EXPLAIN.fullmatch(text):
         return Explain(parse(found["rest"], parameters), bool(found["analyze"]))
+    return _on_an_index(text) or _query(text, parameters)
+
+
+def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
+    try:
+        named, given = name_parameters(text, parameters)
+        queries = [item for item in sqlglot.parse(named, dialect="spark") if item is not None]
+    except SqlglotError as error:
+        line = str(error).splitlines()[0]
+        raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
+    if len(queries) != 1:
+        raise SqlError(f"give one statement, not {len(queries)}")
+    try:
+        return read_query(queries[0], Values(given))
+    except NotIndexableError as error:
+        return Foreign(text, str(error), queries[0], given)
+
+
+def _on_an_index(text: str) -> Statement | None:
+    """One of the four statements on indexes; None for other texts."""
     if found := _CREATE.fullmatch(text):
         if found["kind"].lower() != "diskann":
             raise SqlError(f"USING {found['kind']}: the only kind of index is diskann")
         return CreateIndex(
-            _bare(found["table"]), _bare(found["name"]), _bare(found["column"]), _options(found["options"] or "")
+            _bare(found["table"]),
+            _bare(found["name"]),
+            _bare(found["column"]),
+            _options(found["options"] or ""),
+            unless_there=bool(found["unless"]),
         )
-    for pattern, kind in ((_REFRESH, RefreshIndex), (_DROP, DropIndex)):
-        if found := pattern.fullmatch(text):
-            return kind(_bare(found["table"]), _bare(found["name"]))
+    if found := _REFRESH.fullmatch(text):
+        return RefreshIndex(_bare(found["table"]), _bare(found["name"]))
+    if found := _DROP.fullmatch(text):
+        return DropIndex(_bare(found["table"]), _bare(found["name"]), if_there=bool(found["if"]))
     if found := _SHOW.fullmatch(text):
         return ShowIndexes(_bare(found["table"]))
-    if re.match(r"\s*(CREATE|REFRESH|DROP)\s+INDEX\b", text, re.IGNORECASE):
+    if re.match(r"\s*(CREATE|REFRESH|DROP|ALTER|SHOW)\s+INDEX(ES)?\b", text, re.IGNORECASE):
         raise SqlError(
-            "write CREATE INDEX name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)], "
-            "REFRESH INDEX name ON ns.t or DROP INDEX name ON ns.t"
+            "write CREATE INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)], "
+            "REFRESH INDEX name ON ns.t, DROP INDEX [IF EXISTS] name ON ns.t or SHOW INDEXES ON ns.t"
         )
-    try:
-        named, given = name_parameters(text, parameters)
-        query = sqlglot.parse_one(named, dialect="spark")
-    except SqlglotError as error:
-        line = str(error).splitlines()[0]
-        raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
-    try:
-        return read_query(query, Values(given))
-    except NotIndexableError as error:
-        return Foreign(text, str(error), query, given)
+    return None
 
 
 def _bare(name: str) -> str:

@@ -5,7 +5,7 @@ the nearest rows, the outer query works on the rows that it found.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyiceberg.expressions import And, BooleanExpression
@@ -28,57 +28,77 @@ from ops.sql.conditions import to_filter
 from ops.sql.errors import NotIndexableError, SqlError
 from ops.sql.statements import Nearest
 from ops.sql.steps import Step
+from ops.sql.understood import require_understood
 from ops.sql.values import Node, Values
 
-_REFUSED = (
-    ("joins", "a join"), ("laterals", "a lateral view"), ("group", "GROUP BY"), ("having", "HAVING"),
-    ("distinct", "DISTINCT"), ("windows", "a window"), ("qualify", "QUALIFY"), ("sort", "SORT BY"),
-    ("sample", "a sample"),
-)  # fmt: skip
 _UPPER = {exp.LT: False, exp.LTE: True}
 _LOWER = {exp.GT: False, exp.GTE: True}
 
 
+Names = Mapping[str, "_Named"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A query that WITH names."""
+
+    query: Node
+    before: Names
+    """What it may read: the names given before its own"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A SELECT, and what it reads."""
+
+    query: Node
+    source: Node
+    """A table, or a subquery"""
+    names: Names
+    """That the SELECT may read"""
+    within: Names
+    """That the subquery may read"""
+
+
 def read_query(query: Node, values: Values) -> Nearest:
     """Raises NotIndexableError, saying which part no index can answer."""
-    return _read(query, values, {})
-
-
-def _read(query: Node, values: Values, named: Mapping[str, Node]) -> Nearest:
-    query, source, named = _opened(query, named)
-    if isinstance(source, exp.Table):
-        return _direct(query, source, values)
-    inner, _, within = _opened(source.this, named)
-    if not any(inner.args.get(part) for part in ("order", "limit", "offset")):
-        return _read(_merged(query, inner, source.alias), values, within)
-    found = _read(source.this, values, named)
-    return replace(found, steps=(*found.steps, _outer(query, source.alias, values)))
-
-
-def _opened(query: Node, named: Mapping[str, Node]) -> tuple[Node, Node, Mapping[str, Node]]:
-    """(the SELECT, what it reads: a table or a subquery, the queries that WITH names)."""
+    if isinstance(query, exp.SetOperation):
+        raise NotIndexableError(f"it has {query.key.upper()}")
     if not isinstance(query, exp.Select):
         raise NotIndexableError("it is no SELECT")
-    for part, name in _REFUSED:
-        if query.args.get(part):
-            raise NotIndexableError(f"it has {name}")
-    with_ = query.args.get("with_") or query.args.get("with")
-    if with_ is not None:
-        named = {**named, **{item.alias: item.this for item in with_.expressions}}
-    read = query.args.get("from_") or query.args.get("from")
-    source: Node = None if read is None else read.this
-    if isinstance(source, exp.Table) and not source.db and source.name in named:
-        alias = source.args.get("alias") or exp.to_identifier(source.name)
-        source = exp.Subquery(this=named[source.name], alias=alias)
-    is_table = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
-    if not is_table and not isinstance(source, exp.Subquery):
-        raise NotIndexableError("it does not read one table")
-    if any(source.args.get(part) for part in ("joins", "sample", "pivots", "laterals")):
-        raise NotIndexableError("it reads more than a table")
+    require_understood(query)
     for star in query.find_all(exp.Star):
         if any(star.args.values()):
             raise NotIndexableError(f"it selects {star.sql(dialect='spark')}: name the columns")
-    return query, source, named
+    return _read(query, values, {})
+
+
+def _read(query: Node, values: Values, names: Names) -> Nearest:
+    opened = _opened(query, names)
+    query, source = opened.query, opened.source
+    if isinstance(source, exp.Table):
+        return _direct(query, source, values)
+    inner = _opened(source.this, opened.within)
+    if not any(inner.query.args.get(part) for part in ("order", "limit", "offset")):
+        return _read(_merged(query, inner.query, source.alias), values, inner.names)
+    found = _read(source.this, values, opened.within)
+    return replace(found, steps=(*found.steps, _outer(query, source.alias, values)))
+
+
+def _opened(query: Node, names: Names) -> _Opened:
+    if not isinstance(query, exp.Select):
+        raise NotIndexableError(f"it reads {query.key.upper()}, no SELECT")
+    for item in query.args["with_"].expressions if query.args.get("with_") else ():
+        names = {**names, item.alias: _Named(item.this, names)}
+    source: Node = query.args["from_"].this if query.args.get("from_") else None
+    if isinstance(source, exp.Table) and not source.db and source.name in names:
+        named = names[source.name]
+        alias = source.args.get("alias") or exp.to_identifier(source.name)
+        return _Opened(query, exp.Subquery(this=named.query, alias=alias), names, named.before)
+    is_table = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
+    if not is_table and not isinstance(source, exp.Subquery):
+        raise NotIndexableError("it does not read one table")
+    return _Opened(query, source, names, names)
 
 
 # ---------------------------------------------------------------------------------------------------- subqueries
@@ -125,7 +145,7 @@ def _merged(outer: Node, inner: Node, alias: str) -> Node:
     conditions = [inner.args["where"].this] if inner.args.get("where") else []
     conditions += [inlined(outer.args["where"].this)] if outer.args.get("where") else []
     merged.set("where", exp.Where(this=exp.and_(*conditions)) if conditions else None)
-    merged.set("from_", (inner.args.get("from_") or inner.args.get("from")).copy())
+    merged.set("from_", inner.args["from_"].copy())
     return merged
 
 
@@ -175,7 +195,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     step = Step(
         outputs=outputs_of(query, function, values),
         where=None if not rest else computed(exp.and_(*rest), values, function),
-        order=() if top else orders_of(query, aliases, function, values),
+        order=() if top and len(keys) == 1 else orders_of(query, aliases, function, values),
         limit=limit,
         offset=offset,
     )
@@ -201,7 +221,13 @@ def _conjuncts(query: Node) -> list[Node]:
         node = node.unnest()
         if isinstance(node, exp.And):
             return [*split(node.left), *split(node.right)]
-        return [] if simplify(node.copy()) == exp.true() else [node]
+        if isinstance(node, exp.Between) and function_name(node.this.unnest()) in DISTANCES:
+            low, high = node.args["low"], node.args["high"]
+            return [exp.GTE(this=node.this, expression=low), exp.LTE(this=node.this, expression=high)]
+        simple = simplify(node.copy())
+        if isinstance(simple, exp.Boolean):
+            return [] if simple.this else [simple]
+        return [node]
 
     return split(query.args["where"].this) if query.args.get("where") else []
 
@@ -247,15 +273,15 @@ def _pushed(
 
 
 def _nearest_first(query: Node, keys: list[Node]) -> Node | None:
-    """The distance that the query is ordered by, nearest first, and by nothing else."""
-    if len(keys) != 1 or function_name(keys[0]) not in DISTANCES:
+    """The distance that the query is ordered by before all else, nearest first."""
+    if not keys or function_name(keys[0]) not in DISTANCES:
         return None
     larger = DISTANCES[function_name(keys[0])][1]
     return keys[0] if bool(query.args["order"].expressions[0].args.get("desc")) == larger else None
 
 
 def _why_not(query: Node, keys: list[Node], limit: int | None) -> str:
-    if len(keys) != 1:
+    if not keys:
         return "it is not ordered by one distance, and has no condition distance < number"
     name = function_name(keys[0])
     if name not in DISTANCES:

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
@@ -21,6 +23,7 @@ from ops.model import StorageConfig
 from ops.probe import IndexReader, SearchResult, exact_search, exact_within, open_index
 from ops.probe.distributed import IN_PROCESS_MB
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from ops.spark.types import as_spark
 from ops.sql.errors import SqlError
 from ops.sql.expressions import DISTANCE
 from ops.sql.foreign import for_spark
@@ -35,7 +38,7 @@ from ops.sql.statements import (
     ShowIndexes,
     Statement,
 )
-from ops.sql.steps import expand_star
+from ops.sql.steps import Step, expand_star
 
 _READERS = 8
 _WITHOUT_SPARK = (
@@ -90,7 +93,12 @@ class SqlSession:
         def load(name: str) -> tuple[Table, StorageConfig]:
             if "." not in name:
                 raise SqlError(f"{name}: name the table with its namespace, as in ns.{name}")
-            return catalog.load_table(name), storage
+            try:
+                return catalog.load_table(name), storage
+            except NoSuchTableError as error:
+                raise SqlError(
+                    f"there is no table {name}; a snapshot of one is VERSION AS OF its id or name"
+                ) from error
 
         return cls(load, spark=spark, threads=threads)
 
@@ -112,8 +120,7 @@ class SqlSession:
             case RefreshIndex():
                 return self._refresh(statement)
             case DropIndex():
-                tags = drop(self._open(statement.table)[0], statement.name)
-                return _told(f"index {statement.name} is dropped", tag=list(tags))
+                return self._drop(statement)
             case ShowIndexes():
                 return self._show(statement)
             case Foreign():
@@ -121,15 +128,14 @@ class SqlSession:
 
     def _search(self, asked: Nearest) -> SqlResult:
         table, storage = self._open(asked.table)
-        index, why = _find_index(table, asked)
-        names = [field.name for field in table.schemas()[self._schema_id(table, asked)].fields]
-        first = replace(asked.steps[0], outputs=expand_star(asked.outputs, names))
+        schema = _schema(table, asked)
+        index, why = _find_index(table, schema, asked)
+        first = _first_step(schema, asked)
         wanted = first.columns()
-        if unknown := sorted(wanted - set(names)):
-            raise SqlError(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}")
-        found = self._find(asked, table, storage, index, [name for name in names if name in wanted])
+        columns = [field.name for field in schema.fields if field.name in wanted]
+        found = self._find(asked, table, storage, index, columns)
         distance = pc.negate(found.rows["distance"]) if asked.negated else found.rows["distance"]
-        rows = found.rows.drop_columns(["query", "rank", "distance"]).append_column(DISTANCE, distance)
+        rows = as_spark(found.rows.drop_columns(["query", "rank", "distance"])).append_column(DISTANCE, distance)
         for step in (first, *asked.steps[1:]):
             rows = step.apply(rows)
         return SqlResult(rows, f"{why}; {found.coverage}: {found.profile.why}", found)
@@ -179,10 +185,6 @@ class SqlSession:
             self._readers.popitem(last=False)
         return self._readers[key]
 
-    @staticmethod
-    def _schema_id(table: Table, asked: Nearest) -> int:
-        return resolve_snapshot(table, asked.snapshot).schema_id
-
     def _explain(self, explained: Explain) -> SqlResult:
         statement = explained.statement
         if isinstance(statement, Foreign):
@@ -195,7 +197,9 @@ class SqlSession:
             lines = [found.how, *([] if found.search is None else found.search.explain().splitlines())]
             return SqlResult(pa.table({"plan": lines}), found.how, found.search)
         table, storage = self._open(statement.table)
-        index, why = _find_index(table, statement)
+        schema = _schema(table, statement)
+        _first_step(schema, statement)
+        index, why = _find_index(table, schema, statement)
         lines = [why]
         if index is not None:
             reader = self._reader(table, index, statement.snapshot, storage)
@@ -204,8 +208,16 @@ class SqlSession:
 
     def _create(self, statement: CreateIndex) -> SqlResult:
         table, _ = self._open(statement.table)
+        if statement.unless_there and _has(table, statement.name):
+            return _told(f"{statement.table} has an index {statement.name} already")
         made = create(table, IndexDefinition(name=statement.name, column=statement.column, **_knobs(statement)))
         return _told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
+
+    def _drop(self, statement: DropIndex) -> SqlResult:
+        table, _ = self._open(statement.table)
+        if statement.if_there and not _has(table, statement.name):
+            return _told(f"{statement.table} has no index {statement.name}")
+        return _told(f"index {statement.name} is dropped", tag=list(drop(table, statement.name)))
 
     def _refresh(self, statement: RefreshIndex) -> SqlResult:
         table, storage = self._open(statement.table)
@@ -253,9 +265,27 @@ def _plan_lines(asked: Nearest) -> list[str]:
     return lines
 
 
-def _find_index(table: Table, asked: Nearest) -> tuple[IndexDefinition | None, str]:
+def _schema(table: Table, asked: Nearest) -> Schema:
+    """The snapshot's: names mean what they meant then."""
+    return table.schemas()[resolve_snapshot(table, asked.snapshot).schema_id]
+
+
+def _first_step(schema: Schema, asked: Nearest) -> Step:
+    """What is done first with the rows of the table. Raises SqlError for a column that it does not have."""
+    names = [field.name for field in schema.fields]
+    first = replace(asked.steps[0], outputs=expand_star(asked.outputs, names))
+    if unknown := sorted(first.columns() - set(names)):
+        raise SqlError(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}")
+    return first
+
+
+def _has(table: Table, index: str) -> bool:
+    return any(item.name == index for item in list_definitions(table))
+
+
+def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefinition | None, str]:
     """The index on the column with the metric. Columns are compared by field id: a rename does not lose an index."""
-    field = next((field for field in table.schema().fields if field.name == asked.vector_column), None)
+    field = next((field for field in schema.fields if field.name == asked.vector_column), None)
     known = list_definitions(table)
     for item in known:
         on_column = item.column == asked.vector_column if field is None else item.field_id == field.field_id

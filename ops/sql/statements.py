@@ -40,12 +40,14 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """CREATE INDEX name ON table USING diskann (column) [WITH (knob = value, ...)]."""
+    """CREATE INDEX [IF NOT EXISTS] name ON table USING diskann (column) [WITH (knob = value, ...)]."""
 
     table: str
     name: str
     column: str
     options: Mapping[str, str] = field(default_factory=dict)
+    unless_there: bool = False
+    """Nothing is done where the table has an index of that name"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,11 @@ class RefreshIndex:
 
 @dataclass(frozen=True, slots=True)
 class DropIndex:
-    """DROP INDEX name ON table."""
+    """DROP INDEX [IF EXISTS] name ON table."""
 
     table: str
     name: str
+    if_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)

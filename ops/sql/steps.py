@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql.expressions import DISTANCE, as_column, evaluate
+from ops.sql.errors import SqlError
+from ops.sql.expressions import DISTANCE, as_column, evaluate, shown
 from ops.sql.values import Node
 
 
@@ -70,6 +71,8 @@ class Step:
 
 def _places(keys: pa.ChunkedArray | pa.Array, order: Order) -> pa.Array:
     """Stable: keys are applied from the last to the first. As Spark has it, NaN is larger than every number."""
+    if pa.types.is_nested(keys.type):
+        raise SqlError(f"ORDER BY {shown(order.key)}: rows have no order by {keys.type}")
     places = pc.sort_indices(keys, sort_keys=[("", "descending" if order.descending else "ascending")])
     sorted_ = keys.take(places)
     rank = np.ones(len(sorted_), np.int8)

@@ -12,6 +12,7 @@ from ops.sql.errors import NotIndexableError, SqlError
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
+_TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 
 
 class Values:
@@ -31,13 +32,24 @@ class Values:
                 return -self.of(node.this)
             case exp.Paren():
                 return self.of(node.this)
-            case exp.Cast():  # DATE '2026-01-01': Iceberg reads the text by the column's type
-                return self.of(node.this)
+            case exp.Cast():
+                return self._typed(node)
+            case exp.HexString():
+                return bytes.fromhex(node.this.rjust(len(node.this) + len(node.this) % 2, "0"))
             case exp.Placeholder():
                 return self._parameter(node)
             case exp.Array():
                 return [self.of(item) for item in node.expressions]
         raise NotIndexableError(f"{node.sql()} is no constant: give a literal or a parameter")
+
+    def _typed(self, node: Node) -> Any:
+        """Such as DATE '2026-01-01': Iceberg reads the text by the column's type. Other casts would change a value."""
+        value, kind = self.of(node.this), node.to.this
+        day = kind is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
+        time = kind in _TIMES and isinstance(value, str)
+        if not (day or time or (kind is exp.DType.ARRAY and isinstance(value, list))):
+            raise NotIndexableError(f"{node.sql()} is no constant: write its value")
+        return value
 
     def vector(self, node: Node) -> tuple[float, ...]:
         """A vector of numbers."""
@@ -49,14 +61,16 @@ class Values:
     def _parameter(self, node: Node) -> Any:
         if node.name not in self._parameters:
             raise SqlError(f"parameter :{node.name} has no value; given are {', '.join(self._parameters) or 'none'}")
-        return self._parameters[node.name]
+        value = self._parameters[node.name]
+        return value.item() if isinstance(value, np.generic) else value
 
 
 def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> tuple[str, Mapping[str, Any]]:
     """A text whose `?` are `:p1`, `:p2`, ... in the order of the text, and the values by name."""
     if isinstance(parameters, Mapping):
         return text, parameters
-    places = [token.start for token in sqlglot.tokenize(text) if token.token_type is TokenType.PLACEHOLDER]
+    tokens = sqlglot.tokenize(text, read="spark")
+    places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
     given = tuple(parameters or ())
     if places and len(places) != len(given):
         raise SqlError(f"the statement has {len(places)} ?, and {len(given)} values were given")

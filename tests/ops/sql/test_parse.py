@@ -71,7 +71,14 @@ def test_a_table_may_have_an_alias() -> None:
         ("section = 'a'", "EqualTo"),
         ("3 < id", "GreaterThan"),
         ("id BETWEEN 2 AND 5", "And"),
-        ("id IN (1, 2)", "Or"),
+        ("id IN (1, 2)", "In"),
+        ("id NOT IN (1, 2)", "Not"),
+        ("flag", "EqualTo"),
+        ("NOT flag", "Not"),
+        ("hash = X'0102'", "EqualTo"),
+        ("name NOT LIKE 'git%'", "Not"),
+        ("at > TIMESTAMP '2026-01-01 08:00:00'", "GreaterThan"),
+        ("false", "AlwaysFalse"),
         ("name LIKE 'git%'", "StartsWith"),
         ("NOT (section IS NULL)", "Not"),
         ("day >= DATE '2026-01-01' AND flag = true", "And"),
@@ -110,6 +117,14 @@ def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> Non
         ("SELECT id FROM t WHERE name LIKE '%x' ORDER BY l2_distance(v, array(1)) LIMIT 3", "only a prefix"),
         ("SELECT count(*) FROM t GROUP BY id ORDER BY l2_distance(v, array(1)) LIMIT 3", "GROUP BY"),
         ("INSERT INTO t VALUES (1)", "no SELECT"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3 UNION SELECT 1", "it has UNION"),
+        ("SELECT DISTINCT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "DISTINCT"),
+        ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "17} is not known here"),
+        ("SELECT a FROM t AS x (a, b) ORDER BY l2_distance(v, array(1)) LIMIT 3", "columns is not known here"),
+        ("SELECT id FROM t TABLESAMPLE (9 ROWS) ORDER BY l2_distance(v, array(1)) LIMIT 3", "sample is not known"),
+        ("WITH RECURSIVE n AS (SELECT id FROM t) SELECT id FROM n", "recursive is not known"),
+        ("SELECT id FROM t WHERE a = CAST(4.7 AS INT) ORDER BY l2_distance(v, array(1)) LIMIT 3", "write its value"),
+        ("SELECT id FROM t WHERE name LIKE ANY ('a%') ORDER BY l2_distance(v, array(1)) LIMIT 3", "is no constant"),
     ],
 )
 def test_what_no_index_answers_says_why(text: str, why: str) -> None:
@@ -124,11 +139,15 @@ def test_statements_on_indexes() -> None:
     assert made == CreateIndex("ns.t", "i", "embedding", {"metric": "l2", "shards": "4"})
     assert parse("refresh index i on ns.t") == RefreshIndex("ns.t", "i")
     assert parse("DROP INDEX i ON ns.t") == DropIndex("ns.t", "i")
+    assert parse("/* gone */ drop index if exists i on ns.t -- now") == DropIndex("ns.t", "i", if_there=True)
+    soft = parse("CREATE INDEX IF NOT EXISTS i ON ns.t USING diskann (v)")
+    assert soft == CreateIndex("ns.t", "i", "v", unless_there=True)
     assert parse("SHOW INDEXES ON ns.t") == ShowIndexes("ns.t")
     assert parse("SHOW INDEXES ON `select`.`my table`") == ShowIndexes("select.my table")
     quoted = parse("CREATE INDEX i ON `select`.t USING diskann (`from`)")
     assert quoted == CreateIndex("select.t", "i", "from", {})
-    assert isinstance(parse("EXPLAIN SELECT 1"), Explain)
+    for text in ("EXPLAIN SELECT 1", "-- why\nexplain SELECT 1", "EXPLAIN FORMATTED SELECT 1"):
+        assert isinstance(parse(text), Explain)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,18 @@ QUERIES = [
     "SELECT id, {d} AS d FROM {t} WHERE {d} < 2.9 ORDER BY 1 DESC",
     "SELECT id, d FROM (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 20) x ORDER BY 1",
     "SELECT id, CAST({d} * 10 - 0.5 AS INT) AS tens FROM {t} ORDER BY {d} LIMIT 5",
+    "SELECT id FROM {t} WHERE name NOT LIKE 'name 1%' ORDER BY {d} LIMIT 9",
+    "SELECT id FROM {t} WHERE {d} < 3 AND name NOT LIKE '%1' AND NOT name ILIKE 'NAME 2%' ORDER BY id",
+    "SELECT id FROM {t} WHERE id NOT IN (88, 144) AND id BETWEEN 50 AND 500 AND NOT (id > 400) ORDER BY {d} LIMIT 9",
+    "SELECT id FROM {t} WHERE {d} BETWEEN 2 AND 3 ORDER BY id",
+    "SELECT section, id FROM {t} ORDER BY {d}, section DESC, id LIMIT 9 OFFSET 2",
+    "SELECT section AS id, id AS section FROM (SELECT id, section, {d} AS d FROM {t}) ORDER BY d LIMIT 5",
+    "SELECT id FROM (SELECT y.id, {d} AS d FROM {t} y WHERE y.id > 10) z WHERE z.d < 3 ORDER BY z.id",
+    "WITH m AS (SELECT id, {d} AS d FROM {t}), n AS (SELECT id, d FROM m WHERE d < 3) SELECT id FROM n ORDER BY id",
+    "WITH t AS (SELECT id, embedding FROM {t} WHERE id < 50) SELECT id FROM t ORDER BY {d} LIMIT 5",
+    "SELECT id FROM (WITH n AS (SELECT id, {d} AS d FROM {t}) SELECT id, d FROM n) ORDER BY d LIMIT 5",
+    "SELECT id FROM (SELECT id, {d} AS d FROM {t} ORDER BY d LIMIT 20) WHERE id IN ('88', 144) ORDER BY id",
+    "-- nearest\nSELECT id /* the key */ FROM {t} WHERE section <> '--' AND section <> '/*' ORDER BY {d} LIMIT 5;",
 ]  # fmt: skip
 
 
@@ -138,6 +150,16 @@ def test_parameters_stand_everywhere(session: SqlSession, table: Table) -> None:
         "SELECT id FROM db.t WHERE l2_distance(embedding, ?) < ? ORDER BY id", [queries(1)[0], 3.1]
     )
     same(positional.rows, duck(table, f"SELECT id FROM db.t WHERE {DISTANCE} < 3.1 ORDER BY id"))
+
+
+def test_no_condition_is_true_of_nothing(session: SqlSession) -> None:
+    found = session.sql(f"SELECT id FROM db.t WHERE 1 = 0 ORDER BY {DISTANCE} LIMIT 5")
+    assert (found.rows.num_rows, found.rows.column_names) == (0, ["id"])
+
+
+def test_a_list_may_be_long(session: SqlSession, table: Table) -> None:
+    text = f"SELECT id FROM db.t WHERE id IN ({', '.join(map(str, range(0, 6000, 3)))}) ORDER BY {DISTANCE} LIMIT 7"
+    same(session.sql(text).rows, duck(table, text))
 
 
 def test_a_star_among_others_is_every_column(session: SqlSession) -> None:
@@ -196,6 +218,12 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT -1", "LIMIT -1"),
         (f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY 3 LIMIT 3", "ORDER BY 3: it is to be the number of one"),
         (f"SELECT id FROM t ORDER BY {DISTANCE} LIMIT 3", "with its namespace, as in ns.t"),
+        (f"SELECT id FROM db.none ORDER BY {DISTANCE} LIMIT 3", "there is no table db.none"),
+        (f"SELECT id FROM db.t.tag_first ORDER BY {DISTANCE} LIMIT 3", "a snapshot of one is VERSION AS OF"),
+        (f"WITH n AS (SELECT * FROM n) SELECT id FROM n ORDER BY {DISTANCE} LIMIT 3", "n: name the table"),
+        (f"EXPLAIN SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'"),
+        ("SELECT 1; SELECT 2", "give one statement, not 2"),
+        ("-- nothing", "give one statement, not 0"),
         (f"SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'; it has id, name"),
         (f"SELECT nope FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "there is no column 'nope'"),
         (f"SELECT id / 0 AS x FROM db.t ORDER BY {DISTANCE} LIMIT 3", "division by zero"),

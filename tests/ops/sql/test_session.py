@@ -89,6 +89,34 @@ def test_indexes_are_shown_and_dropped(session: SqlSession) -> None:
     assert session.sql("SHOW INDEXES ON db.t").rows.num_rows == 0
 
 
+def test_scripts_may_run_twice(session: SqlSession) -> None:
+    text = "CREATE INDEX IF NOT EXISTS e ON db.t USING diskann (embedding) WITH (metric = 'l2')"
+    assert session.sql(text).how == "db.t has an index e already"
+    for how in ("index e is dropped", "db.t has no index e"):
+        assert session.sql("DROP INDEX IF EXISTS e ON db.t").how == how
+
+
+def test_a_column_is_that_of_the_snapshot(sql_catalog: Catalog) -> None:
+    """Its name may be another column's by now."""
+    rows = make_rows(0, 60)
+    rows = rows.append_column("other", make_rows(60, 120)["embedding"])
+    table = sql_catalog.create_table("db.renamed", rows.schema, properties={"format-version": "2"})
+    table.append(rows)
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    session.sql("CREATE INDEX o ON db.renamed USING diskann (other) WITH (metric = 'l2', max_degree = 8)")
+    session.sql("REFRESH INDEX o ON db.renamed")
+    then = table.refresh().metadata.current_snapshot_id
+    wanted = session.sql(f"SELECT id FROM db.renamed ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5").rows
+    with table.update_schema() as update:
+        update.rename_column("embedding", "first")
+        update.rename_column("other", "embedding")
+    text = f"SELECT id FROM db.renamed VERSION AS OF {then} ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5"
+    found = session.sql(text)
+    assert found.rows.equals(wanted)
+    assert "no index on embedding" in found.how
+    assert session.sql(text.replace("embedding", "other")).how.startswith("index o")
+
+
 def test_an_unknown_knob_is_refused(session: SqlSession) -> None:
     with pytest.raises(SqlError, match="an index has"):
         session.sql("CREATE INDEX f ON db.t USING diskann (embedding) WITH (colour = 'red')")

@@ -1,0 +1,99 @@
+"""Columns of every type in SQL: in WHERE, by the index and afterwards; in ORDER BY; in the answer."""
+
+from collections.abc import Callable
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from ops.probe import FilterError
+from ops.sql import SqlError, SqlSession
+from tests.conftest import STORAGE, queries
+from tests.ops.probe.test_types import COUNT, VALUES, catalog, code, typed, value
+
+__all__ = ["catalog", "typed"]
+NEAR = "l2_distance(embedding, :q)"
+
+
+@pytest.fixture(scope="module")
+def session(catalog: Catalog, typed: object) -> SqlSession:
+    return SqlSession.on(catalog, storage=STORAGE)
+
+
+def ids(session: SqlSession, text: str) -> list[int]:
+    return sorted(session.sql(text, {"q": queries(1)[0]}).rows["id"].to_pylist())
+
+
+CONDITIONS: list[tuple[str, Callable[[int], bool]]] = [
+    ("flag", lambda n: n % 2 == 0),
+    ("NOT flag", lambda n: n % 2 == 1),
+    ("small < 4.0", lambda n: n < 4),
+    ("small = '4'", lambda n: n == 4),
+    ("price < 1.5", lambda n: n < 6),
+    ("day < DATE '2026-01-03'", lambda n: n < 2),
+    ("day < '2026-01-03'", lambda n: n < 2),
+    ("local < '2026-01-03'", lambda n: n < 2),
+    ("text NOT IN ('t01', 't02')", lambda n: n not in (1, 2)),
+    (f"code = '{code(3)}'", lambda n: n == 3),
+    (f"code IN ('{code(3)}', '{code(5)}')", lambda n: n in (3, 5)),
+    ("place IS NOT NULL", lambda n: True),
+]
+
+
+@pytest.mark.parametrize(("where", "wanted"), CONDITIONS, ids=[where for where, _ in CONDITIONS])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SELECT id FROM db.typed WHERE {{where}} ORDER BY {NEAR} LIMIT 99",
+        f"SELECT id FROM db.typed WHERE {{where}} AND {NEAR} < 99",
+        f"SELECT id FROM (SELECT * FROM db.typed ORDER BY {NEAR} LIMIT 99) WHERE {{where}}",
+    ],
+    ids=["nearest", "within", "found"],
+)
+def test_a_condition_on_a_column_of_each_type(
+    session: SqlSession, text: str, where: str, wanted: Callable[[int], bool]
+) -> None:
+    mine = ids(session, text.format(where=where))
+    assert mine == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("local = TIMESTAMP '2026-01-03 12:00:00'", [2]),
+        ("utc < TIMESTAMP '2026-01-03 12:00:00+00:00'", [0, 1]),
+        ("hour = '03:30:00'", [3]),
+        ("hash = X'03010203'", [3]),
+        ("raw < X'03'", [0, 1, 2]),
+    ],
+)
+def test_times_and_bytes_are_written_as_spark_has_them(session: SqlSession, where: str, wanted: list[int]) -> None:
+    assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == wanted
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "said"),
+    [
+        ("small < 4.5", FilterError, "small is int, which 4.5 is not"),
+        ("utc < TIMESTAMP '2026-01-03 12:00:00'", FilterError, "Missing zone offset"),
+        ("place.city = 'c3'", SqlError, r"place\.city"),
+        ("tags = 'b'", FilterError, "into list<string>"),
+    ],
+)
+def test_what_a_type_cannot_hold_is_refused(session: SqlSession, where: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99")
+
+
+def test_columns_of_each_type_are_returned_and_ordered_by(session: SqlSession) -> None:
+    names = ", ".join(VALUES)
+    rows = session.sql(f"SELECT id, {names} FROM db.typed ORDER BY {NEAR} LIMIT 99", {"q": queries(1)[0]}).rows
+    for row in rows.to_pylist():
+        wanted = {name: value(name, row["id"]) for name in VALUES}
+        wanted["code"] = None if wanted["code"] is None else str(wanted["code"])
+        assert {name: row[name] for name in VALUES} == wanted
+    for name in ("small", "price", "day", "hour", "local", "utc", "text", "code", "hash", "raw"):
+        text = f"SELECT {name} FROM db.typed WHERE {NEAR} < 99 AND {name} IS NOT NULL ORDER BY {name}"
+        found = session.sql(text, {"q": queries(1)[0]}).rows[name].to_pylist()
+        assert found == sorted(found)
+    with pytest.raises(SqlError, match="ORDER BY place: rows have no order by struct"):
+        session.sql(f"SELECT id FROM db.typed WHERE {NEAR} < 99 ORDER BY place", {"q": queries(1)[0]})
