@@ -267,14 +267,16 @@ class IndexReader:
         if self._loaded is None:
             return None, ()
         key = (k, asked, filtered)
-        if key not in self._settled:
-            if len(self._settled) >= _SETTLED:
-                self._settled.clear()
-            version = self._loaded
-            rerank = not version.exact and (version.lean if asked.rerank is None else asked.rerank)
-            knobs, unmet = settle(version.advice, version.search_list, k, asked, filtered=filtered, rerank=rerank)
-            self._settled[key] = knobs, (*unmet, _APPROXIMATE) if version.lean and not rerank else unmet
-        return self._settled[key]
+        if found := self._settled.get(key):
+            return found
+        version = self._loaded
+        rerank = not version.exact and (version.lean if asked.rerank is None else asked.rerank)
+        knobs, unmet = settle(version.advice, version.search_list, k, asked, filtered=filtered, rerank=rerank)
+        found = knobs, (*unmet, _APPROXIMATE) if version.lean and not rerank else unmet
+        if len(self._settled) >= _SETTLED:
+            self._settled.clear()  # other threads may be here, too: what they return they hold themselves
+        self._settled[key] = found
+        return found
 
     def _search_index(
         self, ready: npt.NDArray[np.float32], k: int, knobs: Knobs | None, matches: Matches | None, meter: Meter

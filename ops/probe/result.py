@@ -125,7 +125,7 @@ def explain(found: SearchResult) -> Iterator[tuple[str, str]]:
     yield "answer", f"snapshot {found.snapshot_id}, {found.coverage}: {profile.why}"
     yield "tier", f"{profile.tier}: {profile.tier_why}" if profile.tier_why else profile.tier
     if found.index_snapshot_id is not None:
-        yield "index", f"snapshot {found.index_snapshot_id}, made for {found.base_snapshot_id}"
+        yield "version", f"index snapshot {found.index_snapshot_id}, made for {found.base_snapshot_id}"
     if found.opened is not None:
         yield "opened", f"{found.opened.index_bytes:,} bytes of shards in {found.opened.milliseconds:,.1f} ms, once"
     strategy = (

@@ -77,7 +77,9 @@ def test_an_answer_explains_itself(table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
     found = reader.search(queries(2), where="id >= 0", search_list=50)
     told = dict(explain(found))
+    assert len(told) == len(list(explain(found))), "no part has another's name"
     assert "nearest-version+tail" in told["answer"]
+    assert f"made for {found.base_snapshot_id}" in told["version"]
     assert told["tier"] == "in-process: the index is in memory"
     assert "bytes of shards" in told["opened"]
     assert told["strategy"].endswith("1,110 rows match")
