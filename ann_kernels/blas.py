@@ -1,9 +1,11 @@
 """Holding BLAS to one thread: our own threads are busy already, and its results must not hang on their number."""
 
 import threading
+from functools import cached_property
 from types import TracebackType
+from typing import Any
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 
 class _OneThread:
@@ -12,12 +14,17 @@ class _OneThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._limits: threadpool_limits | None = None
+        self._limits: Any = None
+
+    @cached_property
+    def _libraries(self) -> ThreadpoolController:
+        """Looked for once: that goes through all that the process has loaded, and takes 2 ms."""
+        return ThreadpoolController()
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
-                self._limits = threadpool_limits(1, "blas")
+                self._limits = self._libraries.limit(limits=1, user_api="blas")
             self._users += 1
 
     def __exit__(
