@@ -56,12 +56,16 @@ def assign(
     rows = max(64, _BLOCK_BYTES // (4 * len(centroids)))
     stretch = _narrow_stretch if narrow else _product_stretch
     bounds = _bounds(len(vectors), rows, max(1, threads))
-    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
-        list(
-            pool.map(
-                lambda low, high: stretch(vectors, centroids, rows, low, high, labels, squared), bounds, bounds[1:]
-            )
-        )
+
+    def piece(low: int, high: int) -> None:
+        stretch(vectors, centroids, rows, low, high, labels, squared)
+
+    with one_blas_thread:
+        if threads > 1 and len(vectors) > rows:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(piece, bounds, bounds[1:]))
+        else:  # a thread would take longer to start than the work
+            piece(0, len(vectors))
     return labels, squared
 
 

@@ -4,9 +4,10 @@ import time
 
 import numpy as np
 
-from ann_kernels import kmeans, quantize, vamana
+from ann_kernels import quantize, vamana
 from ann_kernels.distance import prepare
 from ann_kernels.hashing import content_hash
+from ann_kernels.locality import locality_order, reorder
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.topk import exact_top_k, merge_top_k
@@ -28,7 +29,7 @@ def main() -> None:
     codebook = quantize.train_pq(even, 4, seed=0, iterations=1)
     coded = quantize.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, coded)).search(even[:2], 3, search_list=16)
-    kmeans.train(even, 4, seed=0, iterations=1)
+    reorder(even, locality_order(even))
     content_hash(even)
     print(f"kernels compiled in {time.perf_counter() - begun:.1f} s")  # noqa: T201
 

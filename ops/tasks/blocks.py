@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ops.parquet import StorageFile
 from ops.storage import Storage, StorageError
-from ops.tasks.rows import Rows, permute
+from ops.tasks.rows import Rows
 
 Block = tuple[str, int]
 """(path, rows)"""
@@ -83,9 +83,4 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> Rows:
             at = end
     if at != total:
         raise StorageError(f"{[path for path, _ in blocks]} hold {at:,} of the {total:,} rows staged; run it again")
-    order = np.lexsort((positions, slots))
-    if (order[1:] < order[:-1]).any():  # several tasks staged for this destination
-        slots, positions, hashes = slots[order], positions[order], hashes[order]
-        if dims:
-            permute(vectors, order)
-    return Rows(slots, positions, hashes, vectors)
+    return Rows(slots, positions, hashes, vectors).sorted()  # several tasks may have staged for this destination

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ann_kernels.locality import reorder
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
@@ -35,9 +37,14 @@ class Rows:
             np.concatenate([self.vectors, other.vectors]),
         )
 
+    def moved(self, order: npt.NDArray[np.intp]) -> "Rows":
+        """All of them in that order. Vectors are moved in place: they are most of a task's memory."""
+        reorder(self.vectors, order)
+        return Rows(self.slots[order], self.positions[order], self.hashes[order], self.vectors)
+
     def sorted(self) -> "Rows":
-        """By slot and position."""
-        return self.take(np.lexsort((self.positions, self.slots)))
+        """By slot and position; vectors are moved in place."""
+        return self.moved(np.lexsort((self.positions, self.slots)))
 
 
 def by_slot(slots: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
@@ -45,20 +52,6 @@ def by_slot(slots: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np
     order = np.argsort(slots, kind="stable")
     found, starts = np.unique(slots[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=False)
-
-
-def permute(rows: npt.NDArray[np.float32], order: npt.NDArray[np.intp]) -> None:
-    """`rows[:] = rows[order]` without a second array: a shard's vectors are most of a task's memory."""
-    left = order.copy()
-    for start in range(len(left)):
-        if left[start] in (start, -1):
-            continue
-        held, at = rows[start].copy(), start
-        while left[at] != start:
-            source = int(left[at])
-            rows[at], left[at] = rows[source], -1
-            at = source
-        rows[at], left[at] = held, -1
 
 
 def match(

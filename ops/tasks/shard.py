@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels import vamana
+from ann_kernels.locality import locality_order
 from ann_kernels.metric import Metric
 from ann_kernels.quantize import encode_pq
 from ann_kernels.vamana import Graph, VamanaParams
@@ -152,6 +153,7 @@ def _build(task: ShardTask, incoming: Rows) -> _Made:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
+    rows = rows.moved(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
     graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads)
     return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
