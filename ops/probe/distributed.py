@@ -20,6 +20,7 @@ from ops.probe.knobs import Advice, Knobs
 from ops.probe.loaded import Indexed, ShardWork
 from ops.probe.parts import PartReader
 from ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, Pin, ShardFacts, merged
+from ops.probe.scan import Skipped
 from ops.spark.runner import TaskRunner
 from ops.storage import StorageError
 
@@ -98,6 +99,7 @@ class RemoteVersion:
         """As `loaded.search`, or with `matches` `filtered.search_matches` by each group's own share of them.
 
         Distances are exact, but for few candidates of shards that do not have them: those are left to the caller.
+        Raises IndexUnavailableError where a task cannot read a shard any more.
         """
         found = self._find(queries, self._groups, Ask(k, knobs, matches))
         parts = [item.indexed for item in found if item.indexed is not None]
@@ -116,7 +118,12 @@ class RemoteVersion:
         )
 
     def scan(
-        self, queries: npt.NDArray[np.float32], k: int, files: Sequence[int], matches: Matches | None
+        self,
+        queries: npt.NDArray[np.float32],
+        k: int,
+        files: Sequence[int],
+        matches: Matches | None,
+        skipped: Skipped,
     ) -> tuple[Candidates, int]:
         """As `scan.scan`, by tasks."""
         counts = [self.pin.live.files[number].record_count for number in files]
@@ -124,7 +131,9 @@ class RemoteVersion:
             Group(files=tuple(files[at] for at in places))
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
-        found = self._run(queries, groups, Ask(k, None, matches), blocks=1)[0]
+        found = self._run(queries, groups, Ask(k, None, matches, strict=False), blocks=1)[0]
+        for item in found:
+            skipped.add(item.skipped.count, item.skipped.first)
         return merged([item.scanned for item in found], k), sum(item.rows for item in found)
 
     def _find(self, queries: npt.NDArray[np.float32], groups: Sequence[Group], ask: Ask) -> list[Found]:
@@ -211,7 +220,7 @@ def _joined(items: Sequence[Found]) -> Found:
     scanned = stacked([item.scanned for item in items])
     parts = [item.indexed for item in items if item.indexed is not None]
     if not parts:
-        return Found(None, scanned, sum(item.rows for item in items))
+        return replace(items[0], scanned=scanned, rows=sum(item.rows for item in items))
     indexed = replace(
         parts[0],
         candidates=stacked([part.candidates for part in parts]),
@@ -219,7 +228,7 @@ def _joined(items: Sequence[Found]) -> Found:
         computed=sum(part.computed for part in parts),
         work=_added([item for part in parts for item in part.work]),
     )
-    return Found(indexed, scanned, sum(item.rows for item in items))
+    return replace(items[0], indexed=indexed, scanned=scanned, rows=sum(item.rows for item in items))
 
 
 def stacked(parts: Sequence[Candidates]) -> Candidates:

@@ -20,13 +20,16 @@ from ops.datafile import vectors_from_arrow
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates
+from ops.probe.errors import IndexUnavailableError
 from ops.probe.filtered import search_matches
 from ops.probe.filters import Matches
 from ops.probe.knobs import Knobs
 from ops.probe.loaded import Indexed, LoadedShard, as_loaded, search, version_of
-from ops.probe.parts import PartReader
+from ops.probe.parts import Part, PartReader
 from ops.probe.rows import RowReader
-from ops.probe.scan import VectorSource, scan
+from ops.probe.scan import Skipped, VectorSource, scan
+from ops.storage import StorageError
+from puffin.errors import PuffinError
 
 _POSITION_BITS = 40
 _HELD = 2
@@ -81,6 +84,8 @@ class Ask:
     knobs: Knobs | None
     """None where there is no version"""
     matches: Matches | None = None
+    strict: bool = True
+    """Whether a row without a distance is an error"""
 
     @property
     def rerank(self) -> bool:
@@ -119,6 +124,8 @@ class Found:
     scanned: Candidates
     rows: int
     """Scanned"""
+    skipped: Skipped
+    """Of the rows that were to be scanned"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,11 +176,13 @@ class Worker:
         """The k nearest rows of the group (more where distances are not exact). `queries` f32[Q, D] prepared."""
         pin = self.pin
         indexed = self._search(queries, group.shards, ask) if group.shards else None
-        scanned, rows = Candidates.none(len(queries), ask.k), 0
+        scanned, rows, skipped = Candidates.none(len(queries), ask.k), 0, Skipped()
         if group.files:
-            source = VectorSource(pin.live, pin.schema, pin.field_id, pin.metric, pin.storage)
-            scanned, rows = scan(queries, ask.k, source, group.files, matches=ask.matches)
-        return Found(indexed, scanned, rows)
+            dims = None if pin.opened is None else pin.opened.routing.dims
+            source = VectorSource(pin.live, pin.schema, pin.field_id, pin.metric, pin.storage, dims)
+            told = None if ask.strict else skipped
+            scanned, rows = scan(queries, ask.k, source, group.files, matches=ask.matches, skipped=told)
+        return Found(indexed, scanned, rows, skipped)
 
     def _search(self, queries: npt.NDArray[np.float32], numbers: Sequence[int], ask: Ask) -> Indexed:
         knobs = ask.knobs
@@ -194,7 +203,7 @@ class Worker:
     def _shard(self, number: int) -> LoadedShard:
         """Masked; those used last stay so, within the budget of the cache's memory."""
         if number not in self._shards:
-            part = self.parts.read(number, threads=self.pin.threads)
+            part = self._read(number)
             masked = as_loaded(part if self.pin.covered is None else part.within(self.pin.covered))
             self._shards[number] = masked, part.shard.nbytes
             while (
@@ -203,6 +212,16 @@ class Worker:
                 self._shards.popitem(last=False)
         self._shards.move_to_end(number)
         return self._shards[number][0]
+
+    def _read(self, number: int) -> Part:
+        """The shard was readable when the version was opened, and may be gone by now."""
+        try:
+            return self.parts.read(number, threads=self.pin.threads)
+        except (PuffinError, StorageError) as error:
+            path = self._version.version.puffin_path
+            raise IndexUnavailableError(
+                f"{path}, which was opened, cannot be read any more: {error}; open the index again, or refresh it"
+            ) from error
 
     def rank(self, asked: "InFile") -> npt.NDArray[np.float32]:
         """f32[n], exact distances of a file's candidates; only the row groups that hold one are read, each once."""

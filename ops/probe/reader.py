@@ -15,6 +15,7 @@ from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion
 from ops.probe.candidates import Candidates, Hits, fetch, merge, rerank
 from ops.probe.distributed import RemoteVersion
+from ops.probe.errors import IndexUnavailableError
 from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
 from ops.probe.knobs import Asked, Knobs, settle
@@ -24,7 +25,7 @@ from ops.probe.question import Clock, at_least_one, checked_distance, field_ids,
 from ops.probe.reach import Reach
 from ops.probe.result import Coverage, Opened, Profile, SearchResult, StalePolicy
 from ops.probe.rows import Meter, RowReader
-from ops.probe.scan import VectorSource, scan
+from ops.probe.scan import Skipped, VectorSource, scan
 from ops.probe.target import Source, Target, is_own
 from ops.probe.within import Threshold, hits_within, rows_of
 
@@ -47,7 +48,12 @@ class IndexReader:
         self._schema = target.schema
         self._rows = RowReader(target.live, target.schema, target.storage)
         self._vectors = VectorSource(
-            target.live, target.schema, target.field_id, target.definition.metric_value, target.storage
+            target.live,
+            target.schema,
+            target.field_id,
+            target.definition.metric_value,
+            target.storage,
+            source.loaded.dims if source.loaded else None,
         )
         self._conditions = MatchCache()
         self._settled: dict[tuple[int, Asked, bool], tuple[Knobs | None, tuple[str, ...]]] = {}
@@ -113,7 +119,8 @@ class IndexReader:
         that are not given from the curve that was measured with the index.
         `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
         "section = 'database'"; only rows for which it is true are found.
-        Raises QueryError, UnknownColumnError, FilterError, and DataFileError where a data file is gone.
+        Raises QueryError, UnknownColumnError, FilterError, DataFileError where a data file is gone, and, where the
+        policy is `fail`, IndexUnavailableError for a shard that tasks cannot read any more.
         """
         clock = Clock()
         at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
@@ -124,11 +131,14 @@ class IndexReader:
         matches = self._matches(where, clock)
         knobs, unmet = self._settle(k, asked, filtered=matches is not None)
         read = {"index": Meter(), "rows": Meter()}
-        indexed = self._search_index(ready, k, knobs, matches, read["index"])
+        try:
+            indexed = self._search_index(ready, k, knobs, matches, read["index"])
+        except IndexUnavailableError as error:
+            return self._exactly(error).search(ready, k, columns=columns, where=where)
         clock.lap("index")
-        parts, scanned = [indexed.candidates], 0
+        parts, scanned, skipped = [indexed.candidates], 0, Skipped()
         if self.tail:
-            of_tail, scanned = self._scan_tail(ready, k, matches)
+            of_tail, scanned = self._scan_tail(ready, k, matches, skipped)
             parts.append(of_tail)
         found = merge(parts, k)
         clock.lap("scan")
@@ -152,7 +162,7 @@ class IndexReader:
                 "scan": 4 * scanned * ready.shape[1],
             },
         )
-        return self._result(rows, profile, (*self._warnings(), *unmet))
+        return self._result(rows, profile, (*self._warnings(), *unmet, *skipped.warnings))
 
     def within(
         self,
@@ -184,7 +194,8 @@ class IndexReader:
         tail = frozenset[int]() if self.coverage is Coverage.NEAREST_VERSION_ONLY else frozenset(self._tail)
         read = sorted(number for number in (tail if held else tail | covered) if near[number])
         inner = rows_of(self._loaded, near, matches) if held and isinstance(self._loaded, LoadedVersion) else ()
-        outer = self._vectors.rows(read, ready.shape[1], matches)
+        skipped = Skipped()
+        outer = self._vectors.rows(read, ready.shape[1], matches, skipped)
         hits, compared = hits_within(ready, threshold, chain(inner, outer), limit)
         clock.lap("compare")
         meter = Meter()
@@ -203,7 +214,7 @@ class IndexReader:
             tier_why="the index is in this process's memory" if held else "the data files in reach are read here",
             bytes_read={"compare": 4 * compared * ready.shape[1], "rows": meter.bytes},
         )
-        return self._result(rows, profile, (*self._warnings(), *unread))
+        return self._result(rows, profile, (*self._warnings(), *unread, *skipped.warnings))
 
     def some_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
@@ -310,10 +321,19 @@ class IndexReader:
     def _find_matches(self, where: str | BooleanExpression) -> Matches:
         return find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
 
-    def _scan_tail(self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None) -> tuple[Candidates, int]:
+    def _scan_tail(
+        self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None, skipped: Skipped
+    ) -> tuple[Candidates, int]:
         if isinstance(self._loaded, RemoteVersion):
-            return self._loaded.scan(ready, k, self._tail, matches)
-        return scan(ready, k, self._vectors, self._tail, matches=matches)
+            return self._loaded.scan(ready, k, self._tail, matches, skipped)
+        return scan(ready, k, self._vectors, self._tail, matches=matches, skipped=skipped)
+
+    def _exactly(self, error: IndexUnavailableError) -> "IndexReader":
+        """What answers for shards that tasks cannot read any more: every row, and a warning."""
+        if self._stale is StalePolicy.FAIL:
+            raise error
+        source = Source(None, None, "the version that was opened cannot be read any more", (str(error),))
+        return IndexReader(self._target, source, stale=StalePolicy.EXACT, threads=self._threads, opened=self._cost)
 
     def _warnings(self) -> tuple[str, ...]:
         if self.coverage is not Coverage.NEAREST_VERSION_ONLY or not self._tail:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from ann_kernels.metric import Metric
 from ann_kernels.topk import ExactTopK
-from ops.datafile import LiveBatch, read_live, take_rows
+from ops.datafile import LiveBatch, VectorColumnError, read_live, take_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates
 from ops.probe.errors import QueryError
@@ -19,8 +20,29 @@ from ops.probe.within import Rows
 from ops.storage import open_storage
 from ops.tasks.vectors import prepared, vectors_at, with_vector
 
+Integers = npt.NDArray[np.int64]
 _POSITION_BITS = 40
 _ROWS_AT_ONCE = 65_536
+
+
+class Skipped:
+    """Rows that a scan passes over, as they have no distance from anything. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+        """File, row, and what is wrong with it"""
+
+    def add(self, count: int, first: str) -> None:
+        self.count += count
+        self.first = self.first or first
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.count:
+            return ()
+        rows = "1 row has" if self.count == 1 else f"{self.count:,} rows have"
+        return (f"{rows} no distance from anything, and no search finds them: {self.first}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +54,49 @@ class VectorSource:
     field_id: int
     metric: Metric
     storage: StorageConfig
+    dims: int | None = None
+    """Of the vectors, where an index knows that"""
 
-    def rows(self, files: Sequence[int], dims: int | None, matches: Matches | None) -> Iterator[Rows]:
+    def rows(
+        self, files: Sequence[int], dims: int | None, matches: Matches | None, skipped: Skipped | None = None
+    ) -> Iterator[Rows]:
         """The live rows of some files (that match), a batch at a time; those whose vector is null are near nothing.
 
-        Raises VectorColumnError naming file and row for vectors that have no distance, QueryError where the first
-        vector shows that the query has another number of dimensions.
+        Vectors without a distance (NaN, infinity, another length, zero under cosine) are told to `skipped`; where it is
+        None they raise VectorColumnError, naming file and row. Raises QueryError where no index knows the dimensions,
+        and no vector of the first batch has those of the query.
         """
-        first = True
+        unsure = self.dims is None and dims is not None
         for number in files:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number):
                 positions, column = with_vector(batch)
                 if not len(positions):
                     continue
-                if first and dims is not None:
+                if unsure and dims is not None:
                     _require_dims(column, dims, file)
-                first = False
-                vectors = prepared(vectors_at(column, positions, file, dims), positions, file, self.metric)
-                yield Rows(np.full(len(vectors), number, np.int64), positions, vectors)
+                unsure = False
+                for some, vectors in self._prepared(positions, column, dims, file, skipped):
+                    yield Rows(np.full(len(some), number, np.int64), some, vectors)
+
+    def _prepared(
+        self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: Skipped | None
+    ) -> Iterator[tuple[Integers, npt.NDArray[np.float32]]]:
+        """(positions, vectors as kernels take them): all at once, or by halves around the rows without a distance."""
+        try:
+            vectors = prepared(vectors_at(column, positions, file, dims), positions, file, self.metric)
+        except VectorColumnError as error:
+            if skipped is None:
+                raise
+            if len(positions) == 1:
+                skipped.add(1, str(error))
+                return
+        else:
+            yield positions, vectors
+            return
+        half = len(positions) // 2
+        for part in (slice(None, half), slice(half, None)):
+            yield from self._prepared(positions[part], column[part], dims, file, skipped)
 
 
 def scan(
@@ -60,14 +106,16 @@ def scan(
     files: Sequence[int],
     *,
     matches: Matches | None = None,
+    skipped: Skipped | None = None,
 ) -> tuple[Candidates, int]:
     """The k nearest live rows among some of the live files; -> (candidates, rows compared).
 
-    `queries` f32[Q, D] prepared. `matches`: only these rows. Raises VectorColumnError, QueryError.
+    `queries` f32[Q, D] prepared. `matches`: only these rows. `skipped`: as `VectorSource.rows` has it. Raises
+    VectorColumnError, QueryError.
     """
     top = ExactTopK(queries, k, source.metric)
     compared = 0
-    for rows in source.rows(files, queries.shape[1], matches):
+    for rows in source.rows(files, queries.shape[1], matches, skipped):
         top.update(rows.vectors, (rows.files << _POSITION_BITS) | rows.positions)
         compared += len(rows.positions)
     ids, distances = top.result()
@@ -78,12 +126,9 @@ def scan(
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
-    """The first vector of a scan tells whether the query fits the column; later ones are the table's fault."""
-    if not (pa.types.is_list(column.type) and len(column)):
-        return
-    held = len(column[0])
-    if held != dims:
-        raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {held}")
+    """The first vectors of a scan tell whether the query fits the column."""
+    if pc.all(pc.not_equal(pc.list_value_length(column), dims)).as_py():
+        raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {len(column[0])}")
 
 
 def _batches(file: LiveFile, source: VectorSource, matches: Matches | None, number: int) -> Iterator[LiveBatch]:

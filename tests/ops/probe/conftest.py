@@ -1,10 +1,12 @@
 """The table that most tests of readers ask."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from pyiceberg.table import Table
 
+from ops.cache import use_settings
+from ops.cache.settings import CacheSettings
 from tests.conftest import make_rows
 
 
@@ -15,3 +17,11 @@ def table(table_factory: Callable[..., Table]) -> Table:
     made.append(make_rows(0, 300))
     made.append(make_rows(300, 600))
     return made
+
+
+@pytest.fixture
+def uncached() -> Iterator[None]:
+    """What a reader needs is read from the index file itself."""
+    use_settings(CacheSettings.off())
+    yield
+    use_settings(None)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,6 @@ import pytest
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
-from ops.cache import use_settings
-from ops.cache.settings import CacheSettings
 from ops.catalog import bind
 from ops.catalog.live import live_files
 from ops.catalog.snapshots import UnknownSnapshotError
@@ -42,14 +40,6 @@ ASKS: dict[str, Ask] = {
     "search": lambda reader, query: reader.search(query, 3),  # type: ignore[arg-type]
     "within": lambda reader, query: reader.within(query, 1.0),  # type: ignore[arg-type]
 }
-
-
-@pytest.fixture
-def uncached() -> Iterator[None]:
-    """What a reader needs is read from the index file itself."""
-    use_settings(CacheSettings.off())
-    yield
-    use_settings(None)
 
 
 BAD_QUERIES = [
@@ -293,3 +283,36 @@ def test_rows_without_a_vector_are_near_nothing(table: Table, ask: Ask) -> None:
         for numbers, where in (([601], "id = 601"), ([], "id = 602")):
             assert reader.search(queries(1), where=where, columns=["id"]).rows["id"].to_pylist() == numbers
         ask(reader, queries(1))
+
+
+WITHOUT_A_DISTANCE = [
+    ([float("nan")] * 16, "holds NaN or infinity"),
+    ([float("inf")] + [0.0] * 15, "holds NaN or infinity"),
+    ([1.0] * 15, "has a vector of 15 dimensions, 16 were expected"),
+    ([], "has a vector of 0 dimensions"),
+    ([None] * 16, "has a null element in its vector"),
+    ([0.0] * 16, "is zero, under cosine"),
+]
+
+
+@pytest.mark.parametrize(("vector", "said"), WITHOUT_A_DISTANCE)
+def test_rows_without_a_distance_are_in_no_answer_and_told(table: Table, vector: list[float], said: str) -> None:
+    """One bad row that somebody appends leaves the others to be found."""
+    cosine = replace(DEFINITION, metric="cosine")
+    index_head(table, cosine)
+    more = make_rows(600, 640)
+    vectors = [vector if number in (7, 23) else more["embedding"][number].as_py() for number in range(40)]
+    table.append(more.set_column(3, "embedding", pa.array(vectors, pa.list_(pa.float32()))))
+    others = [number for number in range(640) if number not in (607, 623)]
+    for reader in (
+        open_index(table, cosine, storage=STORAGE),
+        open_index(table, cosine, storage=STORAGE, runner=LocalRunner(), in_process_mb=-1),
+        open_index(table, cosine, storage=STORAGE, stale=StalePolicy.EXACT),
+    ):
+        for found in (reader.search(queries(2), 1000, columns=["id"]), reader.within(queries(2), 3.0, columns=["id"])):
+            assert [sorted(rows) for rows in ids_by_query(found.rows).values()] == [others, others]
+            (warning,) = found.warnings
+            assert warning.startswith("2 rows have no distance from anything, and no search finds them: file:")
+            assert "row 7 " in warning
+            assert said in warning
+        assert reader.search(queries(1), where="id = 600", columns=["id"]).warnings == ()

@@ -14,12 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
+from ann_kernels.metric import Metric
 from ops.catalog.connect import open_catalog
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.index import IndexDefinition, materialize_index
 from ops.model import StorageConfig
-from ops.probe import Coverage, IndexReader, StalePolicy, distributed, open_index
+from ops.probe import (
+    Coverage,
+    IndexReader,
+    IndexUnavailableError,
+    StalePolicy,
+    distributed,
+    exact_search,
+    open_index,
+)
 from ops.probe.candidates import Candidates, merge
 from ops.probe.distributed import balanced
 from ops.probe.pinned import merged
@@ -129,6 +138,27 @@ def test_a_shard_that_no_task_can_read_leads_to_the_exact_answer(table: Table) -
     _, there = both(table)
     assert there.coverage is Coverage.EXACT_SCAN
     assert any(".puffin" in warning for warning in there.search(queries(1)).warnings)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:1000])])
+@pytest.mark.parametrize("policy", list(StalePolicy))
+def test_a_shard_that_no_task_can_read_any_more_leads_there_as_well(
+    table: Table, uncached: None, harm: Callable[[Path], object], policy: StalePolicy
+) -> None:
+    report = index_head(table)
+    _, there = both(table, stale=policy)
+    assert there.tier == "distributed"
+    harm(to_path(str(report.puffin_path)))
+    if policy is StalePolicy.FAIL:
+        with pytest.raises(IndexUnavailableError, match=r"\.puffin, which was opened, cannot be read any more"):
+            there.search(queries(1))
+        return
+    for where in (None, "id >= 300"):
+        found = there.search(queries(3), 5, where=where, columns=["id"])
+        true = exact_search(table, "embedding", Metric.L2, queries(3), 5, storage=STORAGE, where=where, columns=["id"])
+        assert found.rows.equals(true.rows)
+        assert found.coverage is Coverage.EXACT_SCAN
+        assert ".puffin" in found.warnings[0]
 
 
 @pytest.mark.services
