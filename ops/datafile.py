@@ -104,8 +104,10 @@ class DataFile:
         self._projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
         self.schema = arrow_schema(self._projected)
         self._parquet = open_data_file(storage, file)
-        self._present = _present_fields(self._parquet, self._projected, file)
-        self._columns = [field.name for field in self._present.fields]
+        self._as_stored = _stored_alike(self._parquet.schema, self._projected, self.schema)
+        if self._as_stored is None:
+            self._present = _present_fields(self._parquet, self._projected, file)
+        self._columns = self._as_stored or [field.name for field in self._present.fields]
         """The file's own names of the fields that it has"""
         counts = [self._parquet.metadata.row_group(group).num_rows for group in range(self.groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
@@ -138,6 +140,8 @@ class DataFile:
                 [pa.nulls(batch.num_rows, field.type) for field in self.schema], names=self.schema.names
             )
         try:
+            if self._as_stored is not None:
+                return batch.select(self._as_stored).rename_columns(self.schema.names).cast(self.schema)
             return _to_requested_schema(self._projected, self._present, batch).cast(self.schema)
         except (ValueError, TypeError, ResolveError, pa.ArrowInvalid) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
@@ -241,11 +245,15 @@ def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int,
     Columns of imported files have no ids. They go by the names that the table's mapping gives (Iceberg spec, "Column
     Projection"), or by the schema's where the table has no mapping; a column with another name is not looked at.
     """
-    ids = {int(field.metadata[_FIELD_ID]): field.name for field in stored if _FIELD_ID in (field.metadata or {})}
-    if ids:
-        return ids
+    by_id = _by_field_id(stored)
+    if by_id:
+        return {field_id: field.name for field_id, field in by_id.items()}
     known = {name: mapped.field_id for mapped in _mapping(file, schema) for name in mapped.names}
     return {field_id: name for name in stored.names if (field_id := known.get(name)) is not None}
+
+
+def _by_field_id(stored: pa.Schema) -> dict[int, pa.Field]:
+    return {int(field.metadata[_FIELD_ID]): field for field in stored if _FIELD_ID in (field.metadata or {})}
 
 
 def _mapping(file: LiveFile, schema: Schema) -> NameMapping:
@@ -255,6 +263,27 @@ def _mapping(file: LiveFile, schema: Schema) -> NameMapping:
         return parse_mapping_from_json(file.name_mapping)
     except ValueError as error:
         raise DataFileError(f"{file.path}: the table's schema.name-mapping.default cannot be read: {error}") from error
+
+
+def _stored_alike(stored: pa.Schema, projected: Schema, wanted: pa.Schema) -> list[str] | None:
+    """The file's own names of the fields, where it has all of them under their ids and in the types that are wanted.
+
+    So it is in most files, and then PyIceberg's projection, 0.1 ms a file and more a batch, has nothing to do. None for
+    others, and where fields lie inside a field: those have ids of their own.
+    """
+    by_id = _by_field_id(stored)
+    names = []
+    for field, target in zip(projected.fields, wanted, strict=True):
+        found = by_id.get(field.field_id)
+        if found is None or _plain(found.type) != target.type or _is_nested(target.type):
+            return None
+        names.append(found.name)
+    return names
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    """Deeper than a list."""
+    return bool(pa.types.is_nested(kind.value_type if pa.types.is_list(kind) else kind))
 
 
 def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:

@@ -23,6 +23,7 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StringType,
+    StructType,
 )
 
 from ops.datafile import DataFileError, VectorColumnError, read_live, take_rows, vectors_from_arrow
@@ -102,6 +103,25 @@ def test_promoted_list_elements_are_widened(tmp_path: Path) -> None:
     (batch,) = read_live(STORE, file, schema, [1])
     assert batch.columns["v"].to_pylist() == [[0.5, 1.5], [2.5, 3.5]]
     assert vectors_from_arrow(batch.columns["v"]).dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
+@pytest.mark.parametrize("child", ["element", "item", "array"])
+def test_lists_are_read_whatever_the_writer_called_their_elements(tmp_path: Path, kind: Any, child: str) -> None:
+    element = pa.field(child, pa.float32(), metadata={"PARQUET:field_id": "2"})
+    file = write(tmp_path, column("old", 1, [[0.5], None, [1.5, 2.5]], kind(element)))
+    (batch,) = read_live(STORE, file, one(1, "v", ListType(2, FloatType(), element_required=False)), [1])
+    assert batch.columns.schema.field("v").type == pa.list_(pa.field("element", pa.float32()))
+    assert batch.columns.to_pylist() == [{"v": [0.5]}, {"v": None}, {"v": [1.5, 2.5]}]
+
+
+def test_fields_inside_a_field_are_found_by_their_ids(tmp_path: Path) -> None:
+    inside = [pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(at)}) for name, at in (("x", 2), ("y", 3))]
+    file = write(tmp_path, column("s", 1, [{"x": 1, "y": 2}], pa.struct(inside)))
+    swapped = StructType(
+        NestedField(3, "x", LongType(), required=False), NestedField(2, "y", LongType(), required=False)
+    )
+    assert rows(file, one(1, "s", swapped), 1) == [{"s": {"x": 2, "y": 1}}]
 
 
 def test_a_type_that_cannot_become_the_schemas_is_said_so(tmp_path: Path) -> None:
