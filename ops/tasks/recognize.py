@@ -9,10 +9,12 @@ one hash are expected n m / 2^64 times.
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
 
 _MOVE_BYTES = 8 + 4 + 8
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +100,8 @@ class MatchResult:
 
 
 def hash_files(task: HashTask) -> HashResult:
-    """Files are read side by side: decompressing them is most of the work. Memory: a batch of rows a thread.
+    """Files are read side by side, each a batch ahead of its hashing: decoding them is most of the work. Memory: two
+    batches of rows a thread.
 
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
@@ -110,7 +114,7 @@ def hash_files(task: HashTask) -> HashResult:
         def read(item: tuple[int, LiveFile]) -> tuple[int, list[Ball]]:
             slot, file = item
             around, count = [], 0
-            for positions, raw in vectors_of.read(file):
+            for positions, raw in _ahead(vectors_of.read(file), readers):
                 around.append(ball_around(prepared(raw, positions, file, Metric(task.metric))))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
@@ -121,12 +125,20 @@ def hash_files(task: HashTask) -> HashResult:
             pa.default_memory_pool().release_unused()
             return count, few(around)
 
-        with ThreadPoolExecutor(task.threads) as threads:
+        with ThreadPoolExecutor(task.threads) as threads, ThreadPoolExecutor(task.threads) as readers:
             found = list(threads.map(read, task.files))
     slots = [slot for slot, _ in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, found, strict=True))
     balls = [(slot, ball) for slot, (_, around) in zip(slots, found, strict=True) for ball in around]
     return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, Balls.of(balls, task.dims))
+
+
+def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:
+    """The same items, each of which is made while the one before is worked on."""
+    coming = threads.submit(next, items, None)
+    while (item := coming.result()) is not None:
+        coming = threads.submit(next, items, None)
+        yield item
 
 
 def match_rows(task: MatchTask) -> MatchResult:
@@ -137,7 +149,11 @@ def match_rows(task: MatchTask) -> MatchResult:
     by_node, by_row = np.argsort(hashes, kind="stable"), np.argsort(new.hashes, kind="stable")
     found, taken = match(hashes[by_node], new.hashes[by_row])
     found, taken = by_node[found], by_row[taken]
-    rest = new.take(np.setdiff1d(np.arange(new.count), taken, assume_unique=True))
+    order = np.argsort(found)
+    found, taken = found[order], taken[order]
+    unknown = np.ones(new.count, np.bool_)
+    unknown[taken] = False
+    rest = new.take(np.flatnonzero(unknown))
     left = tuple((slot, deletion_vector.encode(rest.positions[at])) for slot, at in by_slot(rest.slots))
     return MatchResult(_stage_moves(task, storage, owners[found], nodes[found], new.take(taken)), left)
 
@@ -181,10 +197,8 @@ def _dead_hashes(
 def _stage_moves(
     task: MatchTask, storage: Storage, owners: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: Rows
 ) -> tuple[Moves, ...]:
-    """All moves of the task in one object, those of a shard together."""
+    """All moves of the task in one object, by shard and node as they are given."""
     path = f"{task.staging}/moves-{task.number}-{uuid.uuid4().hex}.bin"
-    order = np.lexsort((nodes, owners))
-    owners, nodes, rows = owners[order], nodes[order], rows.take(order)
     shards, starts = np.unique(owners, return_index=True)
     out, at = [], 0
     with contextlib.ExitStack() as stack:
