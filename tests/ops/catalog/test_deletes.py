@@ -1,0 +1,34 @@
+"""Position delete files: which rows of which data file they name."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ops.catalog.deletes import deleted_by_file
+from ops.model import DeleteFile, DeleteKind, LiveFile
+from ops.storage import StorageError
+from ops.storage.local import LocalStorage
+
+STORE = LocalStorage()
+
+
+def deleting(folder: Path, table: pa.Table, *data: str) -> list[LiveFile]:
+    """Data files that one delete file is about."""
+    path = folder / "deletes.parquet"
+    pq.write_table(table, path)
+    delete = DeleteFile(f"file://{path}", DeleteKind.POSITION, table.num_rows, 2, path.stat().st_size)
+    return [LiveFile(name, 1, 100, 1, "PARQUET", deletes=(delete,)) for name in data]
+
+
+def test_each_data_file_gets_its_own_positions_however_its_path_is_spelt(tmp_path: Path) -> None:
+    named = pa.table({"file_path": ["file:/b", "file:///a", "file:///a", "file:///c"], "pos": [3, 9, 2, 0]})
+    found = deleted_by_file(lambda _: STORE, deleting(tmp_path, named, "file:///a", "file:/b"))
+    assert {path: rows.tolist() for path, rows in found.items()} == {"file:///a": [2, 9], "file:/b": [3]}
+
+
+@pytest.mark.parametrize("columns", [["file_path"], ["pos"], ["id"]])
+def test_a_file_without_paths_and_positions_is_named(tmp_path: Path, columns: list[str]) -> None:
+    with pytest.raises(StorageError, match=r"deletes\.parquet is not a Parquet position delete file"):
+        deleted_by_file(lambda _: STORE, deleting(tmp_path, pa.table({name: [1] for name in columns}), "file:///a"))
