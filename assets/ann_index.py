@@ -19,7 +19,7 @@ from ops.probe.overview import overview
 from ops.probe.pictures import render
 from ops.resources import Catalogs, Engine
 
-_LEAD = ("action", "reason", "recall", "rows", "without_vector", "inserted", "newly_tombstoned", "tombstone_ratio",
+_LEAD = ("action", "reason", "recall", "rows", "without_vector", "inserted", "gone", "tombstone_ratio",
          "shards_rebuilt", "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
 _VERSIONS_DRAWN = 60
 

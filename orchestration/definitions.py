@@ -1,5 +1,6 @@
 """Everything that Dagster loads. Reads settings and table properties; starts no JVM."""
 
+import logging
 import warnings
 from collections.abc import Mapping
 
@@ -18,6 +19,7 @@ from orchestration.schedules import schedules
 from orchestration.sensors import snapshot_sensor
 from orchestration.settings import RetentionSettings, Settings, TableSettings, load
 
+logger = logging.getLogger(__name__)
 _FOUND = "icepuffin/indexes"
 
 
@@ -71,5 +73,8 @@ def defs() -> dg.Definitions:
     else:
         catalogs = catalogs_of(settings)
         found = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
+        for key, item in found.items():
+            if item.note:
+                logger.warning("%s: %s", settings.tables[key].name, item.note)
     with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
         return build(settings, found).with_reconstruction_metadata({_FOUND: to_text(found)})

@@ -1,7 +1,6 @@
 """From settings to specs: index definitions of the settings file, and those that the table itself carries."""
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -12,8 +11,6 @@ from ops.index.definition import IndexDefinition
 from ops.index.retention import Keep, Retention
 from ops.resources import Catalogs
 from orchestration.settings import IndexSettings, KeepSettings, TableSettings
-
-logger = logging.getLogger(__name__)
 
 
 def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:
@@ -40,9 +37,7 @@ def find_indexes(table: TableSettings, catalogs: Catalogs) -> Found:
     try:
         return Found(list_definitions(catalogs.look(table.catalog, table.name)))
     except IcepuffinError as error:
-        note = f"Indexes in table properties are not shown: {error}."
-        logger.warning("%s: %s", table.name, note)
-        return Found(note=note)
+        return Found(note=f"Indexes in table properties are not shown: {error}.")
 
 
 def to_text(found: Mapping[str, Found]) -> str:

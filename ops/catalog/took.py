@@ -58,3 +58,8 @@ def notes(known: Iterable[DerivedVersion]) -> Iterator[tuple[DerivedVersion, Too
         note = Took.parse(version.took)
         if note is not None:
             yield version, note
+
+
+def last(what: str, count: int) -> str:
+    """In words, for an estimate that says what it learned from."""
+    return f"the last {what}" if count == 1 else f"the last {count} {what}s"

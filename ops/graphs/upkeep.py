@@ -72,4 +72,5 @@ def collect(
         expiring={item.index_snapshot_id for item in retired} if dry_run else (),
     )
     pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
-    return replace(report, retired=retired, pinned=pinned)
+    later = sum(plan.young for plan in plans.values())
+    return replace(report, retired=retired, retired_later=later, pinned=pinned)

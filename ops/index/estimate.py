@@ -61,6 +61,8 @@ class Estimate:
     inserted: int
     remapped: int
     tombstoned: int
+    merged: int
+    """Rows that are dealt out from deltas to the other shards."""
     shards_rebuilt: int
     shards_copied: int
     bytes_read: int
@@ -86,6 +88,7 @@ def estimate(
 
     Raises what reading them raises: the work would raise the same.
     """
+    merged = 0
     if plan.existing is not None or plan.action is Action.EMPTY:
         shards: tuple[ShardEstimate, ...] = ()
         amounts = Amounts()
@@ -94,7 +97,7 @@ def estimate(
         if plan.base is not None and plan.action is Action.REFRESHED:
             if dead is None:
                 dead = find_dead(plan, plan.base, runner=LocalRunner(), storage=storage)
-            shards = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
+            shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
         else:
             shards = _of_build(plan, dims)
         amounts = _amounts(plan, shards, dims)
@@ -103,9 +106,10 @@ def estimate(
     return Estimate(
         action=plan.action,
         reason=plan.reason,
-        inserted=sum(shard.insert for shard in shards),
+        inserted=sum(shard.insert for shard in shards) - merged,
         remapped=sum(shard.remap for shard in shards),
         tombstoned=sum(shard.tombstone for shard in shards),
+        merged=merged,
         shards_rebuilt=sum(shard.how == "rebuilt" for shard in shards),
         shards_copied=sum(shard.how in ("copied", "masked") for shard in shards),
         bytes_read=sum(shard.bytes_read for shard in shards),
@@ -129,8 +133,8 @@ def _of_build(plan: VersionPlan, dims: int) -> tuple[ShardEstimate, ...]:
 
 def _of_refresh(
     plan: VersionPlan, base: OpenVersion, dead: Sequence[npt.NDArray[np.int64]], dims: int, storage: StorageConfig
-) -> tuple[ShardEstimate, ...]:
-    """As `ops.index.refresh` decides, from counts."""
+) -> tuple[tuple[ShardEstimate, ...], int]:
+    """(shards, rows dealt out from deltas): as `ops.index.refresh` decides, from counts."""
     entries = base.routing.shards
     gone = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
@@ -148,9 +152,9 @@ def _of_refresh(
         largest=rows_a_shard(dims, plan.definition.max_degree),
     )
     inserts = [new if number == placement.target else 0 for number in range(len(entries))]
+    merged = sum(live[number] for number in placement.spilled)
     if placement.target is None:
-        dealt = new + sum(live[number] for number in placement.spilled)
-        inserts[:firm] = _spread(dealt, np.array([max(1, rows) for rows in live[:firm]], np.float64))
+        inserts[:firm] = _spread(new + merged, np.array([max(1, rows) for rows in live[:firm]], np.float64))
     kept = [number for number in range(len(entries)) if number not in (*placement.spilled, *placement.dropped)]
     shards = [
         _shard(plan, at, entries[number], dims, left[number], gone[number], remaps[number], inserts[number])
@@ -159,7 +163,7 @@ def _of_refresh(
     if placement.target == NEW_DELTA:
         size = round(new * _node_bytes(plan, dims))
         shards.append(ShardEstimate(len(kept), "built", "a delta of the new rows", 0, new, 0, 0, 0, size, 0))
-    return tuple(shards)
+    return tuple(shards), merged
 
 
 def _shard(

@@ -182,7 +182,9 @@ def _report(
     version: DerivedVersion | None,
 ) -> IndexReport:
     shards = _shard_reports(plan, made)
-    before = sum(len(entry.tombstones) for entry in plan.base.routing.shards) if plan.base else 0
+    base = plan.base if plan.action is Action.REFRESHED else None
+    live_before = sum(entry.live for entry in base.routing.shards) if base else 0
+    inserted = sum(shard.inserted for shard in shards) - (made.merged if made else 0)
     dead = sum(shard.nodes - shard.live for shard in shards)
     live = sum(shard.live for shard in shards)
     weights = [(shard.recall, shard.live) for shard in shards]
@@ -202,10 +204,10 @@ def _report(
         files=len(plan.live.files),
         rows=live,
         without_vector=made.read.without_vector if made else 0,
-        inserted=sum(shard.inserted for shard in shards) - (made.merged if made else 0),
+        inserted=inserted,
         remapped=sum(shard.remapped for shard in shards),
         tombstones=dead,
-        newly_tombstoned=max(0, dead - before) if made else 0,
+        gone=max(0, live_before + inserted - live) if made else 0,
         shards=len(shards),
         deltas=max(0, len(shards) - _base_shards(plan, made)),
         merged=made.merged if made else 0,

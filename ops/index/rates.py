@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 
 from pyiceberg.table import Table
 
-from ops.catalog.took import EARLIER_VERSIONS, Took, notes
+from ops.catalog.took import EARLIER_VERSIONS, Took, last, notes
 from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import mean_recall
 from ops.index.plan import VersionPlan
@@ -93,7 +93,7 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     if not chosen:
         return expected, f"default rates, {runner.task_threads} threads"
     made = f"{plan.action} like this one" if alike else "made another way"
-    return expected * statistics.median(chosen), f"measured: median of {len(chosen)} earlier versions, {made}"
+    return expected * statistics.median(chosen), f"measured on {last('version', len(chosen))}, {made}"
 
 
 def _misses(known: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:

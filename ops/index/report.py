@@ -62,7 +62,8 @@ class IndexReport:
     remapped: int
     tombstones: int
     """Dead nodes in the version."""
-    newly_tombstoned: int
+    gone: int
+    """Rows that the version before had and this one has not: their nodes are dead, or were left out of a rebuild."""
     shards: int
     deltas: int
     """Of the shards, those that hold what came since the others were made: the last ones."""
@@ -97,6 +98,8 @@ class GcReport:
     bytes_freed: int
     kept_young: int
     """Unreferenced objects younger than the grace period."""
+    retired_later: int = 0
+    """Versions that the retention policy lets go once they are older than the grace period."""
     retired: "tuple[Retired, ...]" = ()
     """Versions that the retention policy let go, or would; their files are among the objects once they are old."""
     pinned: tuple[str, ...] = ()

@@ -66,6 +66,8 @@ class RetentionPlan:
     retire: tuple[Retired, ...] = ()
     pin: tuple[DerivedVersion, ...] = ()
     """Versions of tagged snapshots, which Iceberg's expiry would take although the tag lives."""
+    young: int = 0
+    """Versions that are to go, and stay until they are older than the grace period."""
 
 
 def is_own_tag(ref: str, own: str) -> bool:
@@ -87,14 +89,18 @@ def plan_retention(
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
     retire: list[Retired] = []
     pin: list[DerivedVersion] = []
+    young = 0
     for version, why in _judged(table, known, newest, tagged, retention, now):
         foreign = [ref for ref in version.tags if not is_own_tag(ref, tag)]
-        if why and not foreign and now - version.timestamp_ms > grace.total_seconds() * 1000:
+        if why and not foreign:
+            if now - version.timestamp_ms <= grace.total_seconds() * 1000:
+                young += 1
+                continue
             path, base = version.puffin_path, version.base_snapshot_id
             retire.append(Retired(name, base, version.derived_snapshot_id, path, why))
         elif not why and not version.tags and version.base_snapshot_id in pinned:
             pin.append(version)
-    return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)))
+    return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)), young)
 
 
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from ann_kernels.theta import DEFAULT_K
-from ops.catalog.took import EARLIER_VERSIONS, Took, notes
+from ops.catalog.took import EARLIER_VERSIONS, Took, last, notes
 from ops.catalog.versions import versions
 from ops.datafile import column_names, open_data_file
 from ops.model import LiveFile, StorageConfig
@@ -88,7 +88,7 @@ def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, 
         for _, note in notes(versions(table, KIND, KIND))
         if note.runner == type(runner).__name__ and "values" in note.amounts
     ]
-    last = misses[-EARLIER_VERSIONS:]
-    if not last:
+    chosen = misses[-EARLIER_VERSIONS:]
+    if not chosen:
         return expected, f"default rate, {runner.task_threads} threads"
-    return expected * statistics.median(last), f"measured: median of {len(last)} earlier snapshots"
+    return expected * statistics.median(chosen), f"measured on {last('snapshot', len(chosen))}"

@@ -1,11 +1,18 @@
 """`icepuffin gc`."""
 
 import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import print_json
+from orchestration.cli.session import counted, print_json
+
+if TYPE_CHECKING:
+    from ops.index.report import GcReport
+
+_MIB = 1 << 20
 
 
 @click.command("gc")
@@ -35,17 +42,21 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     if on.as_json:
         print_json(dataclasses.asdict(report))
         return
-    would = "would " if dry_run else ""
+    for line in _told(report):
+        session.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _told(report: "GcReport") -> Iterator[str]:
+    would = "would " if report.dry_run else ""
+    deleted = "would delete" if report.dry_run else "deleted"
     for item in report.retired:
-        told = f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
-        session.console.print(told, highlight=False, soft_wrap=True)
+        yield f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
     for tag in report.pinned:
-        session.console.print(f"{would}keep {tag}: its snapshot is tagged", highlight=False, soft_wrap=True)
+        yield f"{would}tag {tag}: its snapshot is tagged"
     for path in report.deleted:
-        session.console.print(f"{would}delete {path}", highlight=False, soft_wrap=True)
-    session.console.print(
-        f"{report.table}: {would}let go of {len(report.retired)} versions and delete {len(report.deleted)} files "
-        f"({report.bytes_freed:,} bytes); {report.kept_young} that nothing needs are within the grace period",
-        highlight=False,
-        soft_wrap=True,
-    )
+        yield f"{deleted} {path}"
+    versions, files = counted(len(report.retired), "version"), counted(len(report.deleted), "file")
+    yield f"{report.table}: {would}let go of {versions}, {deleted} {files} ({report.bytes_freed / _MIB:,.1f} MiB)"
+    if report.retired_later or report.kept_young:
+        versions, files = counted(report.retired_later, "version"), counted(report.kept_young, "file")
+        yield f"within the grace period, and to go after it: {versions}, {files}"

@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from ops.theta import ThetaEstimate
 
 _MIB = 1 << 20
+_UNTOUCHED = {
+    "current": "these sketches are registered",
+    "no columns": "no column is to have a sketch",
+    "off": "sketches are switched off",
+}
+_ACTIONS = {
+    "built": "build",
+    "refreshed": "refresh",
+    "reused": "nothing to do",
+    "retagged": "move the tag",
+    "empty": "nothing to publish",
+}
+"""Before the work, of what its report will call by the key."""
 _LINE = "{:>6} {:>12} {:>10} {:>10} {:>10} {:>9} {:>9}  {}"
 
 
@@ -68,8 +81,11 @@ def _cost(session: Session, expected: "Estimate | ThetaEstimate") -> dict[str, A
 
 
 def _show_sketches(session: Session, expected: "ThetaEstimate") -> None:
+    if expected.outcome != "written":
+        _show_lines(session, {"action": f"nothing to do: {_UNTOUCHED[expected.outcome]}"})
+        return
     told = {
-        "action": str(expected.outcome),
+        "action": "count what is new, unite, register",
         "files": f"{expected.files_sketched:,} to sketch, {expected.files_reused:,} known",
         "values": f"{expected.values:,} to read, of {expected.columns} columns",
     }
@@ -81,20 +97,28 @@ def _show_totals(session: Session, told: dict[str, str], expected: "Estimate | T
     told["seconds"] = f"{expected.seconds:,.1f} ({expected.rates})"
     if cost := _cost(session, expected):
         told["cost"] = f"{cost['cost']:,.4f} {cost['currency']}"
+    _show_lines(session, told)
+
+
+def _show_lines(session: Session, told: dict[str, str]) -> None:
     for key, value in told.items():
-        session.console.print(f"{key:>10}  {value}", highlight=False, soft_wrap=True)
+        session.console.print(f"{key:>10}  {value}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(session: Session, expected: "Estimate") -> None:
+    action = f"{_ACTIONS[expected.action]}: {expected.reason}"
+    if not expected.shards:
+        _show_lines(session, {"action": action})
+        return
     told = {
-        "action": f"{expected.action}: {expected.reason}",
-        "rows": f"{expected.inserted:,} to insert, {expected.remapped:,} moved, {expected.tombstoned:,} gone",
+        "action": action,
+        "rows": f"{expected.inserted:,} to insert, {expected.remapped:,} moved, {expected.tombstoned:,} gone"
+        + (f"; {expected.merged:,} to deal out from deltas" if expected.merged else ""),
         "shards": f"{len(expected.shards)}: {expected.shards_rebuilt} to rebuild, {expected.shards_copied} kept",
     }
     _show_totals(session, told, expected)
-    if expected.shards:
-        heads = ("shard", "nodes", "insert", "remap", "gone", "MiB read", "written", "what")
-        session.console.print(_LINE.format(*heads), style="bold", highlight=False, soft_wrap=True)
+    heads = ("shard", "nodes", "insert", "remap", "gone", "MiB read", "written", "what")
+    session.console.print(_LINE.format(*heads), style="bold", highlight=False, soft_wrap=True)
     for shard in expected.shards:
         line = _LINE.format(
             shard.number,

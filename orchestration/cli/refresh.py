@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Bars, print_json, told
+from orchestration.cli.session import Bars, counted, print_json, told
 
 if TYPE_CHECKING:
     from ops.index.report import IndexReport
@@ -76,10 +76,11 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
 
 def _of_sketches(report: "ThetaReport") -> dict[str, str]:
     lines = {
-        "action": f"{report.outcome}: {report.files_sketched:,} files read, {report.files_reused:,} known from before",
+        "action": f"{report.outcome}: {counted(report.files_sketched, 'file')} read, "
+        f"{report.files_reused:,} known from before",
         "distinct": ", ".join(f"{name} {ndv:,}" for name, ndv in report.ndv.items()),
         "MiB": f"{report.bytes_written / _MIB:,.1f} written",
-        "seconds": f"{report.seconds:,.1f}",
+        "seconds": f"{report.seconds:,.1f}" + _expected(report),
         "file": report.statistics_path or "",
         "note": report.note,
     }
@@ -90,18 +91,23 @@ def _of_index(report: "IndexReport") -> dict[str, str]:
     stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.stage_seconds.items() if seconds >= 0.05)
     lines = {
         "action": f"{report.action}: {report.reason}",
-        "rows": f"{report.rows:,} in {report.files:,} files: {report.inserted:,} inserted, {report.remapped:,} moved, "
-        f"{report.newly_tombstoned:,} gone"
+        "rows": f"{report.rows:,} in {counted(report.files, 'file')}: {report.inserted:,} inserted, "
+        f"{report.remapped:,} moved, {report.gone:,} gone"
+        + (f"; {report.merged:,} dealt out from deltas" if report.merged else "")
         + (f"; {report.without_vector:,} have no vector" if report.without_vector else ""),
         "shards": f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "
-        f"{report.deltas} deltas, {report.tombstones:,} tombstones",
+        f"{counted(report.deltas, 'delta')}, {counted(report.tombstones, 'tombstone')}",
         "recall@10": f"{report.recall:.4f}",
         "MiB": f"{report.bytes_total / _MIB:,.1f}, {report.bytes_written / _MIB:,.1f} of it newly written",
-        "seconds": f"{report.seconds:,.1f}" + (f" ({stages})" if stages else ""),
+        "seconds": f"{report.seconds:,.1f}" + (f" ({stages})" if stages else "") + _expected(report),
         "version": str(report.index_snapshot_id or ""),
         "file": report.puffin_path or "",
     }
     return {key: line for key, line in lines.items() if line}
+
+
+def _expected(report: "IndexReport | ThetaReport") -> str:
+    return f"; {report.estimate.seconds:,.1f} expected" if report.estimate else ""
 
 
 def _staged(bars: Bars, index: str, stage: str, done: int, total: int) -> None:

@@ -152,6 +152,11 @@ def _with_text_ids(items: dict[str, Any]) -> dict[str, Any]:
     return {key: str(item) if key.endswith("snapshot_id") and item is not None else item for key, item in items.items()}
 
 
+def counted(number: int, what: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def cell(value: Any, width: int) -> "Text":
     """What a table holds, as a terminal shows it: at most `width` letters, none of which is markup or control."""
     from rich.text import Text

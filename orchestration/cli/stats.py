@@ -1,24 +1,26 @@
 """`icepuffin stats`."""
 
+import dataclasses
 from typing import Any
 
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, cell, print_json
+from orchestration.cli.session import Session, cell, counted, print_json
 
 
 @click.command("stats")
 @on_table
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: main]")
 def command(on: OnTable, /, snapshot: str | None) -> None:
-    """Show how many distinct values each column has, whether that is fresh, and which index versions exist.
+    """Show how many distinct values each column has, whether that is fresh, and how far each index is.
 
     \b
     Example:
       icepuffin stats demo.packages --json
     """
     from ops.catalog.versions import versions
+    from ops.graphs.lag import index_lag
     from ops.graphs.rows import snapshot_rows
     from ops.theta import read_ndv
 
@@ -42,6 +44,7 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
                 "versions": len(found),
                 "snapshots": [str(version.base_snapshot_id) for version in found],
                 "covers_snapshot": snapshot_id in {version.base_snapshot_id for version in found},
+                "lag": dataclasses.asdict(index_lag(on.loaded, name, on.spec.watched_refs[0])),
             }
             for name, found in indexes.items()
         },
@@ -65,5 +68,11 @@ def _show(session: Session, told: dict[str, Any]) -> None:
         session.console.print(f"{told['table']}: no sketches yet; make them with: icepuffin refresh {told['table']}")
     for name, found in told["indexes"].items():
         covered = "has a version for this snapshot" if found["covers_snapshot"] else "has no version for this snapshot"
-        versions = "1 version" if found["versions"] == 1 else f"{found['versions']} versions"
-        session.console.print(f"index [bold]{name}[/]: {versions}; it {covered}")
+        versions = counted(found["versions"], "version")
+        session.console.print(f"index [bold]{name}[/]: {versions}; it {covered}{_behind(found['lag'])}")
+
+
+def _behind(lag: dict[str, Any]) -> str:
+    if not lag["snapshots"]:
+        return ""
+    return f"; {counted(lag['snapshots'], 'snapshot')} behind, the oldest of {lag['minutes']:,.0f} min ago"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestration.cli.on_table import json_option
-from orchestration.cli.session import Session, located, print_json
+from orchestration.cli.session import Session, counted, located, print_json
 
 if TYPE_CHECKING:
     from orchestration.ticks import Due, TickedRun, TickResult, Unseen
@@ -62,7 +62,7 @@ def _told(event: "Due | TickResult | TickedRun | Unseen") -> tuple[dict[str, Any
         line = f"[bold]{event.table}[/]: [red]not looked at[/]: {escape(event.message)}"
         return {"table": event.table, "error": event.message}, line
     if isinstance(event, Due):
-        lines = [f"[bold]{event.table}[/]: {_counted(len(event.snapshots), 'run')} due"]
+        lines = [f"[bold]{event.table}[/]: {counted(len(event.snapshots), 'run')} due"]
         lines += [f"  snapshot {key}" for key in event.snapshots]
         return {"table": event.table, "due": list(event.snapshots)}, "\n".join(lines)
     if isinstance(event, TickedRun):
@@ -70,11 +70,8 @@ def _told(event: "Due | TickResult | TickedRun | Unseen") -> tuple[dict[str, Any
         ended = "done" if event.succeeded else f"[red]failed[/]: {escape(event.message)}"
         return {**told, "error": event.message}, f"  snapshot {event.snapshot_id}: {ended}"
     found = event.found
-    line = f"[bold]{event.table}[/]: {_counted(len(found.shown), 'new snapshot')}, "
-    line += f"{_counted(len(found.plan.runs), 'run')} due"
-    line += f", {found.left} left for the next look" if found.left else ""
+    line = f"[bold]{event.table}[/]: {counted(len(found.shown), 'new snapshot')}, "
+    line += f"{counted(len(found.plan.runs), 'run')} due"
+    later = max(found.left, found.plan.waiting)
+    line += f", {counted(later, 'snapshot')} left for the next look" if later else ""
     return {"table": event.table, "new": list(found.shown), "dropped": list(found.dropped), "runs": []}, line
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

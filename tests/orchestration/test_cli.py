@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -163,8 +164,9 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
         "embedding",
         "second",
     }
-    report = json.loads(run("refresh", "demo.packages", "--index", "second", "--json"))
-    assert report["second"]["action"] == "built"
+    told = run("refresh", "demo.packages", "--index", "second")
+    assert "    action  built: there is no version to start from\n" in told
+    assert re.search(r"^   seconds  .*; [\d.]+ expected$", told, re.MULTILINE)
     shown = json.loads(run("index", "show", "demo.packages", "second", "--json"))
     assert [version["base_snapshot_id"] for version in shown["versions"]] == [str(lake.head())]
     assert shown["versions"][0]["tags"] == ["ann_second"]
@@ -181,8 +183,11 @@ def test_a_refresh_of_what_exists_writes_nothing(run: Run) -> None:
 def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert "behind" not in run("stats", "demo.packages")
     lake.append(30)
     before = lake.table.refresh().metadata_location
+    assert "no version for this snapshot; 1 snapshot behind, the oldest of 0 min ago" in run("stats", "demo.packages")
+    assert json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["lag"]["snapshots"] == 1
     monkeypatch.setenv("ICEPUFFIN__PRICES", '{"currency": "CHF", "compute_hour": 36.0}')
     plan = json.loads(run("plan", "demo.packages", "--json"))
     (told,), sketches = plan["indexes"].values(), plan["theta_sketches"]
@@ -197,6 +202,7 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     assert done["theta_sketches"]["estimate"]["files_sketched"] == done["theta_sketches"]["files_sketched"] == 1
     report = done["embedding"]
     assert report["estimate"]["inserted"] == report["inserted"] == 30
+    assert run("plan", "demo.packages").count("nothing to do: ") == 2
     assert json.loads(run("plan", "demo.packages", "--json"))["indexes"]["embedding"]["action"] == "reused"
 
 
@@ -217,6 +223,10 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         assert why == ["there are 2 newer ones"] * (known - 2)
         assert len(told["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
         assert "would let go of embedding's version of snapshot" in run(*arguments)
+        told = run("gc", "demo.packages", "--dry-run")
+        assert "demo.packages: would let go of 0 versions, would delete 0 files (0.0 MiB)\n" in told
+        (later,) = re.findall(r"within the grace period, and to go after it: (\d+) versions, 0 files\n", told)
+        assert int(later) >= known - 2
     assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == known
 
 

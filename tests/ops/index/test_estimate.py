@@ -60,16 +60,26 @@ def test_appended_rows_are_foreseen_and_seconds_are_measured_from_then_on(table:
     expected, report = expected_and_found(table)
     assert (expected.inserted, expected.remapped, expected.tombstoned) == (40, 0, 0) == (report.inserted, 0, 0)
     assert expected.bytes_written == pytest.approx(report.bytes_written, abs=8192), "a delta, and what every file has"
-    assert expected.rates == "measured: median of 1 earlier versions, made another way"
+    assert expected.rates == "measured on the last version, made another way"
     table.append(make_rows(1240, 1280))
-    assert expected_and_found(table)[0].rates == "measured: median of 1 earlier versions, refreshed like this one"
+    assert expected_and_found(table)[0].rates == "measured on the last version, refreshed like this one"
+
+
+def test_deltas_that_are_dealt_out_are_foreseen(table: Table) -> None:
+    index_head(table)
+    for start in (1200, 1400):
+        table.append(make_rows(start, start + 200))
+        expected, report = expected_and_found(table)
+        assert expected.inserted == report.inserted == 200
+    assert expected.merged == report.merged == 200
+    assert {shard.how for shard in expected.shards} == {"inserted"}
 
 
 def test_deleted_rows_are_counted_where_they_were(table: Table) -> None:
     index_head(table)
     append_position_deletes(table, {first_file(table): np.arange(30)})
     expected, report = expected_and_found(table)
-    assert expected.tombstoned == report.newly_tombstoned == 30
+    assert expected.tombstoned == report.gone == 30
     assert expected.bytes_written == 0
     assert expected.shards_copied == report.shards_copied == 3
 
@@ -87,6 +97,7 @@ def test_worn_shards_are_foreseen_as_rebuilt_with_the_reason(table: Table) -> No
     append_position_deletes(table, {first_file(table): np.arange(380)})
     expected, report = expected_and_found(table)
     assert expected.shards_rebuilt == report.shards_rebuilt > 0
+    assert expected.tombstoned == report.gone == 380, "those too that a rebuild leaves out"
     assert any("of its nodes are dead, over 20%" in shard.reason for shard in expected.shards)
     assert {shard.how for shard in expected.shards} == {shard.how for shard in report.shard_reports}
 

@@ -68,7 +68,7 @@ def test_young_ones_stay(table: Table) -> None:
 
 
 def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
-    assert planned(table, Retention(Keep.NEWEST), days=0.01) == RetentionPlan()
+    assert planned(table, Retention(Keep.NEWEST), days=0.01) == RetentionPlan(young=3)
 
 
 def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> None:

@@ -37,7 +37,7 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     assert estimated(table, first, runner).outcome is Outcome.CURRENT
     told = estimated(table, append(table, 250, 500), runner)
     assert (told.files_sketched, told.files_reused, told.values) == (1, 1, 5 * 250)
-    assert told.rates == "measured: median of 1 earlier snapshots"
+    assert told.rates == "measured on the last snapshot"
     assert estimated(table, first, runner, enabled=False) == ThetaEstimate(Outcome.OFF)
 
 
