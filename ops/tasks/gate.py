@@ -40,9 +40,17 @@ def measure_recall(
     k = min(GATE_K + 1, len(nodes))
     exact_ids, exact = exact_top_k(vectors[asked], vectors, k, metric, live=live)
     searcher = _searcher(shard, vectors, live)
-    wide = k * OVERSAMPLE if _lean(shard) else k
-    found, _, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
-    return _mean_recall(asked, vectors, found, exact_ids, exact, metric)
+    lean = _lean(shard)
+    wide = k * OVERSAMPLE if lean else k
+    found, distances, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
+    if lean:
+        distances = _exact_of(vectors, asked, found, metric)
+    itself = asked[:, None]
+    others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
+    wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
+    limits = _slack(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
+    hits = ((distances <= limits) & (found >= 0) & (found != itself)).sum(axis=1)
+    return float(np.mean(np.minimum(hits, wanted) / wanted))
 
 
 def measure_curve(
@@ -122,25 +130,6 @@ def _exact_of(
         _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
         out[row, : len(mine)] = distances[0, : len(mine)]
     return out
-
-
-def _mean_recall(
-    asked: npt.NDArray[np.intp],
-    vectors: npt.NDArray[np.float32],
-    found: npt.NDArray[np.int64],
-    exact_ids: npt.NDArray[np.int64],
-    exact: npt.NDArray[np.float32],
-    metric: Metric,
-) -> float:
-    hits: list[float] = []
-    for row, node in enumerate(asked):
-        wanted = exact_ids[row] != node
-        limit = exact[row][wanted][:GATE_K].max()
-        mine = found[row][(found[row] >= 0) & (found[row] != node)]
-        _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
-        count = min(GATE_K, int(wanted.sum()))
-        hits.append(min(count, int((distances[0] <= _slack(limit)).sum())) / count)
-    return float(np.mean(hits))
 
 
 def _slack(limit: Any) -> Any:
