@@ -11,8 +11,6 @@ from ops.index.definition import IndexDefinition
 from ops.index.integrity import check_integrity, tagged_version
 from ops.resources import Catalogs
 
-_REMEDY = "put the published file back, or delete it and run `icepuffin refresh`; see docs/operations.md"
-
 
 def is_late(spec: TableSpec, lag: Lag) -> bool:
     """Counts data snapshots first: a quiet table is not stale, however old its newest snapshot is."""
@@ -80,6 +78,8 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 metadata={"why": f"there is no version at ann_{definition.name} yet"},
             )
         found = check_integrity(version, catalogs.storage(spec.catalog))
+        remedy = f"icepuffin refresh {spec.identifier} --index {definition.name} "
+        remedy += f"--snapshot {version.base_snapshot_id} --verify"
         for fault in found.faults:
             dg.get_dagster_logger().error("%s: %s", found.path, fault)
         return dg.AssetCheckResult(
@@ -89,7 +89,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "bytes read": found.bytes_read,
                 "shards": found.shards,
                 "faults": "; ".join(found.faults) or "none",
-                **({"what to do": _REMEDY} if found.faults else {}),
+                **({"what to do": f"make it anew with: {remedy}"} if found.faults else {}),
             },
         )
 

@@ -52,13 +52,21 @@ def check_integrity(version: DerivedVersion, storage: StorageConfig) -> Integrit
             data = reader.read_blob(blob)
             read += len(data)
             shards += 1
-            if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
-                faults.append(f"shard {number} at {blob.offset}: the bytes are not those that were published")
-                continue
-            if shard.decode(data).count != entry.count:
-                faults.append(f"shard {number}: the node count is not the routing blob's")
+            if fault := _fault(data, entry):
+                faults.append(f"shard {number} at {blob.offset}: {fault}")
     except (PuffinError, StorageError) as error:
         faults.append(f"{type(error).__name__}: {error}")
     except StopIteration:
         faults.append("no routing blob")
     return Integrity(version.puffin_path, read, shards, tuple(faults))
+
+
+def _fault(data: bytes, entry: routing.ShardEntry) -> str:
+    """What is wrong with a shard; empty where nothing is."""
+    if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
+        return "the bytes are not those that were published"
+    try:
+        count = shard.decode(data).count
+    except PuffinError as error:
+        return str(error)
+    return "" if count == entry.count else "the node count is not the routing blob's"

@@ -11,7 +11,7 @@ from orchestration.cli.session import Session
 
 _COMMANDS = {
     "demo": ("orchestration.cli.demo", "Make a table with a history, index every snapshot, search it."),
-    "index": ("orchestration.cli.index", "Create, list, show and drop ANN indexes."),
+    "index": ("orchestration.cli.index", "Create, list, show, verify and drop ANN indexes."),
     "plan": ("orchestration.cli.plan", "Say what a refresh will do, shard by shard, and what it will take."),
     "refresh": ("orchestration.cli.refresh", "Make the sketches and index versions of a snapshot now."),
     "search": ("orchestration.cli.search", "Find the nearest rows to a row or a vector."),

@@ -1,4 +1,4 @@
-"""`icepuffin index create | list | show | drop`."""
+"""`icepuffin index create | list | show | verify | drop`."""
 
 import dataclasses
 from functools import cache
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, cell, print_json, told
+from orchestration.cli.session import Session, cell, counted, print_json, told
 
 if TYPE_CHECKING:
     from ops.index.definition import Knob
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group("index")
 def command() -> None:
-    """Create, list, show and drop ANN indexes.
+    """Create, list, show, verify and drop ANN indexes.
 
     \b
     Example:
@@ -152,6 +152,42 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
     _print_table(session, "versions, newest last", ("base_snapshot_id", "index_snapshot_id", "tags"), rows)
     if seen is not None:
         draw(session.console, seen, milliseconds)
+
+
+@command.command("verify")
+@on_table
+@click.argument("name", required=False)
+def verify_index(on: OnTable, /, name: str | None) -> None:
+    """Read the whole file of an index's newest version, and say whether it is what was published.
+
+    NAME may be left out if there is one index. The exit code is 1 where it is not.
+
+    \b
+    Example:
+      icepuffin index verify demo.packages embedding
+    """
+    from ops.index.integrity import check_integrity, tagged_version
+
+    definition = on.index(name)
+    version = tagged_version(on.loaded, definition.name)
+    if version is None:
+        raise click.ClickException(
+            f"{on.name} has no version of index {definition.name} yet; make one with: icepuffin refresh {on.name}"
+        )
+    found = check_integrity(version, on.storage)
+    if on.as_json:
+        print_json(dataclasses.asdict(found))
+    elif not found.faults:
+        on.session.console.print(
+            f"{found.path}: whole, {counted(found.shards, 'shard')}", markup=False, highlight=False
+        )
+    for fault in () if on.as_json else found.faults:
+        on.session.console.print(f"{found.path}: {fault}", markup=False, highlight=False)
+    if found.faults:
+        raise click.ClickException(
+            f"the version of snapshot {version.base_snapshot_id} is damaged; make it anew with: "
+            f"icepuffin refresh {on.name} --index {definition.name} --snapshot {version.base_snapshot_id} --verify"
+        )
 
 
 @command.command("drop")

@@ -174,6 +174,30 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
     assert [item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))] == ["embedding"]
 
 
+def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
+    run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = json.loads(run("index", "verify", "demo.packages", "--json"))
+    assert (whole["faults"], whole["shards"]) == (
+        [],
+        json.loads(run("refresh", "demo.packages", "--json"))["embedding"]["shards"],
+    )
+    file = Path(whole["path"].removeprefix("file://"))
+    published = file.read_bytes()
+    file.write_bytes(published[:5000] + bytes(64) + published[5064:])
+    try:
+        with pytest.raises(SystemExit):
+            run("index", "verify", "demo.packages", "embedding")
+        told = capsys.readouterr()
+        assert re.search(r"puffin: shard \d+ at \d+: ", told.out)
+        remedy = f"icepuffin refresh demo.packages --index embedding --snapshot {lake.head()} --verify"
+        assert told.err.rstrip().endswith(f"is damaged; make it anew with: {remedy}")
+        assert json.loads(run(*remedy.split()[1:], "--json"))["embedding"]["action"] == "refreshed"
+    finally:
+        file.write_bytes(published)
+    assert "whole, " in run("index", "verify", "demo.packages")
+
+
 def test_a_refresh_of_what_exists_writes_nothing(run: Run) -> None:
     report = json.loads(run("refresh", "demo.packages", "--json"))
     assert report["embedding"]["action"] == "reused"
@@ -209,7 +233,10 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
 def test_garbage_collection_leaves_published_versions(run: Run) -> None:
     told = json.loads(run("gc", "demo.packages", "--grace-hours", "0", "--json"))
     assert told["dry_run"] is False
-    assert {(item["name"], item["why"]) for item in told["retired"]} <= {("second", "its index was dropped")}
+    assert {(item["name"], item["why"]) for item in told["retired"]} <= {
+        ("second", "its index was dropped"),
+        ("embedding", "a newer version of the same snapshot exists"),
+    }
     assert json.loads(run("search", "demo.packages", "--like-id", "5", "--json"))["coverage"] == "exact-version"
 
 
