@@ -27,6 +27,7 @@ from ops.probe.distributed import in_file
 from ops.probe.errors import QueryError
 from ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, merged
 from ops.probe.question import prepared
+from ops.spark.types import as_spark
 
 ROW = "block string, part int, number int, payload binary"
 _SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])
@@ -243,7 +244,7 @@ def _columns(
         where[mine] = start + np.searchsorted(row.payload.positions, positions[mine])
         tables.append(row.payload.columns.select(names))
         start += len(row.payload.positions)
-    return pa.concat_tables(tables).take(pa.array(where))
+    return as_spark(pa.concat_tables(tables).take(pa.array(where)))
 
 
 def staged(join: Join, stage: Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]]) -> Any:

@@ -21,6 +21,7 @@ from ops.probe.reader import IndexReader
 from ops.probe.result import Coverage
 from ops.spark.blocks import ROW, Join, finish, pack, read, search, select, staged
 from ops.spark.runner import SparkRunner
+from ops.spark.types import spark_schema
 
 BLOCK_ROWS = 2_048
 """Queries that travel and are searched together"""
@@ -133,7 +134,7 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, pin: P
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
     fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", FloatType())]
     if names:
-        found = from_arrow_schema(arrow_schema(pin.schema.select(*names)))
+        found = from_arrow_schema(spark_schema(arrow_schema(pin.schema.select(*names))), prefer_timestamp_ntz=True)
         fields += [StructField(prefix + name, found[name].dataType) for name in names]
     taken = [field.name for field in fields]
     if twice := sorted({name for name in taken if taken.count(name) > 1}):

@@ -30,6 +30,7 @@ from ops.probe.errors import QueryError
 from ops.probe.opening import open_index
 from ops.probe.question import field_ids
 from ops.probe.reader import IndexReader
+from ops.spark.types import as_spark, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +127,7 @@ def plan(
     wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, names, ".".join(identifier))]
     fields = [StructField("rank", IntegerType()), StructField("distance", FloatType())]
     if wanted:
-        types = from_arrow_schema(arrow_schema(schema.select(*wanted)))
+        types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
         fields += [StructField(name, types[name].dataType) for name in wanted]
     return Planned(
         schema=StructType(fields),
@@ -150,8 +151,8 @@ def answer(
     reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot_id, planned.index, storage)
     asked = np.asarray(query, np.float64)  # literals are decimals to Spark
     found = reader.search(asked, k, columns=planned.columns, where=where, search_list=search_list)
-    rows = found.rows.drop_columns(["query"])
-    yield from zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    rows = as_spark(found.rows.drop_columns(["query"]))
+    yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in rows.columns), strict=True)
 
 
 @lru_cache(maxsize=_READERS)

@@ -15,7 +15,7 @@ _GAP = "aggregate(zip_with(:a, :b, (x, y) -> power(CAST(x AS DOUBLE) - CAST(y AS
 _FORMULAS = {
     "l2_distance": f"sqrt({_GAP})",
     "inner_product": _DOT,
-    "cosine_distance": f"1 - {_DOT} / (sqrt({_DOT.replace(':b', ':a')}) * sqrt({_DOT.replace(':a', ':b')}))",
+    "cosine_distance": f"1 - try_divide({_DOT}, sqrt({_DOT.replace(':b', ':a')}) * sqrt({_DOT.replace(':a', ':b')}))",
 }
 
 

@@ -300,3 +300,5 @@ def test_spark_computes_distances_that_no_index_answers(catalog: Catalog, spark:
         assert found.rows["n"].to_pylist() == [20]
         assert found.rows["total"][0].as_py() == pytest.approx(total, rel=1e-4)
         assert found.how.startswith("Spark ran it as it is")
+    zero = session.sql("SELECT cosine_distance(array(0, 0), array(1, 1)) AS far, id FROM packages LIMIT 1").rows
+    assert zero["far"].to_pylist() == [None]
