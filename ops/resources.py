@@ -39,7 +39,7 @@ class TableMissingError(IcepuffinError):
 
 
 class NoSparkError(IcepuffinError):
-    """Something was to run on Spark, and the settings have none."""
+    """Something was to run on Spark, and the settings have none, or it cannot be started here."""
 
 
 class Catalogs:
@@ -69,6 +69,8 @@ class Catalogs:
 
     def table(self, catalog: str, identifier: str) -> Table:
         """Load `namespace.table`, fresh from the catalog. Raises TableMissingError or CatalogUnavailableError."""
+        if "." not in identifier:
+            raise TableMissingError(f"{catalog}: '{identifier}' names no table; write namespace.table")
         try:
             return self.catalog(catalog).load_table(identifier)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
@@ -148,10 +150,19 @@ class Engine:
 
     @cached_property
     def session(self) -> Any:
-        """The Spark session, started when it is first asked for."""
+        """The Spark session, started when it is first asked for. Raises NoSparkError where there is no Java for it."""
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
 
         # Executors take `python3` from PATH unless told otherwise; speculation would write attempts in vain.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
-        return LazyPySparkResource(spark_config=conf).spark_session
+        try:
+            return LazyPySparkResource(spark_config=conf).spark_session
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            raise NoSparkError(
+                "Spark did not start: it needs Java 17 or 21 (set JAVA_HOME, or put java on the PATH); its own message "
+                'is above. [spark] master = "" works without Spark'
+            ) from error

@@ -17,7 +17,11 @@ _MIB = 1 << 20
 
 @click.command("gc")
 @on_table
-@click.option("--grace-hours", type=float, help="Keep what is younger. [default: retention.garbage_grace_hours]")
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(min=0),
+    help="Keep what is younger. [default: retention.garbage_grace_hours]",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None:
     """Let go of versions that the table's `keep` settings do not keep, and delete files that nothing references.

@@ -44,6 +44,7 @@ class OnTable:
     @cached_property
     def spec(self) -> "TableSpec":
         """What is kept of the table, by the settings and by its own properties."""
+        _ = self.loaded  # where there is no such table, that is what to say
         return self.session.spec(self.catalog, self.name)
 
     @property
@@ -69,7 +70,6 @@ class OnTable:
         chosen = [item for item in self.indexes if name in (None, item.name)]
         if len(chosen) == 1:
             return chosen[0]
-        _ = self.loaded  # where there is no such table, that is what to say
         names = ", ".join(item.name for item in self.indexes)
         if name is None and names:
             raise click.ClickException(f"{self.name} has several indexes, name one: {names}")

@@ -11,7 +11,7 @@ from orchestration.cli.session import Session, located
 
 @click.command("ui")
 @click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C.")
-@click.option("--port", default=3000, show_default=True, help="On 127.0.0.1.")
+@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="On 127.0.0.1.")
 @located
 @click.pass_obj
 def command(session: Session, directory: Path | None, settings: Path | None, *, start: bool, port: int) -> None:

@@ -1,6 +1,9 @@
 """Resources: secrets stay inside, errors help, and Spark starts only when a large table asks for it."""
 
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +42,8 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
         catalogs.table("other", "a.b")
     with pytest.raises(TableMissingError, match=r"no table demo\.absent"):
         catalogs.table("demo", "demo.absent")
+    with pytest.raises(TableMissingError, match="'packages' names no table; write namespace"):
+        catalogs.table("demo", "packages")
 
 
 def test_small_tables_are_built_in_process() -> None:
@@ -97,3 +102,13 @@ def test_what_must_run_on_spark_says_so_where_there_is_none() -> None:
     assert isinstance(
         Engine(spark_conf={"spark.master": "local"}, threads=1, driver_only_rows=0).spark_runner(), SparkRunner
     )
+
+
+def test_a_machine_without_java_is_said_so(tmp_path: Path) -> None:
+    program = (
+        "from ops.resources import Engine\n"
+        "Engine(spark_conf={'spark.master': 'local[1]'}, threads=1, driver_only_rows=0).session"
+    )
+    bare = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], env=bare, capture_output=True, text=True, check=False)
+    assert "NoSparkError: Spark did not start: it needs Java 17 or 21" in done.stderr

@@ -121,3 +121,14 @@ def test_text_of_a_table_is_shown_as_it_is(run: Run, lake: Lake) -> None:
     assert "demo.odd [x]" in run("index", "list", "demo.odd [x]")
     run("refresh", "demo.odd [x]")
     assert "text [0]" in run("stats", "demo.odd [x]")
+
+
+@pytest.mark.parametrize("command", [("index", "list"), ("refresh",), ("plan",), ("gc",), ("stats",)])
+def test_a_table_that_is_not_there_is_said_once(
+    run: Run, command: tuple[str, ...], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemExit) as exited:
+        run(*command, "demo.absent")
+    assert exited.value.code == 1
+    assert capsys.readouterr().err.count("there is no table demo.absent") == 1
+    assert not caplog.records
