@@ -4,7 +4,7 @@ from puffin.footer import BlobMetadata, Footer
 from puffin.layout import PlannedBlob, PuffinLayout, plan_puffin
 from puffin.reader import PuffinReader
 from puffin.sources import BytesSource, FileSource, RangeSource
-from puffin.writer import FileInfo, PuffinWriter, write_atomically
+from puffin.writer import FileInfo, PuffinWriter
 
 __all__ = [
     "BlobMetadata",
@@ -18,5 +18,4 @@ __all__ = [
     "PuffinWriter",
     "RangeSource",
     "plan_puffin",
-    "write_atomically",
 ]

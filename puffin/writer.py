@@ -1,19 +1,13 @@
 """Writing Puffin files: blobs are streamed one after the other, the footer comes last, nothing is sought back."""
 
-import contextlib
-import os
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Protocol
 
 from puffin.codec import compress
 from puffin.errors import PuffinError
 from puffin.footer import BlobMetadata, Footer, encode_footer
 from puffin.types import MAGIC
-
-T = TypeVar("T")
 
 
 class ByteSink(Protocol):
@@ -100,28 +94,3 @@ class PuffinWriter:
         if data:
             self._sink.write(data)
             self._position += len(data)
-
-
-def write_atomically(path: str | Path, write: Callable[[BinaryIO], T]) -> T:
-    """Create local file `path` by `write(stream)`, all of it or nothing.
-
-    Written beside under a hidden name, synced, then linked under its final name.
-    Raises FileExistsError where `path` exists; whatever `write` raises leaves no file behind.
-    """
-    final = Path(path)
-    aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
-    try:
-        with aside.open("xb") as stream:
-            result = write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.link(aside, final)  # unlike a rename, fails when somebody else published first
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
-    directory = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    return result

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from puffin import FileSource, PuffinReader, PuffinWriter, write_atomically
+from puffin import FileSource, PuffinReader, PuffinWriter
 from puffin.blobs import centroid, deletion_vector, routing, shard
 from puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1
 from tests.puffin import samples
@@ -27,7 +27,7 @@ BLOBS = {
 def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "ours.puffin"
 
-    def write(stream: Any) -> int:
+    with path.open("xb") as stream:
         writer = PuffinWriter(stream)
         for kind, (data, codec) in BLOBS.items():
             writer.add_blob(
@@ -40,9 +40,7 @@ def test_java_reads_every_blob_that_is_written(spark: Any, tmp_path: Path) -> No
                 properties={"ключ": "ü"},
                 align=64,
             )
-        return writer.finish({"created-by": "icepuffin"}).footer_size
-
-    footer_size = write_atomically(path, write)
+        footer_size = writer.finish({"created-by": "icepuffin"}).footer_size
     iceberg = spark._jvm.org.apache.iceberg
     source = iceberg.Files.localInput(str(path))
     java = iceberg.puffin.Puffin.read(source).withFooterSize(footer_size).build()
