@@ -15,6 +15,7 @@ from ops.index.clock import StageClock
 from ops.index.definition import IndexDefinition
 from ops.index.errors import GateFailedError
 from ops.index.estimate import estimate
+from ops.index.integrity import spot_check
 from ops.index.plan import VersionPlan, plan_version
 from ops.index.rates import took
 from ops.index.refresh import find_dead, refresh_shards
@@ -45,9 +46,9 @@ def materialize_index(
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
     Of two runs for one snapshot the later one finds the work done. Where a refresh reads damage in the version that it
-    starts from, it starts again from one that is whole, or from nothing; what it only copies it does not read, unless
-    `verify` asks for it (see docs/operations.md). Raises GateFailedError, CoverageError, and the errors of bad input;
-    then nothing was published and the last good version is in place.
+    starts from, it starts again from one that is whole, or from nothing; of what it only copies it reads a sample,
+    unless `verify` asks for all of it (see docs/operations.md). Raises GateFailedError, CoverageError, and the errors of
+    bad input; then nothing was published and the last good version is in place.
     """
     clock = StageClock()
 
@@ -95,6 +96,9 @@ def carry_out(
     bind.require_bindable(table)
     reached(Step.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
+    if base:
+        with clock.stage("copy"):
+            spot_check(base, plan.build_id, storage)
     with clock.stage("work"):
         dead = find_dead(plan, base, runner=runner, storage=storage) if base else None
     with clock.stage("estimate"):

@@ -29,6 +29,7 @@ _CODEWORDS = 256
 _MAX_METRIC = 2
 _MAX_DIMS = 65_536
 _MAX_DEGREE = 4_096
+_CHECKED_AT_ONCE = 8 << 20
 MAX_DECODED_BYTES = 1 << 34
 """What one shard's graph may take in memory: padded lists, degrees, locations and hashes."""
 
@@ -185,13 +186,31 @@ class ShardReader:
             raise BadBlobError(f"shard blob has no section {kind.name}")
         read = self.source.view if isinstance(self.source, BytesSource) else self.source.read_range
         stored = read(entry.offset, entry.stored_length)
-        if len(stored) != entry.stored_length:
-            raise BadBlobError(f"shard blob: section {kind.name} is cut off at {entry.offset + len(stored)}")
-        if zlib.crc32(stored) != entry.checksum:
-            raise ChecksumError(f"shard blob: section {kind.name} does not have its checksum {entry.checksum:08x}")
+        self._compare(entry, len(stored), zlib.crc32(stored))
         if entry.framed:
             return unpack_frames(stored, entry.raw_length, f"section {kind.name}")
         return np.frombuffer(stored, np.uint8)
+
+    def check(self) -> None:
+        """Compare every section with its checksum, holding 8 MiB at a time; nothing is decoded.
+
+        Raises BadBlobError, ChecksumError.
+        """
+        for entry in self.header.sections:
+            checksum = read = 0
+            for at in range(0, entry.stored_length, _CHECKED_AT_ONCE):
+                length = min(_CHECKED_AT_ONCE, entry.stored_length - at)
+                part = self.source.read_range(entry.offset + at, length)
+                checksum, read = zlib.crc32(part, checksum), read + len(part)
+            self._compare(entry, read, checksum)
+
+    def _compare(self, entry: SectionEntry, length: int, checksum: int) -> None:
+        if length != entry.stored_length:
+            raise BadBlobError(f"shard blob: section {Section(entry.kind).name} is cut off at {entry.offset + length}")
+        if checksum != entry.checksum:
+            raise ChecksumError(
+                f"shard blob: section {Section(entry.kind).name} does not have its checksum {entry.checksum:08x}"
+            )
 
     def read(self) -> Shard:
         """The whole shard, every id and length checked."""

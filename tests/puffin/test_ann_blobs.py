@@ -204,6 +204,17 @@ def test_wrong_checksums_say_so() -> None:
             decode(bytes(changed))
 
 
+def test_a_shard_is_checked_without_decoding_it() -> None:
+    data = shard_bytes(samples.shard())
+    reader = ShardReader(BytesSource(data))
+    reader.check()
+    for entry in reader.header.sections:
+        changed = bytearray(data)
+        changed[entry.offset + entry.stored_length // 2] ^= 1
+        with pytest.raises(ChecksumError, match=Section(entry.kind).name):
+            ShardReader(BytesSource(bytes(changed))).check()
+
+
 def test_routing_refuses_numbers_that_do_not_agree() -> None:
     value = samples.routing()
     for wrong in (

@@ -11,7 +11,7 @@ from ops.catalog import bind
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import versions
-from ops.index import Action, IndexReport, materialize_index
+from ops.index import Action, IndexReport, integrity, materialize_index
 from ops.index.integrity import check_integrity, tagged_version
 from ops.index.versions import open_version
 from ops.probe import Coverage
@@ -34,9 +34,9 @@ def table(table_factory: TableFactory) -> Table:
     return made.refresh()
 
 
-def damage(table: Table, section: Section) -> None:
-    """Flip a bit of the first shard of the newest version."""
-    part = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE).shards[0]
+def damage(table: Table, section: Section, shard: int = 0) -> None:
+    """Flip a bit of a shard of the newest version."""
+    part = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE).shards[shard]
     entry = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).header.find(section)
     assert entry is not None
     with Path(part.path.removeprefix("file://")).open("r+b") as file:
@@ -75,7 +75,8 @@ def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
     assert recall >= 0.95
 
 
-def test_what_is_only_copied_is_found_when_it_is_verified(table: Table) -> None:
+def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integrity, "ONE_IN", 2**300)
     damage(table, Section.VECTORS)
     delete_a_row(table)
     assert index_head(table).action is Action.REFRESHED, "it read locations alone"
@@ -85,6 +86,18 @@ def test_what_is_only_copied_is_found_when_it_is_verified(table: Table) -> None:
     assert report.action is Action.BUILT
     assert faults(table) == ()
     assert index_head(table).index_snapshot_id == report.index_snapshot_id, "of two versions of a snapshot the newer"
+
+
+@pytest.mark.parametrize("section", [Section.VECTORS, Section.ADJACENCY, Section.CONTENT_HASHES])
+def test_what_is_only_copied_is_found_by_chance(
+    table: Table, section: Section, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integrity, "ONE_IN", 1)
+    for shard in range(DEFINITION.shards or 0):
+        damage(table, section, shard)
+    delete_a_row(table)
+    assert index_head(table).action is Action.BUILT
+    assert faults(table) == ()
 
 
 def test_a_damaged_version_is_mended_from_an_older_one_that_is_whole(table: Table) -> None:
