@@ -47,8 +47,10 @@ def materialize_index(
 
     Of two runs for one snapshot the later one finds the work done. Where a refresh reads damage in the version that it
     starts from, it starts again from one that is whole, or from nothing; of what it only copies it reads a sample,
-    unless `verify` asks for all of it (see docs/operations.md). Raises GateFailedError, CoverageError, and the errors of
-    bad input; then nothing was published and the last good version is in place.
+    unless `verify` asks for all of it (see docs/operations.md).
+
+    Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published and the last good
+    version is in place.
     """
     clock = StageClock()
 
