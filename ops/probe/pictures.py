@@ -26,7 +26,7 @@ def save(seen: Overview, path: Path, milliseconds: Sequence[float] | None = None
         text = render(seen, "svg", milliseconds).decode()
         title = html.escape(f"{seen.table}: index {seen.index}")
         head = f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head>"
-        path.write_text(f"{head}<body>{text[text.index('<svg') :]}</body></html>\n", encoding="utf-8")
+        path.write_text(f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n", encoding="utf-8")
         return
     path.write_bytes(render(seen, kind[1:], milliseconds))
 
@@ -42,10 +42,19 @@ def render(seen: Overview, kind: str, milliseconds: Sequence[float] | None = Non
     _draw_curve(curve, seen, milliseconds)
     _draw_shards(shards, seen)
     _draw_coverage(cover, seen)
-    figure.suptitle(f"{seen.table}, index {seen.index}, version of snapshot {seen.base_snapshot_id}", fontsize=10)
+    title = f"{seen.table}, index {seen.index}, version of snapshot {seen.base_snapshot_id}"
+    figure.suptitle(drawable(title), fontsize=10)
     image = io.BytesIO()
     figure.savefig(image, format=kind)
     return image.getvalue()
+
+
+def drawable(text: str) -> str:
+    """The text as Matplotlib's own font can draw it: a box for each character that it lacks, such as Chinese ones."""
+    from matplotlib.font_manager import findfont, get_font  # noqa: PLC0415
+
+    font = get_font(findfont("DejaVu Sans"))
+    return "".join(letter if font.get_char_index(ord(letter)) else "\u25a1" for letter in text)
 
 
 def _draw_curve(axes: Any, seen: Overview, milliseconds: Sequence[float] | None) -> None:

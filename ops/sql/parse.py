@@ -96,7 +96,10 @@ def _bare(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+    """Without colours and the names of sqlglot's classes."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"<Token .*?text: (.*?), line:.*?>", r"\1", text).replace("SENTINEL", "its end")
+    return re.sub(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>", r"\1 is incomplete", text)
 
 
 def _options(text: str) -> dict[str, str]:

@@ -191,7 +191,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     metric, larger = DISTANCES[function_name(function)]
     column, vector = _compared(function, values)
     top = nearest_first is not None and limit is not None
-    where, rest = _pushed(conjuncts, values, strict=top, bound=bound)
+    where, pushed, rest = _pushed(conjuncts, values, strict=top, bound=bound)
     step = Step(
         outputs=outputs_of(query, function, values),
         where=None if not rest else computed(exp.and_(*rest), values, function),
@@ -210,6 +210,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         inclusive=bool(bound and bound[2]),
         steps=(step,),
         where=where,
+        condition=" AND ".join(item.sql(dialect="spark") for item in pushed),
         negated=larger,
     )
 
@@ -254,9 +255,12 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
 
 def _pushed(
     conjuncts: list[Node], values: Values, *, strict: bool, bound: tuple[Node, float, bool] | None
-) -> tuple[BooleanExpression | None, list[Node]]:
-    """(conditions that Iceberg filters by, others that are looked at afterwards). `strict`: there may be no others."""
-    filters, rest = [], []
+) -> tuple[BooleanExpression | None, list[Node], list[Node]]:
+    """(an Iceberg filter, the conditions that it is of, others that are looked at afterwards).
+
+    `strict`: there may be no others.
+    """
+    filters, pushed, rest = [], [], []
     for item in conjuncts:
         mine = _bound(item, values)
         if mine is not None and bound is not None and mine[0] == bound[0]:
@@ -265,11 +269,12 @@ def _pushed(
             continue
         try:
             filters.append(to_filter(item, values))
+            pushed.append(item)
         except NotIndexableError:
             if strict:
                 raise
             rest.append(item)
-    return (reduce(And, filters) if filters else None), rest
+    return (reduce(And, filters) if filters else None), pushed, rest
 
 
 def _nearest_first(query: Node, keys: list[Node]) -> Node | None:

@@ -247,7 +247,7 @@ def _plan_lines(asked: Nearest) -> list[str]:
     """What happens beside the choice of an index."""
     lines = []
     if asked.where is not None:
-        lines.append(f"condition, pushed to partitions, statistics and rows: {asked.where}")
+        lines.append(f"condition, pushed to partitions, statistics and rows: {asked.condition}")
     if asked.limit is None:
         sign = "<=" if asked.inclusive else "<"
         pruned = "" if asked.metric is not Metric.INNER_PRODUCT else "; inner product lets no file be left out"

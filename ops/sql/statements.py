@@ -26,6 +26,8 @@ class Nearest:
     steps: tuple[Step, ...]
     """What is done with the rows that are found; the first knows the table's columns"""
     where: BooleanExpression | None = None
+    condition: str = field(default="", compare=False)
+    """`where`, as it was written"""
     within: float | None = None
     """As a search takes it: smaller is nearer. With a limit it is looked at afterwards, by the first step"""
     inclusive: bool = False

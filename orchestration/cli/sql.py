@@ -63,7 +63,8 @@ def command(
     found = sql.sql(text, _values(parameters))
     if as_json:
         warnings = list(found.search.warnings) if found.search else []
-        print_json({"how": found.how, "warnings": warnings, "rows": found.rows.to_pylist()})
+        rows = found.rows.rename_columns(_told_apart(found.rows.column_names))
+        print_json({"how": found.how, "warnings": warnings, "rows": rows.to_pylist()})
         return
     _show(session, found)
 
@@ -83,10 +84,19 @@ def _values(parameters: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
+def _told_apart(names: list[str]) -> list[str]:
+    """The second `id` is `id_1`: an object of JSON has one value of a name."""
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}_{count}" if count else name for name, count in zip(names, before, strict=True)]
+
+
 def _show(session: Session, found: Any) -> None:
     from rich.table import Column, Table
 
     session.warn(found.search.warnings if found.search else ())
+    if found.rows.column_names == ["plan"]:  # of EXPLAIN: to be read whole
+        session.console.print(*found.rows["plan"].to_pylist(), sep="\n", highlight=False, markup=False)
+        return
     shown = Table(*(Column(cell(name, 80)) for name in found.rows.column_names))
     columns = [column.to_pylist() for column in found.rows.columns]
     for row in zip(*columns, strict=True):

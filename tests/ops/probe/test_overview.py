@@ -12,7 +12,7 @@ from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.probe import open_index
 from ops.probe.overview import overview, time_widths
-from ops.probe.pictures import PictureError, save
+from ops.probe.pictures import PictureError, drawable, save
 from ops.probe.result import explain
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
@@ -71,6 +71,17 @@ def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path)
     assert "http://www.w3.org/2000/svg" in page
     with pytest.raises(PictureError, match=r"\.png, \.svg, \.html"):
         save(seen, tmp_path / "index.bmp")
+
+
+def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
+    """In letters that the font has; the page has the others in a text of its own."""
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    named = replace(seen, table="db.\u8cc7\u6599")
+    save(named, tmp_path / "index.png")
+    save(named, tmp_path / "index.html")
+    assert "<h1>db.\u8cc7\u6599: index e</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert drawable("d\u00e9j\u00e0 \u8cc7") == "d\u00e9j\u00e0 \u25a1"
 
 
 def test_an_answer_explains_itself(table: Table) -> None:

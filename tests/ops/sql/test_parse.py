@@ -153,7 +153,8 @@ def test_statements_on_indexes() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("SELECT FROM WHERE", "cannot be read"),
+        ("SELECT FROM", "cannot be read: Expected table name but got its end. Line 1, Col: 11"),
+        ("SELECT id FROM t WHERE id = ", "cannot be read: EQ is incomplete"),
         ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
         ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
         ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write knob = value"),

@@ -73,7 +73,7 @@ def test_explain_says_what_would_answer(session: SqlSession) -> None:
     plan = session.sql(f"EXPLAIN {NEAREST} WHERE id > 3 ORDER BY d LIMIT 5").rows["plan"].to_pylist()
     assert plan[0] == "index e"
     assert "exact-version" in plan[1]
-    assert "GreaterThan" in plan[2]
+    assert plan[2].endswith(": id > 3")
     assert "no LIMIT" in session.sql(f"EXPLAIN {NEAREST} ORDER BY d").how
 
 

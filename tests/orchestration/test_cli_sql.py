@@ -1,0 +1,48 @@
+"""`icepuffin sql` as users type it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestration.cli import main
+from tests.orchestration.lake import DIMS, make_lake
+
+NEAR = "cosine_distance(embedding, :q)"
+QUERY = f"q={json.dumps([0.5] * DIMS)}"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a lake that these tests only read."""
+    return make_lake(tmp_path_factory.mktemp("lake"), snapshots=1).directory
+
+
+def test_a_plan_is_shown_whole(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = ", ".join(str(number) for number in range(60))
+    text = f"EXPLAIN SELECT id FROM demo.packages WHERE id IN ({many}) ORDER BY {NEAR} LIMIT 3"
+    main(["sql", text, "--param", QUERY, "--dir", str(directory)])
+    shown = capsys.readouterr().out
+    assert f"id IN ({many})" in shown
+    assert "the 3 nearest rows" in shown
+
+
+def test_columns_of_one_name_are_told_apart(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"SELECT id, name AS id, id FROM demo.packages ORDER BY {NEAR} LIMIT 1"
+    main(["sql", text, "--param", QUERY, "--dir", str(directory), "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row == {"id": row["id"], "id_1": row["id_1"], "id_2": row["id"]}
+    assert row["id_1"].startswith("package")
+
+
+def test_what_is_wrong_is_one_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text, said in (
+        ("SELECT FROM", "cannot be read: Expected table name but got its end"),
+        (f"SELECT id FROM demo.packages WHERE id < 4.5 ORDER BY {NEAR} LIMIT 3", "id is long, which 4.5 is not"),
+        (f"SELECT id FROM demo.none ORDER BY {NEAR} LIMIT 3", "there is no table demo.none"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["sql", text, "--param", QUERY, "--dir", str(directory)])
+        shown = capsys.readouterr().err.splitlines()
+        assert len(shown) == 1
+        assert said in shown[0]
