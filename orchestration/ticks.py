@@ -65,7 +65,11 @@ def due(settings: Settings, instance: dg.DagsterInstance) -> Iterator[Due | Unse
         try:
             yield _due(instance, table, catalogs)
         except IcepuffinError as error:
-            yield Unseen(f"{table.catalog}/{table.name}", str(error))
+            yield Unseen(_path(table), str(error))
+
+
+def _path(table: TableSettings) -> str:
+    return "/".join((table.catalog, *table.name.split(".")))
 
 
 def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> Due:
@@ -128,7 +132,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResul
         try:
             looked = look_at(instance, spec, table, catalogs)
         except IcepuffinError as error:
-            yield Unseen(f"{table.catalog}/{table.name}", str(error))
+            yield Unseen(_path(table), str(error))
             continue
         yield looked
         plan = looked.found.plan
