@@ -10,7 +10,7 @@
 Every step gives the same for any number of threads.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,7 @@ from numba import njit
 from ann_kernels import duplicates
 from ann_kernels.blas import one_blas_thread
 from ann_kernels.carve import Carving, carve
-from ann_kernels.graph import Graph, Progress, Space, VamanaParams, reach_all, scratch_of
+from ann_kernels.graph import Graph, Space, VamanaParams, reach_all, scratch_of
 from ann_kernels.greedy import insert_all, reverse
 from ann_kernels.leaves import key_weights, nearest
 from ann_kernels.prune import robust_prune
@@ -61,7 +61,6 @@ def build(
     *,
     bulk: BulkParams = DEFAULTS,
     threads: int = 1,
-    progress: Progress | None = None,
 ) -> Graph:
     """A graph over a space of `vectors` f32[N, D]."""
     threads = max(1, threads)
@@ -69,15 +68,12 @@ def build(
     alone = groups.representatives
     graph = Graph(np.full((len(vectors), params.max_degree), -1, np.int32), np.zeros(len(vectors), np.int32), medoid)
     with one_blas_thread, ThreadPoolExecutor(threads) as pool:
-        steps = bulk.runs + 1
-        _collect(graph, space, alone, bulk, params.seed, threads, pool, lambda run: progress and progress(run, steps))
+        _collect(graph, space, alone, bulk, params.seed, threads, pool)
         sample, long_edges = _long_edges(space, alone, medoid, bulk, params, threads)
         _prune(graph, space, sample, long_edges, params, pool)
         _reverse_few(graph, space, params, pool, threads)
     duplicates.hang(graph, groups)
     reach_all(graph, space, params)
-    if progress:
-        progress(steps, steps)
     return graph
 
 
@@ -92,7 +88,6 @@ def _collect(
     seed: int,
     threads: int,
     pool: ThreadPoolExecutor,
-    done: Callable[[int], object],
 ) -> None:
     """Fill each node's list with the nearest that it met in a leaf. Distances are kept in 16 bits, and no longer than
     this takes.
@@ -111,7 +106,6 @@ def _collect(
                 offer_pairs(nodes, *pairs, low, high, graph.neighbors, weights, graph.degrees, worst)
 
             list(pool.map(offer, range(threads)))
-        done(run + 1)
 
 
 def _batches(leaves: Iterator[Ints]) -> Iterator[list[Ints]]:

@@ -47,13 +47,6 @@ def reported(internal: npt.NDArray[np.float32], metric: Metric) -> npt.NDArray[n
     return internal
 
 
-def pairwise(
-    queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], metric: Metric
-) -> npt.NDArray[np.float32]:
-    """Reported distances f32[Q, N] of prepared arrays, by one matrix product."""
-    return reported(internal_pairwise(queries, vectors, metric), metric)
-
-
 def internal_pairwise(
     queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], metric: Metric
 ) -> npt.NDArray[np.float32]:

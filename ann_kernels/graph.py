@@ -1,6 +1,5 @@
 """A graph of vectors, its parameters, and the repair that lets every node be reached."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +10,6 @@ from ann_kernels.beam import beam_search, next_stamp, split_keys
 from ann_kernels.errors import KernelError
 from ann_kernels.spaces import FAST, CodeSpace, FloatSpace, focus
 
-Progress = Callable[[int, int], None]
-"""Told (work done, work in all) now and then."""
 Space = FloatSpace | CodeSpace
 _ROWS_A_BLOCK = 1_024
 """Few enough to stay in the cache"""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numba import njit
 
 from ann_kernels.beam import beam_search, next_stamp, split_keys
-from ann_kernels.graph import Graph, Progress, Space, VamanaParams, scratch_of
+from ann_kernels.graph import Graph, Space, VamanaParams, scratch_of
 from ann_kernels.prune import robust_prune
 from ann_kernels.spaces import FAST, distance, fetch, focus
 
@@ -29,14 +29,11 @@ def insert_all(
     params: VamanaParams,
     *,
     threads: int,
-    progress: Progress | None = None,
 ) -> None:
     """Insert the nodes order[first:] into the graph, which holds order[:first] already (at least the medoid)."""
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for start, end in _batches(first, len(order)):
             _insert_batch(graph, space, order[start:end], params, pool, threads)
-            if progress:
-                progress(end, len(order))
 
 
 def _batches(start: int, count: int) -> Iterator[tuple[int, int]]:

@@ -54,11 +54,13 @@ def assign(
     squared = np.empty(len(vectors), np.float32)
     narrow = vectors.shape[1] <= NARROW
     rows = max(64, _BLOCK_BYTES // (4 * len(centroids)))
-    stretch = _narrow_stretch if narrow else _product_stretch
     bounds = _bounds(len(vectors), rows, max(1, threads))
 
     def piece(low: int, high: int) -> None:
-        stretch(vectors, centroids, rows, low, high, labels, squared)
+        if narrow:
+            _narrow_stretch(vectors, centroids, low, high, labels, squared)
+        else:
+            _product_stretch(vectors, centroids, rows, low, high, labels, squared)
 
     with one_blas_thread:
         if threads > 1 and len(vectors) > rows:
@@ -84,9 +86,7 @@ def _product_stretch(
         _squared_to(frozen(part), frozen(centroids), labels[start:end], squared[start:end])
 
 
-def _narrow_stretch(
-    vectors: Floats, centroids: Floats, rows: int, low: int, high: int, labels: Ints, squared: Floats
-) -> None:
+def _narrow_stretch(vectors: Floats, centroids: Floats, low: int, high: int, labels: Ints, squared: Floats) -> None:
     part = frozen(vectors[low:high])
     nearest_narrow(part, 0, *narrow_codebook(centroids), labels[low:high])
     _squared_to(part, frozen(centroids), labels[low:high], squared[low:high])

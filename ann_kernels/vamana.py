@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ann_kernels import bulk, codes
 from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import DimensionError
-from ann_kernels.graph import Graph, Progress, Space, VamanaParams, medoid_of, reach_all
+from ann_kernels.graph import Graph, Space, VamanaParams, medoid_of, reach_all
 from ann_kernels.greedy import insert_all
 from ann_kernels.metric import Metric
 from ann_kernels.spaces import FloatSpace, frozen
@@ -27,7 +27,6 @@ def build(
     params: VamanaParams,
     *,
     threads: int = 1,
-    progress: Progress | None = None,
 ) -> Graph:
     """A graph over prepared vectors f32[N, D].
 
@@ -39,11 +38,11 @@ def build(
     space = build_space(vectors, metric, threads)
     medoid = medoid_of(vectors)
     if len(vectors) >= FEWEST_IN_BULK:
-        return bulk.build(space, vectors, medoid, params, threads=threads, progress=progress)
+        return bulk.build(space, vectors, medoid, params, threads=threads)
     graph = Graph(np.full((len(vectors), params.max_degree), -1, np.int32), np.zeros(len(vectors), np.int32), medoid)
     order = np.random.default_rng(params.seed).permutation(len(vectors)).astype(np.int32)
     order = np.concatenate([[graph.medoid], order[order != graph.medoid]]).astype(np.int32)
-    insert_all(graph, space, order, 1, params, threads=threads, progress=progress)
+    insert_all(graph, space, order, 1, params, threads=threads)
     reach_all(graph, space, params)
     return graph
 
@@ -55,14 +54,13 @@ def insert(
     params: VamanaParams,
     *,
     threads: int = 1,
-    progress: Progress | None = None,
 ) -> Graph:
     """A graph over N + M nodes: `vectors` f32[N + M, D] prepared, the last M of them new. `graph` is not changed."""
     before, count = graph.count, len(vectors)
     if count < before:
         raise DimensionError(f"{count} vectors cannot hold the {before} that the graph has and new ones")
     if not before:
-        return build(vectors, metric, params, threads=threads, progress=progress)
+        return build(vectors, metric, params, threads=threads)
     if graph.neighbors.shape[1] != params.max_degree:
         raise DimensionError(f"the graph has degree {graph.neighbors.shape[1]}, the parameters {params.max_degree}")
     space = build_space(vectors, metric, threads)
@@ -72,7 +70,7 @@ def insert(
     degrees[:before] = graph.degrees
     out = Graph(neighbors, degrees, graph.medoid)
     order = np.concatenate([np.arange(before), before + np.random.default_rng(params.seed).permutation(count - before)])
-    insert_all(out, space, order.astype(np.int32), before, params, threads=threads, progress=progress)
+    insert_all(out, space, order.astype(np.int32), before, params, threads=threads)
     reach_all(out, space, params)
     return out
 

@@ -12,6 +12,9 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.build          materialising an index of a table, in the driver and on Spark
   python -m benchmarks.refresh_cost   a refresh beside a rebuild
   python -m benchmarks.drift          recall over many refreshes
+  python -m benchmarks.search         searches of a table, end to end, beside DuckDB
+  python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
+  python -m benchmarks.sensor_load    a sensor's looks under load
 Plugins for other people's loops: benchmarks/peers_plugin.py (indexes), benchmarks/theta_plugin.py (sketches).
 """
 
