@@ -42,7 +42,7 @@ class ParquetObject:
         """Rows in order, of all or some row groups; one row group's chunks are held at a time."""
         for group in range(self.metadata.num_row_groups) if groups is None else groups:
             self._fetch([group], columns)
-            yield from self._file.iter_batches(batch_rows, [group], list(columns), use_threads=self._remote is None)
+            yield from self._file.iter_batches(batch_rows, [group], list(columns), use_threads=self._threads(columns))
 
     def first(self, columns: Sequence[str], *, rows: int, group: int) -> pa.RecordBatch | None:
         """The first rows of a row group, of which no more is read than holds them; None where it is empty."""
@@ -51,7 +51,11 @@ class ParquetObject:
     def read(self, columns: Sequence[str], groups: Sequence[int]) -> pa.Table:
         """Some row groups, whole."""
         self._fetch(groups, columns)
-        return self._file.read_row_groups(list(groups), list(columns), use_threads=self._remote is None)
+        return self._file.read_row_groups(list(groups), list(columns), use_threads=self._threads(columns))
+
+    def _threads(self, columns: Sequence[str]) -> bool:
+        """Whether Arrow may read with threads of its own, one a column: a single one would only be waited for."""
+        return self._remote is None and len(columns) > 1
 
     def _fetch(self, groups: Iterable[int], columns: Sequence[str]) -> None:
         if self._remote is not None:
