@@ -159,6 +159,8 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
             f"{table_name(table)}: index {target.definition.name} has no version of snapshot {here}{reason}; "
             "refresh it, or allow another path"
         )
+    if not known:
+        return replace(source, why="the index has no version yet")
     if stale is StalePolicy.EXACT:
         return replace(source, why="the snapshot has no version of its own, and the policy is to scan then")
     nearest = sorted(known, key=lambda item: abs(item.sequence_number - at))

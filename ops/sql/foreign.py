@@ -7,6 +7,7 @@ import sqlglot
 from sqlglot import exp
 
 from ops.sql.clauses import DISTANCES, function_name
+from ops.sql.errors import SqlError
 from ops.sql.statements import Foreign
 from ops.sql.values import Node, Values
 
@@ -38,7 +39,10 @@ def _is_distance(node: Node) -> bool:
 def _written_out(node: Node) -> Node:
     if not _is_distance(node):
         return node
-    left, right = node.expressions or (node.this, node.expression)
+    arguments = node.expressions or [node.this, node.expression]
+    if len(arguments) != 2:
+        raise SqlError(f"{node.sql(dialect='spark')}: a distance is of two vectors")
+    left, right = arguments
     formula = sqlglot.parse_one(_FORMULAS[function_name(node)], dialect="spark")
     values = {"a": left, "b": right}
     filled = formula.transform(lambda part: values[part.name].copy() if isinstance(part, exp.Placeholder) else part)

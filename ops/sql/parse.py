@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlglot
+from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from ops.sql.errors import NotIndexableError, SqlError
@@ -58,6 +59,8 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
         raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
     if len(queries) != 1:
         raise SqlError(f"give one statement, not {len(queries)}")
+    if any(isinstance(alias.this, exp.Parameter) for alias in queries[0].find_all(exp.TableAlias)):  # read of t@17
+        raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     try:
         return read_query(queries[0], Values(given))
     except NotIndexableError as error:

@@ -48,8 +48,6 @@ _SELECT_READ = {"expressions", "from_", "where", "order", "limit", "offset", "wi
 def require_understood(query: Node) -> None:
     """Of one SELECT and all that is in it. Raises NotIndexableError, naming the part."""
     for node in query.walk():
-        if isinstance(node, exp.Parameter):
-            raise NotIndexableError(f"{node.sql(dialect='spark')} is not known here")
         read = _SELECT_READ if isinstance(node, exp.Select) else _ARGUMENTS.get(type(node))
         if read is None:  # refused where its value is asked for
             continue

@@ -111,6 +111,7 @@ def test_a_table_without_rows_answers_nothing(table_factory: TableFactory) -> No
     empty.delete("id >= 0")
     found = open_index(empty.refresh(), DEFINITION, storage=STORAGE).search(queries(1))
     assert (found.rows.num_rows, found.coverage) == (0, Coverage.EXACT_SCAN)
+    assert found.profile.why == "the index has no version yet"
 
 
 def test_a_snapshot_that_has_expired_is_named(table: Table) -> None:

@@ -78,7 +78,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     folder = tmp_path_factory.mktemp("history")
     catalog = open_catalog("h", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
     catalog.create_namespace("db")
-    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    # a log of metadata files would be copied with each commit
+    properties = {"format-version": "2", "write.metadata.previous-versions-max": "1"}
+    table = catalog.create_table("db.t", ROWS, properties=properties)
     create(table, DEFINITION)
     rng = np.random.default_rng(7)
     next_id = step = 0

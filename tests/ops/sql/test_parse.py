@@ -3,6 +3,7 @@ from pyiceberg.expressions import EqualTo, GreaterThan
 
 from ann_kernels.metric import Metric
 from ops.sql.errors import SqlError
+from ops.sql.foreign import for_spark
 from ops.sql.parse import parse
 from ops.sql.statements import (
     CreateIndex,
@@ -119,7 +120,6 @@ def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> Non
         ("INSERT INTO t VALUES (1)", "no SELECT"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3 UNION SELECT 1", "it has UNION"),
         ("SELECT DISTINCT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT 3", "DISTINCT"),
-        ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "17} is not known here"),
         ("SELECT a FROM t AS x (a, b) ORDER BY l2_distance(v, array(1)) LIMIT 3", "columns is not known here"),
         ("SELECT id FROM t TABLESAMPLE (9 ROWS) ORDER BY l2_distance(v, array(1)) LIMIT 3", "sample is not known"),
         ("WITH RECURSIVE n AS (SELECT id FROM t) SELECT id FROM n", "recursive is not known"),
@@ -155,6 +155,7 @@ def test_statements_on_indexes() -> None:
     [
         ("SELECT FROM", "cannot be read: Expected table name but got its end. Line 1, Col: 11"),
         ("SELECT id FROM t WHERE id = ", "cannot be read: EQ is incomplete"),
+        ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "followed by @: write VERSION AS OF"),
         ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
         ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
         ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write knob = value"),
@@ -165,3 +166,10 @@ def test_statements_on_indexes() -> None:
 def test_bad_statements_are_refused(text: str, said: str) -> None:
     with pytest.raises(SqlError, match=said):
         parse(text)
+
+
+def test_a_distance_for_spark_is_of_two_vectors() -> None:
+    found = parse("SELECT count(*) FROM t WHERE l2_distance(v) < 3")
+    assert isinstance(found, Foreign)
+    with pytest.raises(SqlError, match="a distance is of two vectors"):
+        for_spark(found)
