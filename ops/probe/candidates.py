@@ -16,6 +16,7 @@ from ops.probe.rows import Meter, RowReader
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 _LEAD = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float32())])
+_OWN = frozenset(_LEAD.names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +144,7 @@ def _by_file(rows: Integers) -> list[tuple[int, Integers]]:
 
 
 def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:
-    """query, rank, distance and the fields, in the order of the hits; each row is read once.
+    """query, rank, distance and the fields by their `answer_names`, in the order of the hits; each row is read once.
 
     Of data files only the row groups that hold a hit are read.
     """
@@ -155,10 +156,22 @@ def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter 
     if not field_ids:
         return pa.Table.from_arrays(lead, schema=_LEAD)
     schema = reader.schema_of(field_ids)
-    whole = pa.schema([*_LEAD, *schema])
+    told = (field.with_name(name) for field, name in zip(schema, answer_names(schema.names), strict=True))
+    whole = pa.schema([*_LEAD, *told])
     if not len(hits.files):
         return whole.empty_table()
     rows, places = _distinct(hits.files, hits.positions)
     parts = reader.take_all(_by_file(rows), field_ids, meter)
     columns = pa.concat_tables(parts).select(schema.names).take(pa.array(places))
     return pa.Table.from_arrays([*lead, *columns.columns], schema=whole)
+
+
+def answer_names(names: Sequence[str]) -> list[str]:
+    """What the columns of a table are called in an answer: `table_rank` where one has a name of the answer's own."""
+    found = []
+    for name in names:
+        told = name
+        while told in _OWN or (told != name and told in names):
+            told = f"table_{told}"
+        found.append(told)
+    return found

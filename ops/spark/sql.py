@@ -26,6 +26,7 @@ from ops.catalog.connect import open_catalog
 from ops.catalog.snapshots import resolve_snapshot
 from ops.datafile import arrow_schema
 from ops.model import StorageConfig
+from ops.probe.candidates import answer_names
 from ops.probe.errors import QueryError
 from ops.probe.opening import open_index
 from ops.probe.question import field_ids
@@ -128,7 +129,9 @@ def plan(
     fields = [StructField("rank", IntegerType()), StructField("distance", FloatType())]
     if wanted:
         types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
-        fields += [StructField(name, types[name].dataType) for name in wanted]
+        fields += [
+            StructField(told, types[name].dataType) for name, told in zip(wanted, answer_names(wanted), strict=True)
+        ]
     return Planned(
         schema=StructType(fields),
         identifier=identifier,

@@ -135,7 +135,8 @@ class SqlSession:
         columns = [field.name for field in schema.fields if field.name in wanted]
         found = self._find(asked, table, storage, index, columns)
         distance = pc.negate(found.rows["distance"]) if asked.negated else found.rows["distance"]
-        rows = as_spark(found.rows.drop_columns(["query", "rank", "distance"])).append_column(DISTANCE, distance)
+        own = found.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
+        rows = as_spark(own).append_column(DISTANCE, distance)
         for step in (first, *asked.steps[1:]):
             rows = step.apply(rows)
         return SqlResult(rows, f"{why}; {found.coverage}: {found.profile.why}", found)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
@@ -223,6 +224,18 @@ def test_nodes_of_files_that_are_scanned_take_no_places_in_the_beam(table: Table
     found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).search(queries(3), 500, columns=["id"])
     assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     assert found.rows.num_rows == 1500
+
+
+def test_columns_with_names_of_the_answers_own_are_told_apart(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 60).rename_columns(["id", "rank", "table_rank", "embedding"])
+    table = sql_catalog.create_table("db.clash", rows.schema)
+    table.append(rows)
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), 3)
+    assert found.rows.column_names == ["query", "rank", "distance", "id", "table_table_rank", "table_rank"]
+    assert found.rows["rank"].to_pylist() == [1, 2, 3] * 2
+    assert all(row["table_table_rank"] == f"name {row['id']}" for row in found.rows.to_pylist())
+    assert all(row["table_rank"] == f"section {row['id'] % 5}" for row in found.rows.to_pylist())
 
 
 def test_partitions_of_any_name_are_read(table_factory: TableFactory) -> None:

@@ -59,6 +59,16 @@ def test_a_star_gives_every_column(session: SqlSession) -> None:
     assert found.rows.column_names == ["id", "name", "section", "embedding"]
 
 
+def test_columns_keep_names_that_a_search_has_for_its_own(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 50).rename_columns(["query", "rank", "distance", "embedding"])
+    sql_catalog.create_table("db.clash", rows.schema).append(rows)
+    near = f"FROM db.clash ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 3"
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    for text in (f"SELECT rank, query, distance {near}", f"SELECT query, rank, distance {near}"):
+        for row in session.sql(text).rows.to_pylist():
+            assert (row["rank"], row["distance"]) == (f"name {row['query']}", f"section {row['query'] % 5}")
+
+
 def test_another_metric_is_answered_exactly_and_says_so(session: SqlSession) -> None:
     text = f"SELECT id, inner_product(embedding, ARRAY({VECTOR})) AS p FROM db.t ORDER BY p DESC LIMIT 3"
     found = session.sql(text)
