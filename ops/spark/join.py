@@ -63,8 +63,9 @@ def knn_join(
     `on`: the left column of vectors; rows that have none (null) come out with no match. `columns` of the matched rows
     (default: all but nested ones) are named `prefix` + name. The other arguments are those of `IndexReader.search`.
     Nothing runs until the rows are asked for; every task of the job then reads the same snapshot by the same version,
-    whatever happens to the table meanwhile. Raises QueryError, UnknownColumnError, FilterError; a left vector that
-    cannot be asked for (NaN, another number of dimensions) fails the job with a QueryError's message.
+    whatever happens to the table meanwhile. Raises QueryError, UnknownColumnError, FilterError. The job fails where a
+    left vector cannot be asked for (NaN, another number of dimensions), a row of the table has no distance from any, or
+    a shard cannot be read any more; the message says which.
     """
     ask, unmet = reader.ask(k, Asked(search_list, shards, oversample, target_recall), where)
     pin = reader.pin()

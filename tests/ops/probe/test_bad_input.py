@@ -19,6 +19,7 @@ from ann_kernels.metric import Metric
 from ops.catalog import bind
 from ops.catalog.live import live_files
 from ops.catalog.snapshots import UnknownSnapshotError
+from ops.datafile import VectorColumnError
 from ops.index import IndexReport
 from ops.probe import (
     Coverage,
@@ -29,6 +30,8 @@ from ops.probe import (
     exact_search,
     open_index,
 )
+from ops.probe.knobs import Asked
+from ops.probe.pinned import Group
 from ops.spark.runner import LocalRunner
 from ops.storage.local import to_path
 from tests.conftest import STORAGE, make_rows, queries
@@ -317,3 +320,15 @@ def test_rows_without_a_distance_are_in_no_answer_and_told(table: Table, vector:
             assert "row 7 " in warning
             assert said in warning
         assert reader.search(queries(1), where="id = 600", columns=["id"]).warnings == ()
+
+
+def test_where_nobody_can_be_warned_a_row_without_a_distance_is_an_error(table: Table) -> None:
+    """In a join on executors, which is over before anybody could look at warnings."""
+    index_head(table)
+    more = make_rows(600, 602)
+    vectors = [[float("nan")] * 16, more["embedding"][1].as_py()]
+    table.append(more.set_column(3, "embedding", pa.array(vectors, pa.list_(pa.float32()))))
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    ask, _ = reader.ask(5, Asked(), None)
+    with pytest.raises(VectorColumnError, match="the vector of row 0 holds NaN or infinity"):
+        reader.pin().packed().worker().find(queries(1), Group(files=reader.tail), ask)
