@@ -1,14 +1,13 @@
 """A shard whose rows have moved to other files: new locations beside the graph, vectors and hashes that were there."""
 
-import struct
 import zlib
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from puffin.blobs.sections import SectionEntry
-from puffin.blobs.shard import ALIGNMENT, CHECKSUM_AT, HEADER_BYTES, Section, ShardReader, pack_locations
+from puffin.blobs.shard import ShardReader, pack_locations
+from puffin.blobs.shard_header import ALIGNMENT, Section, start_of_sections
 
 Piece = bytes | tuple[int, int]
 """New bytes, or (offset, length) of the old blob's."""
@@ -30,20 +29,11 @@ def relocated(reader: ShardReader, slots: npt.NDArray[np.uint32], rows: npt.NDAr
         checksum=zlib.crc32(stored),
     )
     entries = [*sections[:place], moved]
-    table_end = HEADER_BYTES + SectionEntry.SIZE * len(sections)
-    pieces: list[Piece] = [(table_end, moved.offset - table_end), bytes(stored)]
+    start = start_of_sections(len(sections))
+    pieces: list[Piece] = [(start, moved.offset - start), bytes(stored)]
     for entry in sections[place + 1 :]:
         end = entries[-1].offset + entries[-1].stored_length
         gap = -end % ALIGNMENT
         entries.append(replace(entry, offset=end + gap))
         pieces += [bytes(gap), (entry.offset, entry.stored_length)]
-    return (_head(reader, entries), *pieces)
-
-
-def _head(reader: ShardReader, entries: list[SectionEntry]) -> bytes:
-    """Header and section table, sealed again."""
-    table = b"".join(entry.pack() for entry in entries)
-    fields = reader.source.read_range(0, CHECKSUM_AT)
-    rest = bytes(HEADER_BYTES - CHECKSUM_AT - 4)
-    checksum = zlib.crc32(fields + bytes(4) + rest + table)
-    return fields + struct.pack("<I", checksum) + rest + table
+    return (replace(reader.header, sections=tuple(entries)).pack(), *pieces)

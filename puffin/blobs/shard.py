@@ -4,7 +4,6 @@ Puffin codec none, so that a section can be read alone. Header (128 bytes), sect
 sections at 64-byte alignment in the order of `Section`. `docs/formats.md` is the normative text.
 """
 
-import enum
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,38 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
+from puffin.blobs.shard_header import ALIGNMENT, VECTOR_FORMATS, Section, ShardHeader, read_header, start_of_sections
 from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from puffin.sources import BytesSource, RangeSource
 from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed
 
-MAGIC = b"DANN"
-VERSION = 1
-ALIGNMENT = 64
-_HEADER = struct.Struct("<4s7IfIIIIII68x")
-HEADER_BYTES = _HEADER.size
-CHECKSUM_AT = 56
 _CODEWORDS = 256
-_MAX_METRIC = 2
-_MAX_DIMS = 65_536
-_MAX_DEGREE = 4_096
 _CHECKED_AT_ONCE = 8 << 20
 MAX_DECODED_BYTES = 1 << 34
 """What one shard's graph may take in memory: padded lists, degrees, locations and hashes."""
-
-
-class Section(enum.IntEnum):
-    """What a section holds; sections are stored in this order."""
-
-    PQ_CODEBOOK = 1
-    PQ_CODES = 2
-    ADJACENCY_OFFSETS = 3
-    ADJACENCY = 4
-    VECTORS = 5
-    LOCATIONS = 6
-    CONTENT_HASHES = 7
-
-
-VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,41 +57,35 @@ class Shard:
         return len(self.degrees)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardHeader:
-    """The fixed part of a shard blob."""
-
-    dims: int
-    count: int
-    max_degree: int
-    search_list: int
-    metric: int
-    medoid: int
-    alpha: float
-    pq_m: int
-    vector_format: int
-    sections: tuple[SectionEntry, ...]
-
-    def find(self, kind: Section) -> SectionEntry | None:
-        return next((entry for entry in self.sections if entry.kind == kind), None)
-
-
 def encode(shard: Shard) -> Iterator[bytes | memoryview]:
     """Chunks of the blob, in order; large sections are not copied."""
     payloads = list(_payloads(shard))
-    position = HEADER_BYTES + SectionEntry.SIZE * len(payloads)
+    position = start = start_of_sections(len(payloads))
     entries = []
     for kind, stored, raw_length, framed in payloads:
         position += -position % ALIGNMENT
         entries.append(SectionEntry(kind, framed, position, len(stored), raw_length, zlib.crc32(stored)))
         position += len(stored)
-    table = b"".join(entry.pack() for entry in entries)
-    yield _pack_header(shard, len(entries), 0, zlib.crc32(_pack_header(shard, len(entries), 0, 0) + table)) + table
-    position = HEADER_BYTES + len(table)
+    yield _header(shard, entries).pack()
     for entry, (_, stored, _, _) in zip(entries, payloads, strict=True):
-        yield bytes(entry.offset - position)
+        yield bytes(entry.offset - start)
         yield stored
-        position = entry.offset + entry.stored_length
+        start = entry.offset + entry.stored_length
+
+
+def _header(shard: Shard, sections: list[SectionEntry]) -> ShardHeader:
+    return ShardHeader(
+        dims=shard.dims,
+        count=shard.count,
+        max_degree=shard.max_degree,
+        search_list=shard.search_list,
+        metric=shard.metric,
+        medoid=shard.medoid,
+        alpha=shard.alpha,
+        pq_m=0 if shard.pq_codes is None else shard.pq_codes.shape[1],
+        vector_format=0 if shard.vectors is None else 2 if shard.vectors.dtype == np.float16 else 1,
+        sections=tuple(sections),
+    )
 
 
 def _payloads(shard: Shard) -> Iterator[tuple[Section, memoryview, int, bool]]:
@@ -148,34 +118,12 @@ def _framed(kind: Section, raw: npt.NDArray[np.uint8]) -> tuple[Section, memoryv
     return kind, memoryview(pack_frames(raw)), len(raw), True
 
 
-def _pack_header(shard: Shard, sections: int, flags: int, checksum: int) -> bytes:
-    vector_format = 0 if shard.vectors is None else 2 if shard.vectors.dtype == np.float16 else 1
-    pq_m = 0 if shard.pq_codes is None else shard.pq_codes.shape[1]
-    return _HEADER.pack(
-        MAGIC,
-        VERSION,
-        shard.dims,
-        shard.count,
-        shard.max_degree,
-        shard.search_list,
-        shard.metric,
-        shard.medoid,
-        shard.alpha,
-        pq_m,
-        8 if pq_m else 0,
-        vector_format,
-        sections,
-        flags,
-        checksum,
-    )
-
-
 class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte)."""
 
     def __init__(self, source: RangeSource, *, max_decoded_bytes: int = MAX_DECODED_BYTES) -> None:
         self.source = source
-        self.header = _read_header(source)
+        self.header = read_header(source)
         if (size := self.header.count * (4 * self.header.max_degree + 24)) > max_decoded_bytes:
             raise BlobTooLargeError(f"shard blob: graph of {size:,} bytes, over the limit of {max_decoded_bytes:,}")
 
@@ -288,71 +236,3 @@ class ShardReader:
 def decode(data: bytes | memoryview) -> Shard:
     """Parse and check a whole blob; vectors and codes stay where they are in it. Raises BadBlobError, ChecksumError."""
     return ShardReader(BytesSource(data)).read()
-
-
-def _read_header(source: RangeSource) -> ShardHeader:
-    raw = source.read_range(0, HEADER_BYTES)
-    if len(raw) < HEADER_BYTES:
-        raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
-    values = _HEADER.unpack(raw)
-    magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, flags, crc = (
-        values
-    )
-    if magic != MAGIC or version != VERSION:
-        raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
-    if sections > len(Section):
-        raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
-    table = source.read_range(HEADER_BYTES, SectionEntry.SIZE * sections)
-    if len(table) < SectionEntry.SIZE * sections:
-        raise BadBlobError("shard blob: the section table is cut off")
-    if zlib.crc32(raw[:CHECKSUM_AT] + bytes(HEADER_BYTES - CHECKSUM_AT) + table) != crc or any(raw[CHECKSUM_AT + 4 :]):
-        raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
-    if not 1 <= dims <= _MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
-        raise BadBlobError(
-            f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
-        )
-    if flags or metric > _MAX_METRIC:
-        raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
-    if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
-        raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
-    entries = tuple(SectionEntry.unpack(table, number) for number in range(sections))
-    _check_sections(entries, source.size())
-    header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
-    _check_lengths(header)
-    return header
-
-
-def _check_lengths(header: ShardHeader) -> None:
-    """Bound what the sections may take before any memory is taken.
-
-    The hashes are stored as they are, 8 bytes a node: a blob cannot declare more nodes than an eighth of its bytes.
-    """
-    hashes = header.find(Section.CONTENT_HASHES)
-    if hashes is None or hashes.framed or hashes.raw_length != 8 * header.count:
-        raise BadBlobError(f"shard blob: no content hashes, or not of {header.count} nodes")
-    longest = {
-        Section.ADJACENCY_OFFSETS: 10 * (header.count + 1),
-        Section.ADJACENCY: 5 * header.count * (header.max_degree + 1),
-        Section.LOCATIONS: 8 + 20 * header.count,
-    }
-    for entry in header.sections:
-        limit = longest.get(Section(entry.kind))
-        if limit is None and entry.framed:
-            raise BadBlobError(f"shard blob: section {entry.kind} is framed, it must be stored as it is")
-        if limit is not None and entry.raw_length > limit:
-            raise BadBlobError(
-                f"shard blob: section {entry.kind} declares {entry.raw_length:,} bytes, {header.count:,} nodes of "
-                f"degree {header.max_degree} need {limit:,} at most"
-            )
-
-
-def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
-    end, last = HEADER_BYTES + SectionEntry.SIZE * len(entries), 0
-    for entry in entries:
-        if entry.kind <= last or entry.kind not in list(Section):
-            raise BadBlobError(f"shard blob: section kind {entry.kind} after {last}")
-        if entry.offset < end or entry.offset % ALIGNMENT or entry.offset + entry.stored_length > size:
-            raise BadBlobError(f"shard blob: section {entry.kind} at {entry.offset} is misplaced in {size} bytes")
-        end, last = entry.offset + entry.stored_length, entry.kind
-    if end != size:
-        raise BadBlobError(f"shard blob: {size - end} bytes follow the last section, which ends at {end}")

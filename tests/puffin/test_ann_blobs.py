@@ -14,7 +14,8 @@ from pyroaring import BitMap
 from puffin import BytesSource
 from puffin.blobs import centroid, deletion_vector, routing, shard
 from puffin.blobs.relocate import relocated
-from puffin.blobs.shard import Section, Shard, ShardReader
+from puffin.blobs.shard import Shard, ShardReader
+from puffin.blobs.shard_header import Section
 from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError, PuffinError
 from puffin.varint import decode_adjacency, decode_signed, encode_signed
 from tests.puffin import samples

@@ -17,7 +17,8 @@ from ops.index.versions import open_version
 from ops.probe import Coverage
 from ops.spark.runner import LocalRunner
 from ops.storage import PartSource, open_storage
-from puffin.blobs.shard import Section, ShardReader
+from puffin.blobs.shard import ShardReader
+from puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

@@ -1,0 +1,142 @@
+"""The head of a shard blob: 128 bytes of numbers, and the section table. Bytes from outside are checked before use."""
+
+import enum
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from puffin.blobs.sections import SectionEntry
+from puffin.errors import BadBlobError, ChecksumError
+from puffin.sources import RangeSource
+
+MAGIC = b"DANN"
+VERSION = 1
+ALIGNMENT = 64
+_FIELDS = struct.Struct("<4s7IfIIIIII68x")
+_CHECKSUM_AT = 56
+_MAX_METRIC = 2
+_MAX_DIMS = 65_536
+_MAX_DEGREE = 4_096
+
+
+class Section(enum.IntEnum):
+    """What a section holds; sections are stored in this order."""
+
+    PQ_CODEBOOK = 1
+    PQ_CODES = 2
+    ADJACENCY_OFFSETS = 3
+    ADJACENCY = 4
+    VECTORS = 5
+    LOCATIONS = 6
+    CONTENT_HASHES = 7
+
+
+VECTOR_FORMATS: dict[int, np.dtype[Any] | None] = {0: None, 1: np.dtype("<f4"), 2: np.dtype("<f2")}
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeader:
+    """The fixed part of a shard blob."""
+
+    dims: int
+    count: int
+    max_degree: int
+    search_list: int
+    metric: int
+    medoid: int
+    alpha: float
+    pq_m: int
+    vector_format: int
+    sections: tuple[SectionEntry, ...]
+
+    def find(self, kind: Section) -> SectionEntry | None:
+        return next((entry for entry in self.sections if entry.kind == kind), None)
+
+    def pack(self) -> bytes:
+        """Header and section table, sealed with their checksum."""
+        table = b"".join(entry.pack() for entry in self.sections)
+        return self._fields(zlib.crc32(self._fields(0) + table)) + table
+
+    def _fields(self, checksum: int) -> bytes:
+        bits = 8 if self.pq_m else 0
+        graph = self.dims, self.count, self.max_degree, self.search_list, self.metric, self.medoid, self.alpha
+        rest = self.pq_m, bits, self.vector_format, len(self.sections), 0
+        return _FIELDS.pack(MAGIC, VERSION, *graph, *rest, checksum)
+
+
+def start_of_sections(count: int) -> int:
+    """Bytes before the first of so many sections."""
+    return _FIELDS.size + SectionEntry.SIZE * count
+
+
+def read_header(source: RangeSource) -> ShardHeader:
+    """Raises BadBlobError, ChecksumError."""
+    raw = source.read_range(0, _FIELDS.size)
+    if len(raw) < _FIELDS.size:
+        raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
+    values = _FIELDS.unpack(raw)
+    magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, flags, crc = (
+        values
+    )
+    if magic != MAGIC or version != VERSION:
+        raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+    if sections > len(Section):
+        raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
+    table = source.read_range(_FIELDS.size, SectionEntry.SIZE * sections)
+    if len(table) < SectionEntry.SIZE * sections:
+        raise BadBlobError("shard blob: the section table is cut off")
+    unsealed = raw[:_CHECKSUM_AT] + bytes(_FIELDS.size - _CHECKSUM_AT)
+    if zlib.crc32(unsealed + table) != crc or any(raw[_CHECKSUM_AT + 4 :]):
+        raise ChecksumError(f"shard blob: header and section table do not have their checksum {crc:08x}")
+    if not 1 <= dims <= _MAX_DIMS or not 1 <= degree <= _MAX_DEGREE or count >= 2**31 or fmt not in VECTOR_FORMATS:
+        raise BadBlobError(
+            f"shard blob: dims {dims}, degree {degree}, count {count} or vector format {fmt} is out of range"
+        )
+    if flags or metric > _MAX_METRIC:
+        raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
+    if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
+        raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
+    entries = tuple(SectionEntry.unpack(table, number) for number in range(sections))
+    _check_sections(entries, source.size())
+    header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
+    _check_lengths(header)
+    return header
+
+
+def _check_lengths(header: ShardHeader) -> None:
+    """Bound what the sections may take before any memory is taken.
+
+    The hashes are stored as they are, 8 bytes a node: a blob cannot declare more nodes than an eighth of its bytes.
+    """
+    hashes = header.find(Section.CONTENT_HASHES)
+    if hashes is None or hashes.framed or hashes.raw_length != 8 * header.count:
+        raise BadBlobError(f"shard blob: no content hashes, or not of {header.count} nodes")
+    longest = {
+        Section.ADJACENCY_OFFSETS: 10 * (header.count + 1),
+        Section.ADJACENCY: 5 * header.count * (header.max_degree + 1),
+        Section.LOCATIONS: 8 + 20 * header.count,
+    }
+    for entry in header.sections:
+        limit = longest.get(Section(entry.kind))
+        if limit is None and entry.framed:
+            raise BadBlobError(f"shard blob: section {entry.kind} is framed, it must be stored as it is")
+        if limit is not None and entry.raw_length > limit:
+            raise BadBlobError(
+                f"shard blob: section {entry.kind} declares {entry.raw_length:,} bytes, {header.count:,} nodes of "
+                f"degree {header.max_degree} need {limit:,} at most"
+            )
+
+
+def _check_sections(entries: tuple[SectionEntry, ...], size: int) -> None:
+    end, last = start_of_sections(len(entries)), 0
+    for entry in entries:
+        if entry.kind <= last or entry.kind not in list(Section):
+            raise BadBlobError(f"shard blob: section kind {entry.kind} after {last}")
+        if entry.offset < end or entry.offset % ALIGNMENT or entry.offset + entry.stored_length > size:
+            raise BadBlobError(f"shard blob: section {entry.kind} at {entry.offset} is misplaced in {size} bytes")
+        end, last = entry.offset + entry.stored_length, entry.kind
+    if end != size:
+        raise BadBlobError(f"shard blob: {size - end} bytes follow the last section, which ends at {end}")
