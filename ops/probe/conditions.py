@@ -70,7 +70,7 @@ class Condition:
                 f"the condition {self._text} cannot be read; write it like: section = 'database' and "
                 '"unit price" >= 100'
             ) from error
-        except (ValueError, TypeError, pa.ArrowException) as error:
+        except (ValueError, TypeError, NotImplementedError, pa.ArrowException) as error:
             columns = ", ".join(field.name for field in schema.fields)
             raise FilterError(
                 f"the condition {self._text} does not fit the table: {error}; its columns are {columns}"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -80,8 +81,8 @@ class Asked:
 
     def __post_init__(self) -> None:
         target = self.target_recall
-        if target is not None and not 0 < float(target) <= 1:
-            raise QueryError(f"target_recall is {target}; it is a share, over 0 and at most 1")
+        if target is not None and not (isinstance(target, Real) and 0 < target <= 1):
+            raise QueryError(f"target_recall is {target!r}; it is a share, over 0 and at most 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Searches under a condition: the same rows as brute force over the matching ones, whatever the strategy."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,8 +140,14 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("where", "said"),
-    [("section = ", "cannot be read"), ("nothing = 1", "its columns are"), ("id = 'x'", "does not fit")],
+    [
+        ("section = ", "cannot be read"),
+        ("", "cannot be read"),
+        ("nothing = 1", "its columns are"),
+        ("id = 'x'", "does not fit"),
+        (5, "does not fit"),
+    ],
 )
-def test_a_condition_that_cannot_be_is_refused(table: Table, where: str, said: str) -> None:
+def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, said: str) -> None:
     with pytest.raises(FilterError, match=said):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), where=where)

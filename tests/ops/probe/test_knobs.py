@@ -156,7 +156,7 @@ def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: st
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"search_list": 0}, {"shards": 0}, {"oversample": -1}, {"target_recall": 0}, {"target_recall": 1.5}, {"k": 2.5}],
+    [{"search_list": 0}, {"shards": 0}, {"oversample": -1}, {"target_recall": 0}, {"target_recall": "0.9"}, {"k": 2.5}],
 )
 def test_knobs_out_of_range_are_refused(table: Table, wrong: dict[str, float]) -> None:
     with pytest.raises(QueryError):
