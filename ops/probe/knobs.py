@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +80,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         target = self.target_recall
-        if target is not None and not (isinstance(target, Real) and 0 < target <= 1):
+        if target is not None and not (isinstance(target, int | float | np.floating) and 0 < target <= 1):
             raise QueryError(f"target_recall is {target!r}; it is a share, over 0 and at most 1")
 
 
