@@ -5,6 +5,7 @@ schema of the answer known. Tasks get the place of the table's metadata file and
 all see the same snapshot.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,6 +37,7 @@ from ops.spark.types import as_spark, spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_logger = logging.getLogger(__name__)
 _READERS = 4
 """That a Python worker keeps between tasks and jobs"""
 
@@ -154,8 +156,16 @@ def answer(
     reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot_id, planned.index, storage)
     asked = np.asarray(query, np.float64)  # literals are decimals to Spark
     found = reader.search(asked, k, columns=planned.columns, where=where, search_list=search_list)
+    for warning in found.warnings:
+        _tell(warning)
     rows = as_spark(found.rows.drop_columns(["query"]))
     yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in rows.columns), strict=True)
+
+
+@lru_cache(maxsize=64)
+def _tell(warning: str) -> None:
+    """Once: a call may be one of many for the rows that it is joined to."""
+    _logger.warning("vector_search: %s", warning)
 
 
 @lru_cache(maxsize=_READERS)

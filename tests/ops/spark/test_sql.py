@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -62,3 +63,21 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
     assert many["n"].to_pylist() == mine.rows["query"].to_pylist()
     with pytest.raises(Exception, match="has no column 'nope'"):
         session.sql(f"SELECT * FROM vector_search('db.t', 'e', {literal([0.0])}, columns => array('nope'))").toArrow()
+
+
+def test_warnings_go_to_the_log_of_the_task_once(
+    sql_catalog: Catalog, table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from ops.spark.sql import Planned, Settings, answer  # noqa: PLC0415
+
+    vectors = pa.array([[float("nan")] * 16], pa.list_(pa.float32()))
+    table.append(make_rows(350, 351).set_column(3, "embedding", vectors))
+    head = table.refresh().metadata.current_snapshot_id or 0
+    planned = Planned(StructType([]), identifier=("db", "t"), metadata_location=table.metadata_location,
+                      snapshot_id=head, index="e", columns=("id",))  # fmt: skip
+    properties = dict(sql_catalog.properties)
+    for _ in range(2):
+        assert len(list(answer(Settings("test", properties, properties), planned, queries(1)[0], 3, None, None))) == 3
+    assert caplog.text.count("1 row has no distance from anything") == 1
