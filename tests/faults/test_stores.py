@@ -15,7 +15,7 @@ from ops.storage.local import LocalStorage
 from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
-STRIDE = 1 if FULL else 7
+STRIDE = 1 if FULL else 11
 """Every so many-th call fails, else all would take a minute."""
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
 

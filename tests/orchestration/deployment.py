@@ -44,7 +44,7 @@ class Deployment:
         while time.monotonic() < deadline:
             if found := condition():
                 return found
-            time.sleep(1)
+            time.sleep(0.25)
         raise AssertionError(f"{what} did not happen in {timeout:g} s; log:\n{self.log.read_text()[-6000:]}")
 
 

@@ -9,7 +9,17 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
+from orchestration.instance import DAGSTER_YAML, prepare_home
+
 DIMS = 8
+
+
+def without_captured_output(home: Path) -> Path:
+    """A Dagster instance that keeps no run's stdout: the processes that follow it cost a second a run."""
+    prepare_home(home)
+    lines = "compute_logs:\n  module: dagster._core.storage.noop_compute_log_manager\n  class: NoOpComputeLogManager\n"
+    (home / "dagster.yaml").write_text(DAGSTER_YAML + lines, encoding="utf-8")
+    return home
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.cli import main
-from tests.orchestration.lake import DIMS, Lake, make_lake
+from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
 
 Run = Callable[..., str]
 
@@ -21,6 +21,7 @@ Run = Callable[..., str]
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Three snapshots, ticked: each has its sketches and its index."""
     lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=3)
+    without_captured_output(lake.directory / "dagster_home")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DAGSTER_HOME", raising=False)
         main(["sensor-tick", "--dir", str(lake.directory)])

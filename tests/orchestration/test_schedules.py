@@ -17,7 +17,7 @@ from orchestration.facts import SNAPSHOT_TAG, TABLE_TAG
 from orchestration.instance import open_instance
 from orchestration.settings import load
 from orchestration.ticks import TickedRun, TickResult, tick
-from tests.orchestration.lake import Lake, make_lake
+from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
@@ -35,7 +35,7 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     """In a folder: Dagster's context for a schedule takes no other."""
-    with open_instance(tmp_path / "dagster_home") as opened:
+    with open_instance(without_captured_output(tmp_path / "dagster_home")) as opened:
         yield opened
 
 
