@@ -123,6 +123,8 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
     definition = on.index(name)
     known = versions(loaded, "ann", definition.name)
     seen = overview(loaded, definition, storage)
+    if seen is None and (plot is not None or measure):
+        raise click.ClickException(f"{on.name}: index {definition.name} has no version; icepuffin refresh {on.name}")
     milliseconds = None
     if measure and seen is not None:
         reader = open_index(loaded, definition, snapshot=seen.base_snapshot_id, storage=storage)

@@ -1,4 +1,4 @@
-"""`icepuffin sql` as users type it."""
+"""`icepuffin sql`, and `index show` before there is a version, as users type them."""
 
 import json
 from pathlib import Path
@@ -33,6 +33,14 @@ def test_columns_of_one_name_are_told_apart(directory: Path, capsys: pytest.Capt
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row == {"id": row["id"], "id_1": row["id_1"], "id_2": row["id"]}
     assert row["id_1"].startswith("package")
+
+
+def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["index", "show", "demo.packages", "--plot", str(directory / "x.png"), "--dir", str(directory)])
+    assert "has no version; icepuffin refresh demo.packages" in capsys.readouterr().err
+    main(["index", "show", "demo.packages", "--dir", str(directory)])
+    assert "target_recall" in capsys.readouterr().out
 
 
 def test_what_is_wrong_is_one_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
