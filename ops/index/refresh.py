@@ -107,7 +107,7 @@ def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, stora
     for found in by_shard.values():
         lost.update(dict(found.lost))
     return Dead(
-        nodes=tuple(np.union1d(nodes, by_shard[number].nodes) for number, nodes in enumerate(before)),
+        nodes=tuple(by_shard[number].nodes for number in range(len(before))),
         lost=lost,
         slots=tuple(by_shard[number].slots for number in range(len(before))),
     )

@@ -29,12 +29,12 @@ class MarkTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marked:
-    """Nodes of one shard that have lost their row."""
+    """Nodes of one shard that have no row."""
 
     nodes: npt.NDArray[np.int64]
-    """Ascending; none that was dead before"""
+    """Ascending; those that were dead before, too"""
     lost: tuple[tuple[int, int], ...]
-    """(slot, how many of them lay there)"""
+    """(slot, how many lay there that were not)"""
     slots: npt.NDArray[np.uint32]
     """All that its nodes lie in, dead ones too"""
 
@@ -51,11 +51,12 @@ def mark(task: MarkTask) -> tuple[Marked, ...]:
         slots, positions = reader.read_locations()
         dead = np.isin(slots, task.gone)
         dead |= np.isin(row_keys(slots.astype(np.uint64), positions), deleted)
-        dead[deletion_vector.decode(before)] = False
-        nodes = np.flatnonzero(dead)
-        in_slot, counts = np.unique(slots[nodes], return_counts=True)
+        known = deletion_vector.decode(before)
+        dead[known] = False
+        in_slot, counts = np.unique(slots[dead], return_counts=True)
         lost = tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))
-        found.append(Marked(nodes, lost, np.unique(slots)))
+        dead[known] = True
+        found.append(Marked(np.flatnonzero(dead), lost, np.unique(slots)))
     return tuple(found)
 
 

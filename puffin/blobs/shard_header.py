@@ -74,7 +74,8 @@ def start_of_sections(count: int) -> int:
 
 def read_header(source: RangeSource) -> ShardHeader:
     """Raises BadBlobError, ChecksumError."""
-    raw = source.read_range(0, _FIELDS.size)
+    head = source.read_range(0, start_of_sections(len(Section)))  # one request, whatever sections there are
+    raw = head[: _FIELDS.size]
     if len(raw) < _FIELDS.size:
         raise BadBlobError(f"shard blob of {len(raw)} bytes has no header")
     values = _FIELDS.unpack(raw)
@@ -85,7 +86,7 @@ def read_header(source: RangeSource) -> ShardHeader:
         raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if sections > len(Section):
         raise BadBlobError(f"shard blob declares {sections} sections, there are {len(Section)} kinds")
-    table = source.read_range(_FIELDS.size, SectionEntry.SIZE * sections)
+    table = head[_FIELDS.size : start_of_sections(sections)]
     if len(table) < SectionEntry.SIZE * sections:
         raise BadBlobError("shard blob: the section table is cut off")
     unsealed = raw[:_CHECKSUM_AT] + bytes(_FIELDS.size - _CHECKSUM_AT)
