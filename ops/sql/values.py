@@ -69,7 +69,7 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     """A text whose `?` are `:p1`, `:p2`, ... in the order of the text, and the values by name."""
     if isinstance(parameters, Mapping):
         return text, parameters
-    tokens = sqlglot.tokenize(text, read="spark")
+    tokens = sqlglot.tokenize(text, read="spark") if "?" in text else ()
     places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
     given = tuple(parameters or ())
     if places and len(places) != len(given):
