@@ -195,7 +195,7 @@ def resolve_field(definition: IndexDefinition, schema: Schema, table: str) -> in
         field = next((item for item in schema.fields if item.name == definition.column), None)
         if field is None:
             names = ", ".join(item.name for item in schema.fields)
-            raise DefinitionError(f"{table} has no column {definition.column!r}; it has {names}")
+            raise DefinitionError(f"{table} has no column {definition.column!r} at its top level; it has {names}")
         field_id = field.field_id
     found = next((item for item in schema.fields if item.field_id == field_id), None)
     if found is None:
