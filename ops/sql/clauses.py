@@ -1,6 +1,7 @@
 """What the clauses of a SELECT mean, over a table or over rows that were found."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from sqlglot import exp
@@ -103,9 +104,14 @@ def count_of(query: Node, part: str, values: Values) -> int | None:
     return value
 
 
-def snapshot_of(table: Node, values: Values) -> int | str | None:
+def snapshot_of(table: Node, values: Values) -> int | str | datetime | None:
     version = table.args.get("version")
     if version is None:
         return None
     at = values.of(version.expression)
+    if version.this == "TIMESTAMP":
+        try:
+            return at if isinstance(at, datetime) else datetime.fromisoformat(at)
+        except (TypeError, ValueError) as error:
+            raise SqlError(f"TIMESTAMP AS OF {at!r}: it is a time, such as '2026-11-20 08:00:00'") from error
     return at if isinstance(at, int) else str(at)

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ class SqlSession:
         )  # fmt: skip
 
     def _reader(
-        self, table: Table, index: IndexDefinition, snapshot: int | str | None, storage: StorageConfig
+        self, table: Table, index: IndexDefinition, snapshot: int | str | datetime | None, storage: StorageConfig
     ) -> IndexReader:
         """An open one, if the table has not changed since: a metadata file and what it names never do."""
         key = (table.metadata_location, index.name, snapshot)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
@@ -16,7 +17,7 @@ class Nearest:
     """The nearest rows of one table, k of them or all within a distance, and what is done with them."""
 
     table: str
-    snapshot: int | str | None
+    snapshot: int | str | datetime | None
     """Snapshot id, ref or time; None is the head of main"""
     vector_column: str
     metric: Metric

@@ -155,6 +155,8 @@ def test_statements_on_indexes() -> None:
     [
         ("SELECT FROM", "cannot be read: Expected table name but got its end. Line 1, Col: 11"),
         ("SELECT id FROM t WHERE id = ", "cannot be read: EQ is incomplete"),
+        ("SELECT id FROM t TIMESTAMP AS OF 17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "AS OF 17: it is a time"),
+        ("SELECT id FROM t TIMESTAMP AS OF 'main' ORDER BY l2_distance(v, array(1)) LIMIT 3", "it is a time, such as"),
         ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "followed by @: write VERSION AS OF"),
         ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
         ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
