@@ -4,7 +4,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.spec import TableSpec
-from ops.graphs.upkeep import collect, maintain_index
+from ops.graphs.upkeep import collect, maintain_index, told
 from ops.resources import Catalogs, Engine
 from orchestration.facts import TABLE_TAG
 from orchestration.settings import RetentionSettings, TableSettings
@@ -53,7 +53,11 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
         table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
         for definition in spec.indexes:
             report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.watched_refs[0])
-            context.log.info("%s: %s", definition.name, report)
+            if report is None:
+                context.log.info("index %s: no shard is worn", definition.name)
+                continue
+            rebuilt, shards, why = report.shards_rebuilt, report.shards, report.reason
+            context.log.info("index %s: %s of %s shards rebuilt: %s", definition.name, rebuilt, shards, why)
 
     @dg.op(
         name=f"sweep_{spec.slug}",
@@ -71,7 +75,8 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
             grace_hours=retention.garbage_grace_hours,
             dry_run=retention.dry_run,
         )
-        context.log.info("%s", report)
+        for line in told(report):
+            context.log.info(line)
 
     @dg.job(
         name=f"maintain_{spec.slug}",

@@ -1,6 +1,6 @@
 """Housekeeping of one table: worn shards, versions that the policy lets go, files that nobody needs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -74,3 +74,19 @@ def collect(
     pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
     later = sum(plan.young for plan in plans.values())
     return replace(report, retired=retired, retired_later=later, pinned=pinned)
+
+
+def told(report: GcReport) -> Iterator[str]:
+    """A sweep in words, a line each."""
+    would = "would " if report.dry_run else ""
+    deleted = "would delete" if report.dry_run else "deleted"
+    for item in report.retired:
+        yield f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
+    for tag in report.pinned:
+        yield f"{would}tag {tag}: its snapshot is tagged"
+    for path in report.deleted:
+        yield f"{deleted} {path}"
+    files = f"{deleted} files: {len(report.deleted)}, {report.bytes_freed / (1 << 20):,.1f} MiB"
+    yield f"{report.table}: {would}let go of versions: {len(report.retired)}, {files}"
+    if report.retired_later or report.kept_young:
+        yield f"to go after the grace period: versions: {report.retired_later}, files: {report.kept_young}"

@@ -1,18 +1,11 @@
 """`icepuffin gc`."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import counted, print_json
-
-if TYPE_CHECKING:
-    from ops.index.report import GcReport
-
-_MIB = 1 << 20
+from orchestration.cli.session import print_json
 
 
 @click.command("gc")
@@ -32,7 +25,7 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     Example:
       icepuffin gc demo.packages --dry-run
     """
-    from ops.graphs.upkeep import collect
+    from ops.graphs.upkeep import collect, told
 
     session, spec = on.session, on.spec
     report = collect(
@@ -46,21 +39,5 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     if on.as_json:
         print_json(dataclasses.asdict(report))
         return
-    for line in _told(report):
+    for line in told(report):
         session.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _told(report: "GcReport") -> Iterator[str]:
-    would = "would " if report.dry_run else ""
-    deleted = "would delete" if report.dry_run else "deleted"
-    for item in report.retired:
-        yield f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
-    for tag in report.pinned:
-        yield f"{would}tag {tag}: its snapshot is tagged"
-    for path in report.deleted:
-        yield f"{deleted} {path}"
-    versions, files = counted(len(report.retired), "version"), counted(len(report.deleted), "file")
-    yield f"{report.table}: {would}let go of {versions}, {deleted} {files} ({report.bytes_freed / _MIB:,.1f} MiB)"
-    if report.retired_later or report.kept_young:
-        versions, files = counted(report.retired_later, "version"), counted(report.kept_young, "file")
-        yield f"within the grace period, and to go after it: {versions}, {files}"

@@ -252,8 +252,8 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         assert len(told["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
         assert "would let go of embedding's version of snapshot" in run(*arguments)
         told = run("gc", "demo.packages", "--dry-run")
-        assert "demo.packages: would let go of 0 versions, would delete 0 files (0.0 MiB)\n" in told
-        (later,) = re.findall(r"within the grace period, and to go after it: (\d+) versions, 0 files\n", told)
+        assert "demo.packages: would let go of versions: 0, would delete files: 0, 0.0 MiB\n" in told
+        (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", told)
         assert int(later) >= known - 2
     assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == known
 
