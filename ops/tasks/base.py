@@ -50,7 +50,6 @@ class BaseShard:
     def locations(self, reader: ShardReader) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """(file slots u32[N], row positions int64[N]) in the new snapshot."""
         slots, positions = reader.read_locations()
-        slots, positions = slots.copy(), positions.copy()
         for staged in self.moves:
             nodes, new_slots, new_positions = read_moves(open_storage(staged.path, self.storage), staged)
             slots[nodes], positions[nodes] = new_slots, new_positions
