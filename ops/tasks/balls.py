@@ -59,9 +59,10 @@ def few(balls: list[Ball]) -> list[Ball]:
     """At most MAX_BALLS that hold what these hold."""
     if len(balls) <= MAX_BALLS:
         return balls
-    center = np.asarray(np.stack([center for center, _ in balls]).mean(axis=0, dtype=np.float64), np.float32)
-    far = max(float(np.linalg.norm(other - center)) + radius for other, radius in balls)  # triangle inequality
-    return [(center, _widened(far))]
+    centers = np.stack([center for center, _ in balls])
+    center = np.asarray(centers.mean(axis=0, dtype=np.float64), np.float32)
+    far = np.linalg.norm(centers - center, axis=1) + [radius for _, radius in balls]  # triangle inequality
+    return [(center, _widened(far.max()))]
 
 
 def _widened(radius: float) -> float:
