@@ -211,6 +211,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         steps=(step,),
         where=where,
         condition=" AND ".join(item.sql(dialect="spark") for item in pushed),
+        filtered=frozenset(column.name for item in pushed for column in item.find_all(exp.Column)),
         negated=larger,
     )
 

@@ -276,8 +276,10 @@ def _first_step(schema: Schema, asked: Nearest) -> Step:
     """What is done first with the rows of the table. Raises SqlError for a column that it does not have."""
     names = [field.name for field in schema.fields]
     first = replace(asked.steps[0], outputs=expand_star(asked.outputs, names))
-    if unknown := sorted(first.columns() - set(names)):
-        raise SqlError(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}")
+    if unknown := sorted((first.columns() | asked.filtered) - set(names)):
+        aliases = {output.name for output in first.outputs or ()} - first.columns()
+        hint = "; WHERE comes before SELECT gives names" if unknown[0] in aliases else ""
+        raise SqlError(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
     return first
 
 

@@ -29,6 +29,8 @@ class Nearest:
     where: BooleanExpression | None = None
     condition: str = field(default="", compare=False)
     """`where`, as it was written"""
+    filtered: frozenset[str] = field(default=frozenset(), compare=False)
+    """The columns that it is on"""
     within: float | None = None
     """As a search takes it: smaller is nearer. With a limit it is looked at afterwards, by the first step"""
     inclusive: bool = False
