@@ -12,7 +12,9 @@ class UnknownColumnError(IcepuffinError):
 
 
 class IndexUnavailableError(IcepuffinError):
-    """Raised, where the policy forbids another path, when no usable version covers the snapshot."""
+    """Raised, where the policy forbids another path, when no usable version covers the snapshot, or a shard of the one
+    that was opened cannot be read any more.
+    """
 
 
 class FilterError(IcepuffinError):
