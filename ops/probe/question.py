@@ -7,22 +7,30 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from ann_kernels.distance import prepare
 from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
+from ops.datafile import VectorColumnError, vectors_from_arrow
 from ops.probe.errors import QueryError, UnknownColumnError
 
 
 def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float32]:
-    """Queries [D] or [Q, D] of any real type -> f32[Q, D], as kernels take them. Raises QueryError."""
+    """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f32[Q, D], as kernels take them.
+
+    Raises QueryError.
+    """
     try:
-        array: npt.NDArray[Any] = np.atleast_2d(np.asarray(queries))
+        lists = isinstance(queries, pa.Array | pa.ChunkedArray) and pa.types.is_nested(queries.type)
+        array: npt.NDArray[Any] = vectors_from_arrow(queries) if lists else np.atleast_2d(np.asarray(queries))
     except ValueError as error:
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
+    except VectorColumnError as error:
+        raise QueryError(f"the queries cannot be asked: {error}") from error
     if array.dtype.kind not in "fiu":
-        raise QueryError(f"queries are {array.dtype}, not numbers")
+        raise QueryError(f"queries are {array.dtype}, not numbers: an array [queries, dimensions], or Arrow lists")
     try:
         with np.errstate(over="ignore"):  # a float64 past float32's range becomes infinite, and is refused as such
             ready = prepare(array, metric)

@@ -112,11 +112,11 @@ class IndexReader:
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot.
 
-        `queries` [Q, D] or [D], any float type. `search_list`: how wide the beam is; default the index's own.
-        `shards`: probe only those whose centroids are nearest to the query; default all. `rerank`: rank candidates by
-        the table's own vectors, `oversample` of them a row, where shards do not hold these as they are; default only
-        where shards hold no vectors at all. Otherwise distances are those of the index. `target_recall`: choose knobs
-        that are not given from the curve that was measured with the index.
+        `queries` [Q, D] or [D], any float type, or an Arrow column of lists. `search_list`: how wide the beam is,
+        default the index's own. `shards`: probe only those whose centroids are nearest to the query, default all.
+        `rerank`: rank candidates by the table's own vectors, `oversample` of them a row, where shards do not hold these
+        as they are; default only where shards hold no vectors at all. Otherwise distances are those of the index.
+        `target_recall`: choose knobs that are not given from the curve that was measured with the index.
         `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
         "section = 'database'"; only rows for which it is true are found.
         Raises QueryError, UnknownColumnError, FilterError, DataFileError where a data file is gone, and, where the

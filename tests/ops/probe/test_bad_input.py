@@ -56,6 +56,8 @@ BAD_QUERIES = [
     (np.zeros((1, 2, 16)), "shape"),
     ([], "dimensions"),
     (None, "not numbers"),
+    (pa.array([[1.0] * 16, None]), "row 1 has no vector"),
+    (pa.array([["a"] * 16]), "list of float or double"),
 ]
 
 

@@ -128,6 +128,14 @@ def test_the_index_tag_names_the_data_snapshot_that_it_is_for(table: Table) -> N
     assert open_index(table, DEFINITION, snapshot="ann_e", storage=STORAGE).snapshot_id == report.snapshot_id
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float64(), 16)])
+def test_queries_may_be_a_column(table: Table, kind: pa.DataType) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    column = pa.chunked_array([pa.array(part.tolist(), kind) for part in np.split(queries(4), 2)])
+    assert reader.search(column).rows.equals(reader.search(queries(4)).rows)
+
+
 def test_more_rows_than_there_are_gives_all(table: Table) -> None:
     index_head(table)
     found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 10_000)
