@@ -11,6 +11,8 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
+from ops.probe.pictures import drawable
+
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""
 _MAX_PLOTTED = 2**31 - 1
@@ -80,7 +82,7 @@ def _cell(value: Any) -> str | int | float | bool:
 def _number(value: float) -> dg.MetadataValue[Any]:
     """What the UI plots; whole numbers past 32 bits lose nothing that a plot shows as float."""
     is_small = isinstance(value, int) and value <= _MAX_PLOTTED
-    return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(float(value))
+    return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(round(float(value), 4))
 
 
 def bar_chart(
@@ -90,7 +92,7 @@ def bar_chart(
     figure, axes = _figure(title, height=0.6 + 0.32 * len(labels))
     bars = axes.barh(range(len(labels)), values, color=_COLOR, height=0.7)
     axes.bar_label(bars, labels=[f"{value:,.4g}" if value < 10 else f"{value:,.0f}" for value in values], padding=3)
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), [drawable(label) for label in labels])
     axes.invert_yaxis()
     axes.margins(x=0.18)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
@@ -129,7 +131,7 @@ def _figure(title: str, *, height: float) -> tuple[Any, Any]:
     figure = Figure(figsize=(6, height), dpi=80, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(drawable(title), loc="left", fontsize=10)
     return figure, axes
 
 
