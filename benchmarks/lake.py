@@ -31,8 +31,6 @@ from puffin.blobs.shard import ShardReader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
 STORAGE = StorageConfig({})
-_AT_HAND = 2 << 30
-_PAGE = 4_096
 
 
 class Lake:
@@ -205,7 +203,6 @@ def _by_query(rows: pa.Table, queries: int, k: int) -> npt.NDArray[np.int64]:
 
 def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
     """Seconds, of those in graph kernels and in the store's copying, and bytes that this process read and wrote."""
-    _memory_at_hand()
     before = _io()
     with _kernel_clock() as kernels:
         begun = time.perf_counter()
@@ -232,13 +229,6 @@ def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
         "copy_seconds": report.stage_seconds.get("copy", 0.0),
         "index_snapshot_id": report.index_snapshot_id,
     }
-
-
-def _memory_at_hand() -> None:
-    """Use memory once and free it: the host of a virtual machine may take seconds a GB to hand it out at first touch,
-    be it for arrays or for files, and that is no cost of ours nor of a rebuild.
-    """
-    np.empty(_AT_HAND, np.uint8)[::_PAGE] = 1
 
 
 def _io() -> dict[str, int]:
