@@ -1,4 +1,4 @@
-"""Local files: written beside, synced, linked under the final name; joined with copy_file_range."""
+"""Local files: written beside, synced, linked under the final name."""
 
 import contextlib
 import io
@@ -10,10 +10,9 @@ from typing import BinaryIO
 
 from ops.model import ObjectInfo, ObjectRange
 from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource
+from ops.storage.direct import DirectSink
 from ops.storage.locations import normalize
 from puffin.sources import RangeSource
-
-_COPY_STEP = 1 << 30
 
 
 def to_path(location: str) -> Path:
@@ -75,12 +74,11 @@ class LocalStorage:
 
     def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
         copied = 0
-        with self.open_output(path) as sink:
+        with self.open_output(path) as output, DirectSink(output.fileno()) as sink:
             for segment in segments:
                 if isinstance(segment, bytes):
-                    sink.write(segment)
+                    sink.append(segment)
                 else:
-                    sink.flush()
                     _append_range(sink, segment)
                     copied += segment.length
         return copied
@@ -113,16 +111,12 @@ def _read_fully(handle: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _append_range(sink: BinaryIO, segment: ObjectRange) -> None:
+def _append_range(sink: DirectSink, segment: ObjectRange) -> None:
     with _open(segment.path) as source:
-        offset, left = segment.offset, segment.length
-        while left:
-            step = os.copy_file_range(source.fileno(), sink.fileno(), min(left, _COPY_STEP), offset)
-            if not step:
-                raise ObjectMissingError(f"{segment.path} ends at {offset}, {left} bytes more were expected")
-            offset += step
-            left -= step
-    sink.seek(0, os.SEEK_END)
+        done = sink.append_range(source.fileno(), segment.offset, segment.length)
+    if done < segment.length:
+        end = segment.offset + done
+        raise ObjectMissingError(f"{segment.path} ends at {end}, {segment.length - done} bytes more were expected")
 
 
 def _sync_directory(directory: Path) -> None:

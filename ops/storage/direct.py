@@ -1,0 +1,94 @@
+"""Writing a large file past the page cache.
+
+An index is copied whole into its next version, and seldom read again from there: through the cache it would push out
+what is, and wait for memory and for the sync of all of it at the end.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from types import TracebackType
+
+_BUFFER = 8 << 20
+_BLOCK = 4_096
+"""What places in memory and file, and lengths, must be multiples of"""
+
+
+class DirectSink:
+    """Appends to an open file, in whole blocks past the cache where the file system can; the rest of a block at last.
+
+    A context manager: what is still held is written when the block ends without an error.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._view = memoryview(mmap.mmap(-1, _BUFFER))
+        self._held = 0
+        self._direct = _switch(handle, on=True)
+
+    def __enter__(self) -> "DirectSink":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._write(self._held - self._held % _BLOCK)
+            self._through_cache()
+            self._write(self._held)
+
+    def append(self, data: bytes) -> None:
+        """These bytes next."""
+        done = 0
+        while done < len(data):
+            step = min(len(data) - done, _BUFFER - self._held)
+            self._view[self._held : self._held + step] = data[done : done + step]
+            self._take(step)
+            done += step
+
+    def append_range(self, source: int, offset: int, length: int) -> int:
+        """Bytes of another open file next; -> how many there were, fewer than `length` where it ends."""
+        done = 0
+        while done < length:
+            room = self._view[self._held : self._held + length - done]
+            step = os.preadv(source, [room], offset + done)
+            if not step:
+                break
+            self._take(step)
+            done += step
+        return done
+
+    def _take(self, count: int) -> None:
+        self._held += count
+        if self._held == _BUFFER:
+            self._write(_BUFFER)
+
+    def _write(self, count: int) -> None:
+        """The first so many of the bytes that are held; the others move to the front."""
+        done = 0
+        while done < count:
+            try:
+                done += os.write(self._handle, self._view[done:count])
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._through_cache()  # this one wants larger blocks
+        self._view[: self._held - count] = self._view[count : self._held]
+        self._held -= count
+
+    def _through_cache(self) -> None:
+        if self._direct:
+            self._direct = _switch(self._handle, on=False)
+
+
+def _switch(handle: int, *, on: bool) -> bool:
+    """Writes of the file go past the cache, or through it; -> whether they go past it now."""
+    flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return on
