@@ -18,6 +18,7 @@ _DEPTH = 4
 """Levels, at most: clusters that k-means cannot split are left"""
 _SAMPLED_A_CENTROID = 32
 _ITERATIONS = 3
+_ROWS_A_BLOCK = 8_192
 
 
 def locality_order(vectors: npt.NDArray[np.float32], *, seed: int = 0, threads: int = 1) -> npt.NDArray[np.int64]:
@@ -40,12 +41,14 @@ def _arrange(
     count = len(order)
     if count < 2 * FEWEST_SPLIT or depth == _DEPTH:
         return
-    members = vectors[order] if depth else vectors
     clusters = min(_FAN, -(-count // FEWEST_SPLIT))
-    sample = np.ascontiguousarray(members[:: max(1, count // (clusters * _SAMPLED_A_CENTROID))])
+    sample = vectors[order[:: max(1, count // (clusters * _SAMPLED_A_CENTROID))]]
     centroids = kmeans.train(sample, clusters, seed=seed, iterations=_ITERATIONS, threads=threads)
     centroids = centroids[_chain(centroids, centroids[0] if before is None else before)]
-    labels = kmeans.assign(members, centroids, threads=threads)[0]
+    labels = np.empty(count, np.int32)
+    for start in range(0, count, _ROWS_A_BLOCK):  # a copy of all of a cluster would be one of a build's large arrays
+        block = slice(start, start + _ROWS_A_BLOCK)
+        labels[block] = kmeans.assign(vectors[order[block]], centroids, threads=threads)[0]
     order[:] = order[np.argsort(labels, kind="stable")]
     ends = np.cumsum(np.bincount(labels, minlength=clusters))
     for start, end, nearby in zip([0, *ends], ends, [before, *centroids], strict=False):

@@ -33,9 +33,13 @@ class Icepuffin:
         self.searcher.search(rows[:1], 1, search_list=10)
 
     def build(self, base: Any) -> None:
-        """Timed as the build: rows in memory -> their order as nodes, graph, and codes that it is searched by."""
+        """Timed as the build: rows in memory -> their order as nodes, graph, and codes that it is searched by.
+
+        Rows are moved in place, as a shard's are: `base` is this process's own.
+        """
         self.rows = self.locality.locality_order(base, threads=self.threads)
-        self.vectors = base[self.rows]  # a shard's own rows are moved in place, but these are the benchmark's
+        self.locality.reorder(base, self.rows)
+        self.vectors = base
         self.graph = self.vamana.build(self.vectors, self.metric, self.params, threads=self.threads)
         self.searcher = self.searcher_class(self.graph, self.vectors, self.metric, threads=self.threads)
 
