@@ -8,7 +8,7 @@ import dagster as dg
 from assets.spec import TableSpec
 from ops.graphs.lag import Lag, index_lag
 from ops.index.definition import IndexDefinition
-from ops.index.integrity import check_integrity, tagged_version
+from ops.index.integrity import check_integrity, remedy, tagged_version
 from ops.resources import Catalogs
 
 
@@ -78,8 +78,6 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 metadata={"why": f"there is no version at ann_{definition.name} yet"},
             )
         found = check_integrity(version, catalogs.storage(spec.catalog))
-        remedy = f"icepuffin refresh {spec.identifier} --index {definition.name} "
-        remedy += f"--snapshot {version.base_snapshot_id} --verify"
         for fault in found.faults:
             dg.get_dagster_logger().error("%s: %s", found.path, fault)
         return dg.AssetCheckResult(
@@ -89,7 +87,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "bytes read": found.bytes_read,
                 "shards": found.shards,
                 "faults": "; ".join(found.faults) or "none",
-                **({"what to do": f"make it anew with: {remedy}"} if found.faults else {}),
+                **({"what to do": remedy(spec.identifier, definition.name, version)} if found.faults else {}),
             },
         )
 

@@ -79,7 +79,7 @@ def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs)
     known = [item.key for item in facts.watched]
     shown = replace(facts, partitions=known, recorded=known)
     plan = watch.plan(shown, _cursor(instance, spec, loaded), policy=table.snapshots, runs_ahead=len(known))
-    return Due("/".join(spec.path), plan.runs)
+    return Due(_path(table), plan.runs)
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> watch.Cursor:

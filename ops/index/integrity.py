@@ -35,6 +35,12 @@ def tagged_version(table: Table, index: str) -> DerivedVersion | None:
     return next((v for v in versions(table, "ann", index) if v.derived_snapshot_id == target), None)
 
 
+def remedy(table: str, index: str, version: DerivedVersion) -> str:
+    """What to do where it has faults."""
+    command = f"icepuffin refresh {table} --index {index} --snapshot {version.base_snapshot_id} --verify"
+    return f"make it anew with: {command}"
+
+
 def check_integrity(version: DerivedVersion, storage: StorageConfig) -> Integrity:
     """Read the file, compare each shard with its checksum, decode and validate it. One shard in memory at a time.
 

@@ -168,7 +168,7 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
     Example:
       icepuffin index verify demo.packages embedding
     """
-    from ops.index.integrity import check_integrity, tagged_version
+    from ops.index.integrity import check_integrity, remedy, tagged_version
 
     definition = on.index(name)
     version = tagged_version(on.loaded, definition.name)
@@ -187,8 +187,8 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
         on.session.console.print(f"{found.path}: {fault}", markup=False, highlight=False)
     if found.faults:
         raise click.ClickException(
-            f"the version of snapshot {version.base_snapshot_id} is damaged; make it anew with: "
-            f"icepuffin refresh {on.name} --index {definition.name} --snapshot {version.base_snapshot_id} --verify"
+            f"the version of snapshot {version.base_snapshot_id} is damaged; "
+            f"{remedy(on.name, definition.name, version)}"
         )
 
 
