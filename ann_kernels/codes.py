@@ -50,11 +50,9 @@ class Codes:
         """
         inner = metric is Metric.INNER_PRODUCT
         out = np.zeros((len(queries), self.padded), np.int8)
-        scales = np.empty(len(queries), np.float32)
-        _encode_queries(frozen(queries), self.offset, inner, out, scales)
-        norm_weights = np.full(len(queries), 0 if inner else 1, np.float32)
-        dot_weights = np.ones(len(queries), np.float32) if inner else np.float32(2 / self.scale) * scales
-        return CodeTarget(self.space.codes, self.space.norms, out, norm_weights, dot_weights)
+        weights = np.empty(len(queries), np.float32)
+        _encode_queries(frozen(queries), self.offset, np.float32(2 / self.scale), inner, out, weights)
+        return CodeTarget(self.space.codes, self.space.norms, out, np.float32(not inner), weights)
 
 
 def encode(
@@ -98,7 +96,7 @@ def _scale(gaps: npt.NDArray[np.float32]) -> float:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _encode_queries(queries, offset, inner, codes, scales):  # type: ignore[no-untyped-def]
+def _encode_queries(queries, offset, unit, inner, codes, dot_weights):  # type: ignore[no-untyped-def]
     """Each query by a scale of its own, so that none is clipped. For inner product the offset stays where it is."""
     for row in range(queries.shape[0]):
         widest = np.float32(0)
@@ -111,7 +109,7 @@ def _encode_queries(queries, offset, inner, codes, scales):  # type: ignore[no-u
         for d in range(queries.shape[1]):
             gap = queries[row, d] if inner else queries[row, d] - offset[d]
             codes[row, d] = np.int8(np.rint(gap / scale))
-        scales[row] = scale
+        dot_weights[row] = np.float32(1) if inner else unit * scale
 
 
 @njit(nogil=True, cache=True, inline="always")

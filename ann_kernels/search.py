@@ -5,7 +5,6 @@ by exact distances; where codes would not rank as the vectors do, and for few ve
 """
 
 import copy
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from numba import njit
 
 from ann_kernels.beam import beam_search, key_node, next_stamp
 from ann_kernels.codes import Codes, encode, faithful
-from ann_kernels.distance import prepare, reported
+from ann_kernels.distance import reported
 from ann_kernels.errors import DimensionError, KernelError
 from ann_kernels.graph import Graph
 from ann_kernels.metric import Metric
@@ -42,8 +41,6 @@ _STARTS = 128
 _NODES_A_START = 64
 """Fewer nodes than this for each start: the way from the medoid is short"""
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
-Rows = slice | npt.NDArray[np.int64]
-"""Which queries: all from one place to another, or some"""
 Target = FloatTarget | DotTarget | CodeTarget | PqTarget
 
 
@@ -129,70 +126,52 @@ class Searcher:
         return int(codebook.shape[0] * codebook.shape[2])
 
     def search(
-        self, queries: npt.NDArray[Any], k: int, *, search_list: int, threads: int = 1
+        self, queries: npt.NDArray[np.float32], k: int, *, search_list: int, threads: int = 1
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], SearchStats]:
-        """The k nearest live nodes of raw queries [Q, D].
+        """The k nearest live nodes of queries f32[Q, D], prepared for the metric.
 
         -> (ids int64[Q, k], -1 where there are fewer; reported distances f32[Q, k], inf there; stats).
         `search_list` is widened where tombstones crowd the live ones out.
         """
         if k < 1:
             raise KernelError(f"k is {k}; it must be at least 1")
-        ready = prepare(queries, self._metric)
-        if ready.shape[1] != self.dims:
-            raise DimensionError(f"queries have {ready.shape[1]} dimensions, the index {self.dims}")
-        ids = np.full((len(ready), k), -1, np.int64)
-        distances = np.full((len(ready), k), np.inf, np.float32)
-        stats = SearchStats(np.zeros(len(ready), np.int64), np.zeros(len(ready), np.int64))
-        wanted = min(k, self._live_count)
+        if queries.shape[1:] != (self.dims,):
+            raise DimensionError(f"queries have shape {queries.shape}, not (rows, {self.dims} dimensions)")
         width = min(max(search_list, k), self._graph.count)
-        starts = range(0, len(ready), _QUERIES_A_PIECE)
-        todo: list[Rows] = [slice(start, start + _QUERIES_A_PIECE) for start in starts] if wanted else []
-        while todo:
-            self._search_some(ready, todo, width, ids, distances, stats, threads)
-            if width == self._graph.count:
-                break
-            short = np.flatnonzero(ids[:, wanted - 1] < 0)
-            todo = [short[start : start + _QUERIES_A_PIECE] for start in range(0, len(short), _QUERIES_A_PIECE)]
+        last = min(k, self._live_count) - 1
+        found = _Found.nothing(len(queries), k) if last < 0 else self._walk(queries, k, width, threads)
+        while last >= 0 and width < self._graph.count and len(short := np.flatnonzero(found.ids[:, last] < 0)):
             width = min(2 * width, self._graph.count)
-        return ids, reported(distances, self._metric), stats
+            found.replace(short, self._walk(queries[short], k, width, threads))
+        return found.ids, reported(found.distances, self._metric), SearchStats(found.work[:, 0], found.work[:, 1])
 
-    def _search_some(
-        self,
-        ready: npt.NDArray[np.float32],
-        pieces: Sequence[Rows],
-        width: int,
-        ids: npt.NDArray[np.int64],
-        distances: npt.NDArray[np.float32],
-        stats: SearchStats,
-        threads: int,
-    ) -> None:
-        """Search for the queries of each piece, and write what is found into their rows."""
-        k = ids.shape[1]
-        head = k if self._codes is None else max(k, min(width, max(2 * k, k + 10)))
+    def _walk(self, queries: npt.NDArray[np.float32], k: int, width: int, threads: int) -> "_Found":
+        """What a beam of one width finds, some queries in a thread at a time."""
+        found = _Found.room(len(queries), k)
+        ranked = k if self._codes is None else max(k, min(width, max(2 * k, k + 10)))
 
-        def search(rows: Rows) -> None:
+        def piece(start: int) -> None:
+            rows = slice(start, start + _QUERIES_A_PIECE)
+            asked = frozen(queries[rows])
+            target = self._target(asked)
             marks = self._take_marks()
-            queries = ready[rows]
-            target = self._target(queries)
-            near_starts = target._replace(**self._start_data)
-            found = np.empty((len(queries), head), np.int32)
-            far = np.empty((len(queries), head), np.float32)
-            work = np.empty((2, len(queries)), np.int64)
             marks.stamp = _search_rows(
-                target, self._neighbors, self._degrees, self._starts, near_starts, self._live, width,
-                marks.seen, marks.stamp, found, far, work,
+                target, self._exact(asked), self._neighbors, self._degrees, self._starts,
+                target._replace(**self._start_data), self._live, width, ranked, marks.seen, marks.stamp,
+                found.ids[rows], found.distances[rows], found.work[rows],
             )  # fmt: skip
-            if self._codes is not None and self._vectors is not None:
-                _rank_again(self._exact(self._vectors, queries), found, far)
-            ids[rows], distances[rows] = found[:, :k], far[:, :k]
-            stats.expanded[rows] += work[0]
-            stats.distances[rows] += work[1]
             self._marks.append(marks)
 
-        _each(search, pieces, threads)
+        starts = range(0, len(queries), _QUERIES_A_PIECE)
+        if threads == 1 or len(starts) == 1:
+            for start in starts:
+                piece(start)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(piece, starts))
+        return found
 
-    def _data_of(self, nodes: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+    def _data_of(self, nodes: npt.NDArray[np.int32]) -> dict[str, Any]:
         """The fields of a target of ours for a few nodes alone, which lie together so that comparing them is cheap."""
         if self._codes is not None:
             space = self._codes.space
@@ -210,17 +189,24 @@ class Searcher:
         return _Marks(self._graph.count)
 
     def _target(self, queries: npt.NDArray[np.float32]) -> Target:
+        """What the beam walks by."""
         if self._codes is not None:
             return self._codes.target(queries, self._metric)
         if self._vectors is not None:
-            return self._exact(self._vectors, queries)
+            return self._floats(self._vectors, queries)
         codebook, coded = self._pq or _NO_PQ
         tables = distance_tables(queries, codebook, inner_product=self._metric is Metric.INNER_PRODUCT)
         return PqTarget(frozen(coded), tables)
 
-    def _exact(self, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget:
+    def _exact(self, queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget | None:
+        """What the nearest are ranked by; None where the beam's own distances are as good as there are."""
+        if self._codes is None or self._vectors is None:
+            return None
+        return self._floats(self._vectors, queries)
+
+    def _floats(self, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget:
         kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
-        return kind(vectors, frozen(queries))
+        return kind(vectors, queries)
 
 
 def _starts(graph: Graph) -> npt.NDArray[np.int32]:
@@ -232,6 +218,32 @@ def _starts(graph: Graph) -> npt.NDArray[np.int32]:
     return np.concatenate([[graph.medoid], spread]).astype(np.int32)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What was found for each of Q queries."""
+
+    ids: npt.NDArray[np.int64]
+    """int64[Q, k]; -1 where there are fewer"""
+    distances: npt.NDArray[np.float32]
+    """f32[Q, k], of the kernels; inf where there are fewer"""
+    work: npt.NDArray[np.int64]
+    """int64[Q, 2]: nodes expanded, distances computed"""
+
+    @classmethod
+    def room(cls, queries: int, k: int) -> "_Found":
+        shape = queries, k
+        return cls(np.empty(shape, np.int64), np.empty(shape, np.float32), np.empty((queries, 2), np.int64))
+
+    @classmethod
+    def nothing(cls, queries: int, k: int) -> "_Found":
+        ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf, np.float32)
+        return cls(ids, distances, np.zeros((queries, 2), np.int64))
+
+    def replace(self, rows: npt.NDArray[np.intp], others: "_Found") -> None:
+        self.ids[rows], self.distances[rows] = others.ids, others.distances
+        self.work[rows] += others.work
+
+
 class _Marks:
     """Which nodes a search has met; kept for the next one, as a fresh array a query would cost more than the query."""
 
@@ -240,27 +252,21 @@ class _Marks:
         self.stamp = np.uint8(0)
 
 
-def _each(work: Callable[[Rows], None], pieces: Sequence[Rows], threads: int) -> None:
-    if threads == 1 or len(pieces) == 1:
-        for piece in pieces:
-            work(piece)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, pieces))
-
-
 @njit(nogil=True, cache=True, fastmath=FAST)
 def _search_rows(  # type: ignore[no-untyped-def]
-    target, neighbors, degrees, starts, near_starts, live, width, seen, stamp, ids, distances, work
+    target, exact, neighbors, degrees, starts, near_starts, live, width, ranked, seen, stamp, ids, distances, work
 ):
-    """The first live nodes of each query's pool into ids int32[Q, head] and distances f32[Q, head]; -> last stamp.
+    """The nearest live nodes of each query into ids int64[Q, k] and distances f32[Q, k], in order; -> last stamp.
 
-    -1 and inf where there are fewer.
+    -1 and inf where there are fewer. With `exact`, a target of the same queries, the first `ranked` live nodes of a
+    pool are put in order by it. work int64[Q, 2]: nodes expanded, distances computed.
     """
     pool = np.empty(width, np.int64)
     path = np.empty(0, np.int64)
     fresh = np.empty(neighbors.shape[1], np.int32)
     keys = np.empty(neighbors.shape[1], np.int64)
+    best = np.empty(ranked, np.int32)
+    far = np.empty(ranked, np.float32)
     entries = starts[:2].copy()
     for row in range(ids.shape[0]):
         stamp = next_stamp(seen, stamp)
@@ -269,19 +275,22 @@ def _search_rows(  # type: ignore[no-untyped-def]
         size, walked, computed = beam_search(
             aim(target, row), neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys
         )
-        work[0, row] = walked
-        work[1, row] = computed + starts.size - 1
-        place = 0
+        work[row, 0] = walked
+        work[row, 1] = computed + starts.size - 1
+        found = 0
         for at in range(size):
-            if place == ids.shape[1]:
+            if found == ranked:
                 break
             node = key_node(pool[at])
             if live[node]:
-                ids[row, place] = node
-                distances[row, place] = key_distance(pool[at])
-                place += 1
-        ids[row, place:] = -1
-        distances[row, place:] = np.inf
+                best[found] = node
+                far[found] = key_distance(pool[at])
+                found += 1
+        if exact is not None:
+            _rank_again(aim(exact, row), best[:found], far)
+        for place in range(ids.shape[1]):
+            ids[row, place] = best[place] if place < found else -1
+            distances[row, place] = far[place] if place < found else np.float32(np.inf)
     return stamp
 
 
@@ -297,23 +306,17 @@ def _nearest(point, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def _rank_again(target, ids, distances):  # type: ignore[no-untyped-def]
-    """Sort the ids of each row by their exact distances, ties by id."""
-    for row in range(ids.shape[0]):
-        point = aim(target, row)
-        size = 0
-        while size < ids.shape[1] and ids[row, size] >= 0:
-            fetch(point, ids[row, size])
-            size += 1
-        for at in range(size):
-            node = ids[row, at]
-            far = distance(point, node)
-            place = at
-            while place > 0 and (
-                distances[row, place - 1] > far or (distances[row, place - 1] == far and ids[row, place - 1] > node)
-            ):
-                distances[row, place] = distances[row, place - 1]
-                ids[row, place] = ids[row, place - 1]
-                place -= 1
-            distances[row, place] = far
-            ids[row, place] = node
+def _rank_again(point, ids, distances):  # type: ignore[no-untyped-def]
+    """Sort ids int32[n] by their distances from a point, which are written beside them; ties by id."""
+    for node in ids:
+        fetch(point, node)
+    for at in range(ids.size):
+        node = ids[at]
+        far = distance(point, node)
+        place = at
+        while place > 0 and (distances[place - 1] > far or (distances[place - 1] == far and ids[place - 1] > node)):
+            distances[place] = distances[place - 1]
+            ids[place] = ids[place - 1]
+            place -= 1
+        distances[place] = far
+        ids[place] = node

@@ -58,8 +58,9 @@ class CodeTarget(NamedTuple):
     norms: npt.NDArray[np.int32]
     queries: npt.NDArray[np.int8]
     """int8[Q, P]"""
-    norm_weights: npt.NDArray[np.float32]
+    norm_weight: np.float32
     dot_weights: npt.NDArray[np.float32]
+    """f32[Q]"""
 
 
 class PqTarget(NamedTuple):
@@ -181,8 +182,8 @@ def _dot_aim(target, row):  # type: ignore[no-untyped-def]
 
 
 def _code_aim(target, row):  # type: ignore[no-untyped-def]
-    weights = target.norm_weights[row], target.dot_weights[row]
-    return CodePoint(target.codes, target.norms, target.queries[row], weights[0], weights[1], np.float32(0))
+    weight = target.dot_weights[row]
+    return CodePoint(target.codes, target.norms, target.queries[row], target.norm_weight, weight, np.float32(0))
 
 
 def _pq_aim(target, row):  # type: ignore[no-untyped-def]

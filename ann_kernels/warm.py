@@ -24,7 +24,7 @@ def main() -> None:
     for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
         ready = prepare(vectors, metric)
         graph = vamana.insert(vamana.build(ready[:-8], metric, params), ready, metric, params)
-        found = Searcher(graph, ready, metric).search(vectors[:2], 3, search_list=16)
+        found = Searcher(graph, ready, metric).search(ready[:2], 3, search_list=16)
         merge_top_k([found[:2], exact_top_k(ready[:2], ready, 3, metric)], 3)
     codebook = quantize.train_pq(even, 4, seed=0, iterations=1)
     coded = quantize.encode_pq(even, codebook)

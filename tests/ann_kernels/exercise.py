@@ -65,7 +65,7 @@ def main() -> dict[str, Any]:
             vamana.build_space(ready, metric, 1), FloatSpace if metric is Metric.L2 else CodeSpace | FloatSpace
         )
         floats = Searcher(built(ready, metric), frozen(ready), metric)
-        merge_top_k([floats.search(spread[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
+        merge_top_k([floats.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
     codebook = quantize.train_pq(even, 3, seed=0, iterations=1)
     Searcher(graph, None, Metric.L2, pq=(codebook, quantize.encode_pq(even, codebook))).search(even, 2, search_list=12)
     kmeans.train(even, 4, seed=0, iterations=1)

@@ -24,9 +24,9 @@ def built(vectors: np.ndarray, metric: Metric = Metric.L2, *, threads: int = 2, 
 
 
 def found_by(graph: Graph, vectors: np.ndarray, queries: np.ndarray, metric: Metric, width: int) -> float:
-    ready = prepare(vectors, metric)
-    found, _, _ = Searcher(graph, ready, metric, coded_from=1).search(queries, 10, search_list=width)
-    return recall(found, exact_top_k(prepare(queries, metric), ready, 10, metric)[0])
+    ready, asked = prepare(vectors, metric), prepare(queries, metric)
+    found, _, _ = Searcher(graph, ready, metric, coded_from=1).search(asked, 10, search_list=width)
+    return recall(found, exact_top_k(asked, ready, 10, metric)[0])
 
 
 @pytest.mark.parametrize("metric", METRICS)
