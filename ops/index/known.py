@@ -4,6 +4,8 @@ writes the whole table anew each night, most vectors are the old ones.
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from ann_kernels.hashing import content_hash
@@ -32,10 +34,12 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
     if not len(sampled):
         return 0.0
     store = open_storage(base.version.puffin_path, storage)
-    known = np.zeros(len(sampled), np.bool_)
+    wanted = pa.array(np.unique(sampled))
+    known = [np.empty(0, np.uint64)]
     for shard in base.shards:
-        known |= np.isin(sampled, ShardReader(PartSource(store, shard)).read_content_hashes())
-    return float(known.mean())
+        theirs = ShardReader(PartSource(store, shard)).read_content_hashes()
+        known.append(theirs[np.asarray(pc.is_in(pa.array(theirs), value_set=wanted))])
+    return float(np.isin(sampled, np.concatenate(known)).mean())
 
 
 def _sample(

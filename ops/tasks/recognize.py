@@ -22,12 +22,13 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from ann_kernels.hashing import content_hash
+from ann_kernels.matching import pair_equal
 from ann_kernels.metric import Metric
 from ops.model import LiveFile, ObjectRange, StorageConfig
 from ops.storage import PartSource, Storage, StorageError, open_storage
 from ops.tasks.balls import Ball, Balls, ball_around, few
 from ops.tasks.blocks import Block, BlockWriters, read_blocks
-from ops.tasks.rows import Rows, by_slot, match
+from ops.tasks.rows import Rows, by_slot
 from ops.tasks.vectors import VectorFiles, prepared
 from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
@@ -146,11 +147,9 @@ def match_rows(task: MatchTask) -> MatchResult:
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(storage, task.blocks, 0)
     owners, nodes, hashes = _dead_hashes(task)
-    by_node, by_row = np.argsort(hashes, kind="stable"), np.argsort(new.hashes, kind="stable")
-    found, taken = match(hashes[by_node], new.hashes[by_row])
-    found, taken = by_node[found], by_row[taken]
-    order = np.argsort(found)
-    found, taken = found[order], taken[order]
+    partner = pair_equal(hashes, new.hashes)
+    found = np.flatnonzero(partner >= 0)
+    taken = partner[found].astype(np.intp)
     unknown = np.ones(new.count, np.bool_)
     unknown[taken] = False
     rest = new.take(np.flatnonzero(unknown))

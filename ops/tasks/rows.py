@@ -1,4 +1,4 @@
-"""Rows: where each lies, its content hash and its vector; joined, sorted, and matched by hash."""
+"""Rows: where each lies, its content hash and its vector; joined and sorted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,14 +52,3 @@ def by_slot(slots: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np
     order = np.argsort(slots, kind="stable")
     found, starts = np.unique(slots[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=False)
-
-
-def match(
-    left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Pairs of places of equal values in two sorted arrays, as multisets: n-th with n-th."""
-    rank_left = np.arange(len(left)) - np.searchsorted(left, left)
-    start = np.searchsorted(right, left, side="left")
-    end = np.searchsorted(right, left, side="right")
-    found = np.flatnonzero(start + rank_left < end)
-    return found, (start + rank_left)[found]

@@ -9,6 +9,7 @@ The tombstones of an index use the same framing: one codec for both.
 
 import struct
 import zlib
+from array import array
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,8 @@ def encode_roaring64(values: npt.NDArray[np.uint64]) -> bytes:
     keys, starts = np.unique(high, return_index=True)
     parts = [struct.pack("<Q", len(keys))]
     for key, start, end in zip(keys, starts, [*starts[1:], len(values)][: len(keys)], strict=True):
-        bitmap = BitMap((values[start:end] & np.uint64(0xFFFFFFFF)).astype(np.uint32))
+        low = (values[start:end] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+        bitmap = BitMap(array("I", low.tobytes()))  # of an array it is made without a Python number a value
         bitmap.run_optimize()
         parts += [struct.pack("<I", int(key)), bitmap.serialize()]
     return b"".join(parts)
