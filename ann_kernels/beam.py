@@ -10,8 +10,6 @@ from numba import njit
 from ann_kernels.simd import key_distance, make_room, prefetch, sort_key
 from ann_kernels.spaces import FAST, distance, fetch
 
-_AHEAD = 6
-"""Nodes that are fetched before the one whose distance is computed"""
 _EDGES_A_LINE = 16
 """Node ids in a cache line"""
 
@@ -58,8 +56,10 @@ def _unexpanded(pool, size, start):  # type: ignore[no-untyped-def]
 def _fetch_edges(neighbors, key):  # type: ignore[no-untyped-def]
     """Ask for the cache lines of a node's list, which is likely to be the next to be read."""
     limit = neighbors.shape[1]
+    first = np.intp(key_node(key)) * limit
     for slot in range(0, limit, _EDGES_A_LINE):
-        prefetch(neighbors, np.intp(key_node(key)) * limit + slot)
+        prefetch(neighbors, first + slot)
+    prefetch(neighbors, first + limit - 1)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -97,15 +97,13 @@ def beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fre
             _fetch_edges(neighbors, pool[following])
         count = 0
         for slot in range(degrees[node]):  # written first, counted after: no branch, which nobody could foresee
-            other = neighbors[node, slot]
-            fresh[count] = other
+            other = np.uint32(neighbors[node, slot])  # unsigned: numba looks for negative indices otherwise
+            fresh[np.uint32(count)] = other
             count += int(seen[other] != stamp)
             seen[other] = stamp
-        for slot in range(min(count, _AHEAD)):
+        for slot in range(count):
             fetch(point, fresh[slot])
         for slot in range(count):
-            if slot + _AHEAD < count:
-                fetch(point, fresh[slot + _AHEAD])
             keys[slot] = sort_key(distance(point, fresh[slot]), fresh[slot])
         nearest = size
         for slot in range(count):

@@ -68,7 +68,7 @@ def encode(
     offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = _scale(np.abs(sample - offset).reshape(-1))
     width = dims + -dims % BLOCK
-    codes = np.empty((count, width), np.uint8)
+    codes = _of_whole_lines(count * width).reshape(count, width)
     norms, sums = np.empty(count, np.int32), np.empty(count, np.int32)
 
     def piece(start: int) -> None:
@@ -86,6 +86,15 @@ def encode(
     with ThreadPoolExecutor(max(1, threads)) as pool:
         list(pool.map(piece, range(0, count, _ROWS_A_PIECE)))
     return Codes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
+
+
+def _of_whole_lines(size: int) -> npt.NDArray[np.uint8]:
+    """u8[size] that begins with a cache line, so that a row of blocks touches no line more than it has; numpy's own
+    arrays begin anywhere.
+    """
+    room = np.empty(size + BLOCK, np.uint8)
+    first = -room.ctypes.data % BLOCK
+    return room[first : first + size]
 
 
 def _scale(gaps: npt.NDArray[np.float32]) -> float:

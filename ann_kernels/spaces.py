@@ -158,8 +158,10 @@ def _code_focus(space, node, scratch):  # type: ignore[no-untyped-def]
 
 def _float_fetch(point, node):  # type: ignore[no-untyped-def]
     size = point.query.size
+    first = np.intp(node) * size
     for d in range(0, size, _LINE // 4):
-        prefetch(point.vectors, np.intp(node) * size + d)
+        prefetch(point.vectors, first + d)
+    prefetch(point.vectors, first + size - 1)  # rows need not begin where lines do
 
 
 def _code_fetch(point, node):  # type: ignore[no-untyped-def]
@@ -170,7 +172,9 @@ def _code_fetch(point, node):  # type: ignore[no-untyped-def]
 
 
 def _pq_fetch(point, node):  # type: ignore[no-untyped-def]
-    prefetch(point.codes, np.intp(node) * point.codes.shape[1])
+    first = np.intp(node) * point.codes.shape[1]
+    prefetch(point.codes, first)
+    prefetch(point.codes, first + point.codes.shape[1] - 1)
 
 
 def _float_aim(target, row):  # type: ignore[no-untyped-def]
