@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from assets.failures import no_vain_retries
 from assets.metadata import from_report, line_chart, of_snapshot, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
@@ -89,6 +90,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         pool=spec.pool,
         retry_policy=spec.retry_policy,
     )
+    @no_vain_retries()
     def ann_index(
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class

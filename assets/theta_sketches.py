@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from assets.failures import no_vain_retries
 from assets.metadata import bar_chart, from_report, of_snapshot
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
@@ -22,6 +23,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         pool=spec.pool,
         retry_policy=spec.retry_policy,
     )
+    @no_vain_retries()
     def theta_sketches(
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class

@@ -33,6 +33,8 @@ class DataFileError(IcepuffinError):
 class VectorColumnError(IcepuffinError):
     """Raised when a column's values are no vectors of one dimension; the message names the first bad row."""
 
+    retryable = False
+
     def __init__(self, said: str, row: int | None = None) -> None:
         super().__init__(said if row is None else f"row {row} {said}")
         self.said = said

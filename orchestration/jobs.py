@@ -3,6 +3,7 @@
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from assets.failures import no_vain_retries
 from assets.spec import TableSpec
 from ops.graphs.upkeep import collect, maintain_index, told
 from ops.resources import Catalogs, Engine
@@ -47,6 +48,7 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
     @dg.op(
         name=f"rebuild_worn_shards_{spec.slug}", pool=spec.pool, retry_policy=spec.retry_policy, out=dg.Out(dg.Nothing)
     )
+    @no_vain_retries()
     def rebuild(
         context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> None:

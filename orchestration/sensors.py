@@ -46,7 +46,7 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
                 found.left,
             )
         requests = [_request(spec, settings, uuid, key) for key in plan.request]
-        if plan.returned_to and spec.derived_keys:
+        if plan.returned_to:
             requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
             requests.append(_request(spec, settings, uuid, plan.merge, merged=plan.cursor.merged))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import dagster as dg
+from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
 
 from assets.spec import TableSpec
@@ -18,6 +19,8 @@ from orchestration.looks import Look, look
 from orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
+_WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
+"""What Dagster puts around the error of a step."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """The instance keeps every event; the terminal belongs to the command."""
 
@@ -113,13 +116,18 @@ def run_partition(
         raise_on_error=False,
     )
     failures = [event for event in result.all_events if event.is_step_failure]
-    message = ""
-    if failures:
-        error = failures[0].step_failure_data.error
-        while error is not None and error.cause is not None:
-            error = error.cause
-        message = error.message.strip() if error is not None else "failed; see the run in the UI"
+    message = _why(failures[0].step_failure_data.error) if failures else ""
     return TickedRun("/".join(spec.path), key, result.run_id, result.success, message)
+
+
+def _why(error: SerializableErrorInfo | None) -> str:
+    """The outermost error that is not Dagster's own: it names the file and what to do, those beneath do not."""
+    while error is not None and error.cause is not None and error.cls_name in _WRAPPERS:
+        error = error.cause
+    if error is None:
+        return "failed; see the run in the UI"
+    name, _, text = error.message.strip().partition(": ")
+    return text if name.startswith("ops.") else error.message.strip()
 
 
 def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult | TickedRun | Unseen]:

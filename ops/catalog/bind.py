@@ -65,6 +65,8 @@ class UnknownOutcomeError(BindingError):
 class UnsupportedCatalogError(BindingError):
     """Raised before the commit when the catalog is known to break bindings."""
 
+    retryable = False
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:

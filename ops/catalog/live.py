@@ -40,6 +40,8 @@ _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds sa
 class EqualityDeletesError(IcepuffinError):
     """Raised when rows are needed of a file that equality deletes apply to: they are not resolved here."""
 
+    retryable = False
+
 
 @dataclass(frozen=True, slots=True)
 class _Delete:

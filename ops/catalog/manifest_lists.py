@@ -22,6 +22,8 @@ _SNAPSHOT_ID_MASK = 2**63 - 1
 class UnsupportedFormatError(IcepuffinError):
     """Raised when this catalog cannot commit to a table of that format version."""
 
+    retryable = False
+
 
 def new_snapshot_id(table: Table) -> int:
     """An id that no snapshot of the table has."""

@@ -16,6 +16,8 @@ BASE_SNAPSHOT_KEYS = ("ann.base-snapshot-id", "theta-sketches.base-snapshot-id")
 class UnknownSnapshotError(IcepuffinError):
     """Raised when a snapshot, ref or time names nothing in the table's metadata (or no longer does)."""
 
+    retryable = False
+
 
 class TableUnavailableError(IcepuffinError):
     """Raised when a table is gone from its catalog."""

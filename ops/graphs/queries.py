@@ -38,7 +38,7 @@ def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapsh
     try:
         scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=snapshot_id)
         found = scan.to_arrow()
-    except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third
         raise NoSuchColumnError(
             f"{name}: {id_column} = {row} cannot be looked up, {id_column} is {fields[id_column].field_type}; "
             "name another column with --id-column"

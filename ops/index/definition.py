@@ -29,6 +29,8 @@ T = TypeVar("T")
 class DefinitionError(IcepuffinError):
     """Raised when an index definition is not valid, or does not fit its table."""
 
+    retryable = False
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:

@@ -6,6 +6,8 @@ from ops.errors import IcepuffinError
 class GateFailedError(IcepuffinError):
     """Raised when a version's recall is under its target: nothing was published, the previous version stays."""
 
+    retryable = False
+
 
 class CoverageError(IcepuffinError):
     """Raised when a version would not hold exactly the live rows of its snapshot; nothing was published."""

@@ -44,6 +44,8 @@ SKETCHED_TYPES = frozenset({*_ARROW, "decimal", "fixed"})
 class SketchTypeError(IcepuffinError):
     """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
 
+    retryable = False
+
 
 def kind_of(iceberg_type: str) -> str:
     """The type's name without its parameters: "decimal(9, 2)" -> "decimal", "fixed[16]" -> "fixed"."""

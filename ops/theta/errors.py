@@ -9,3 +9,5 @@ class ThetaError(IcepuffinError):
 
 class UnknownColumnError(ThetaError):
     """Raised when a column that is asked for does not exist, or can have no sketch."""
+
+    retryable = False

@@ -197,7 +197,7 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
-    """Drop an index: its definition and its tags. The files go when their snapshots expire."""
+    """Drop an index: its definition and its tags. Its files go with `icepuffin gc`, after the grace period."""
     from ops.index import drop
 
     on.index(name)
@@ -207,7 +207,10 @@ def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     if on.as_json:
         print_json({"dropped": name})
         return
-    on.session.console.print(f"index {name} of {on.name} is dropped", markup=False)
+    on.session.console.print(
+        f"index {name} of {on.name} is dropped. Its files go with: icepuffin gc {on.name} (after the grace period)",
+        markup=False,
+    )
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

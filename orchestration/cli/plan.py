@@ -114,7 +114,9 @@ def _show(session: Session, expected: "Estimate") -> None:
         "action": action,
         "rows": f"{expected.inserted:,} to insert, {expected.remapped:,} moved, {expected.tombstoned:,} gone"
         + (f"; {expected.merged:,} to deal out from deltas" if expected.merged else ""),
-        "shards": f"{len(expected.shards)}: {expected.shards_rebuilt} to rebuild, {expected.shards_copied} kept",
+        "shards": f"{len(expected.shards)}: all to build"
+        if expected.action == "built"
+        else f"{len(expected.shards)}: {expected.shards_rebuilt} to rebuild, {expected.shards_copied} kept",
     }
     _show_totals(session, told, expected)
     heads = ("shard", "nodes", "insert", "remap", "gone", "MiB read", "written", "what")

@@ -95,8 +95,7 @@ def _of_index(report: "IndexReport") -> dict[str, str]:
         f"{report.remapped:,} moved, {report.gone:,} gone"
         + (f"; {report.merged:,} dealt out from deltas" if report.merged else "")
         + (f"; {report.without_vector:,} have no vector" if report.without_vector else ""),
-        "shards": f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "
-        f"{counted(report.deltas, 'delta')}, {counted(report.tombstones, 'tombstone')}",
+        "shards": _shards(report),
         "recall@10": f"{report.recall:.4f}",
         "MiB": f"{report.bytes_total / _MIB:,.1f}, {report.bytes_written / _MIB:,.1f} of it newly written",
         "seconds": f"{report.seconds:,.1f}" + (f" ({stages})" if stages else "") + _expected(report),
@@ -104,6 +103,15 @@ def _of_index(report: "IndexReport") -> dict[str, str]:
         "file": report.puffin_path or "",
     }
     return {key: line for key, line in lines.items() if line}
+
+
+def _shards(report: "IndexReport") -> str:
+    if report.action == "built":
+        return f"{report.shards}: all built"
+    return (
+        f"{report.shards}: {report.shards_rebuilt} rebuilt, {report.shards_copied} copied; "
+        f"{counted(report.deltas, 'delta')}, {counted(report.tombstones, 'tombstone')}"
+    )
 
 
 def _expected(report: "IndexReport | ThetaReport") -> str:

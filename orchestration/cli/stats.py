@@ -65,7 +65,12 @@ def _show(session: Session, told: dict[str, Any]) -> None:
     if told["columns"]:
         session.console.print(shown)
     else:
-        session.console.print(f"{told['table']}: no sketches yet; make them with: icepuffin refresh {told['table']}")
+        remedy = f"icepuffin refresh {told['table']} --snapshot {told['snapshot_id']}"
+        session.console.print(
+            f"{told['table']} at snapshot {told['snapshot_id']}: no sketches; make them with: {remedy}",
+            markup=False,
+            highlight=False,
+        )
     for name, found in told["indexes"].items():
         covered = "has a version for this snapshot" if found["covers_snapshot"] else "has no version for this snapshot"
         versions = counted(found["versions"], "version")

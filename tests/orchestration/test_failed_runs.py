@@ -1,0 +1,52 @@
+"""Runs that fail: what could pass is tried again, what could not is not, and the message says what to do."""
+
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster import DagsterEventType
+
+from orchestration.settings import load
+from orchestration.ticks import TickedRun, tick
+from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return make_lake(tmp_path / "lake", snapshots=1)
+
+
+def failed_run(lake: Lake, instance: dg.DagsterInstance) -> tuple[TickedRun, int]:
+    """(the one run of a tick, how often its steps were tried again)."""
+    (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    assert not run.succeeded
+    again = instance.all_logs(run.run_id, of_type=DagsterEventType.STEP_UP_FOR_RETRY)
+    return run, len(again)
+
+
+def test_a_target_that_is_missed_is_not_tried_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+    narrow = lake.settings(retries=2).replace("search_list = 32", "search_list = 8\ntarget_recall = 1.0")
+    lake.settings_file.write_text(narrow.replace("max_degree = 16", "max_degree = 4"), encoding="utf-8")
+    run, again = failed_run(lake, instance)
+    assert again == 0
+    assert run.message.startswith("demo.packages, index embedding, snapshot ")
+    assert "Raise max_degree or search_list" in run.message
+
+
+def test_a_vector_that_no_index_takes_is_not_tried_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+    bad = make_rows(60, 1).set_column(2, "embedding", pa.array([[0.0] * DIMS], pa.list_(pa.float32())))
+    lake.table.append(bad)
+    lake.write_settings(retries=2, snapshots="newest")
+    run, again = failed_run(lake, instance)
+    assert again == 0
+    assert "row 0" in run.message
+
+
+def test_a_file_that_may_come_back_is_tried_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+    (path,) = lake.table.inspect.files()["file_path"].to_pylist()
+    Path(path.removeprefix("file://")).unlink()
+    lake.write_settings(retries=2, theta_sketches=False)
+    run, again = failed_run(lake, instance)
+    assert again == 2
+    assert path in run.message
