@@ -57,23 +57,32 @@ class Choice:
     """Expected"""
 
 
-def shard_distances(
-    queries: npt.NDArray[np.float32],
-    codebook: npt.NDArray[np.float32],
-    to_shard: npt.NDArray[np.uint32],
-    metric: Metric = Metric.L2,
-) -> npt.NDArray[np.float32]:
-    """f32[Q, shards]: Euclidean distance (or - inner product) of each query to the nearest centroid of each shard; inf
-    of one without.
-    """
-    if metric is Metric.INNER_PRODUCT:
-        far = internal_pairwise(queries, codebook, metric)
-    else:
-        far = np.sqrt(np.maximum(internal_pairwise(queries, codebook, Metric.L2), np.float32(0)))
-    out = np.full((len(queries), int(to_shard.max(initial=0)) + 1), np.inf, np.float32)
-    for shard in np.unique(to_shard):
-        out[:, shard] = far[:, to_shard == shard].min(axis=1)
-    return out
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardCentroids:
+    """A codebook by the shards that its centroids lead to."""
+
+    shards: npt.NDArray[np.int64]
+    """int64[S] ascending: those that a centroid leads to"""
+    centroids: npt.NDArray[np.float32]
+    """f32[k, D], by shard"""
+    starts: npt.NDArray[np.int64]
+    """int64[S], where a shard's begin"""
+    metric: Metric
+
+    @classmethod
+    def of(
+        cls, codebook: npt.NDArray[np.float32], to_shard: npt.NDArray[np.uint32], metric: Metric = Metric.L2
+    ) -> "ShardCentroids":
+        order = np.argsort(to_shard, kind="stable")
+        shards, starts = np.unique(to_shard[order], return_index=True)
+        return cls(shards.astype(np.int64), codebook[order], starts.astype(np.int64), metric)
+
+    def distances(self, queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """f32[Q, S]: Euclidean distance (or - inner product) of each query to the nearest centroid of each shard."""
+        inner = self.metric is Metric.INNER_PRODUCT
+        far = internal_pairwise(queries, self.centroids, Metric.INNER_PRODUCT if inner else Metric.L2)
+        near = np.minimum.reduceat(far, self.starts, axis=1)
+        return near if inner else np.sqrt(np.maximum(near, np.float32(0)))
 
 
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:

@@ -10,7 +10,7 @@ from ann_kernels.metric import Metric
 from ann_kernels.quantize import choose_m, train_pq
 from ann_kernels.topk import exact_top_k
 from ops.catalog.deletes import deleted_by_file
-from ops.curves import MEASURED_K, Reach, encode, shard_distances
+from ops.curves import MEASURED_K, Reach, ShardCentroids, encode
 from ops.datafile import read_live
 from ops.index.plan import VersionPlan
 from ops.model import StorageConfig
@@ -86,9 +86,10 @@ def measure_routing(
     others = np.ones(len(sample), np.bool_)
     others[asked] = False
     nearest, _ = exact_top_k(sample[asked], sample, MEASURED_K, metric, live=others)
-    far = shard_distances(sample[asked], codebook, to_shard)
+    near = ShardCentroids.of(codebook, to_shard)
+    far = near.distances(sample[asked])
     far = far / np.maximum(far.min(axis=1, keepdims=True), np.float32(1e-12))
-    of_neighbor = np.take_along_axis(far, to_shard[labels[nearest]].astype(np.int64), axis=1)
+    of_neighbor = np.take_along_axis(far, np.searchsorted(near.shards, to_shard[labels[nearest]]), axis=1)
     points = [
         Reach(slack, float((far <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
         for slack in ROUTING_SLACKS

@@ -35,12 +35,18 @@ class Candidates:
         empty = np.full((queries, k), -1, np.int64)
         return cls(empty, empty, np.full((queries, k), np.inf, np.float32))
 
+    def first(self, k: int) -> "Candidates":
+        """Of lists in order."""
+        if self.files.shape[1] <= k:
+            return self
+        return Candidates(self.files[:, :k], self.positions[:, :k], self.distances[:, :k])
+
     def ordered(self, k: int) -> "Candidates":
         """The k nearest of each query, from lists in any order; ties by file, then position."""
         far = self.distances
         farther = far[:, 1:] > far[:, :-1]
         if farther.all():
-            return Candidates(self.files[:, :k], self.positions[:, :k], far[:, :k])
+            return self.first(k)
         unsure = ~farther.all(axis=1)  # of the others there is nothing to sort
         order = np.broadcast_to(np.arange(far.shape[1]), far.shape).copy()
         order[unsure] = np.lexsort((self.positions[unsure], self.files[unsure], far[unsure]), axis=1)

@@ -1,6 +1,6 @@
 """A version whose shards are searched by tasks: A every task some shards, B exact distances by data file, C a merge.
 
-It stands where a `LoadedVersion` stands in a reader, and gives the same rows. Opening it loads every shard once, where
+It is a `Tier`, and gives the rows that the one in this process gives. Opening it loads every shard once, where
 it will be searched: nodes are counted there as `loaded.load` counts them here, and damaged shards are known.
 """
 
@@ -59,6 +59,8 @@ def where_to_search(opened: OpenVersion, pin: Pin, runner: TaskRunner | None, in
 class RemoteVersion:
     """All shards of a version, for one snapshot, where tasks run. Immutable, thread-safe."""
 
+    name = "distributed"
+
     def __init__(self, pin: Pin, runner: TaskRunner, shards: Sequence[ShardFacts], covered: frozenset[int]) -> None:
         if pin.opened is None:
             raise ValueError("there is no version to search")
@@ -96,7 +98,7 @@ class RemoteVersion:
         return cls(replace(pin, covered=covered if complete else None), runner, facts, covered)
 
     def search(self, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
-        """As `loaded.search`, or with `matches` `filtered.search_matches` by each group's own share of them.
+        """As `search_version`, where with `matches` each group goes the way that its own share of them makes cheaper.
 
         Distances are exact, but for few candidates of shards that do not have them: those are left to the caller.
         Raises IndexUnavailableError where a task cannot read a shard any more.
@@ -110,8 +112,6 @@ class RemoteVersion:
             best, approximate = self._ranked(best, queries), False
         return Indexed(
             best,
-            sum(part.expanded for part in parts),
-            sum(part.computed for part in parts),
             parts[0].strategy if parts else "beam",
             approximate=approximate,
             work=_added([item for part in parts for item in part.work]),
@@ -224,8 +224,6 @@ def _joined(items: Sequence[Found]) -> Found:
     indexed = replace(
         parts[0],
         candidates=stacked([part.candidates for part in parts]),
-        expanded=sum(part.expanded for part in parts),
-        computed=sum(part.computed for part in parts),
         work=_added([item for part in parts for item in part.work]),
     )
     return replace(items[0], indexed=indexed, scanned=scanned, rows=sum(item.rows for item in items))

@@ -1,7 +1,7 @@
-"""Searching an index version for the nearest of some rows only.
+"""Searching an index version in memory, for the nearest of all its rows or of some only.
 
-Two ways, by what they cost in distances: comparing every matching node, or a beam that walks through all nodes and
-returns matching ones, wide enough to meet some.
+The latter in one of two ways, by what they cost in distances: comparing every matching node, or a beam that walks
+through all nodes and returns matching ones, wide enough to meet some.
 """
 
 from dataclasses import replace
@@ -10,48 +10,53 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels.topk import exact_top_k
-from ops.curves import OVERSAMPLE
 from ops.probe.candidates import Candidates, merge
 from ops.probe.filters import Matches
-from ops.probe.loaded import Indexed, LoadedShard, LoadedVersion, as_candidates, search
+from ops.probe.knobs import Knobs
+from ops.probe.loaded import Indexed, LoadedVersion, ShardWork, as_candidates, search
 
 MATCHES_IN_BEAM = 3
 """Times k: how many matching nodes a beam is to hold"""
 DISTANCES_A_NODE = 30
 """Computed per expanded node: neighbours that were not met before (measured, R = 64)"""
+_COMPARED = "exact over matches"
 
 
-def search_matches(
+def search_version(
     version: LoadedVersion,
-    matches: Matches,
     queries: npt.NDArray[np.float32],
     k: int,
+    knobs: Knobs,
+    matches: Matches | None,
     *,
-    search_list: int,
     threads: int,
-    oversample: int = OVERSAMPLE,
 ) -> Indexed:
-    """The k nearest matching rows that the version covers. `queries` f32[Q, D] prepared."""
+    """The k nearest rows that the version covers (and that match). `queries` f32[Q, D] prepared."""
+    if matches is None:
+        return search(version, queries, k, knobs, threads=threads)
     shards = tuple(shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in version.shards)
-    held = sum(int(shard.live.sum()) for shard in shards)
+    matching = replace(version, shards=shards)
+    held = sum(shard.searcher.live_count for shard in shards)
     if not held:
-        return Indexed(Candidates.none(len(queries), k), 0, 0, "exact over matches")
+        return Indexed(Candidates.none(len(queries), k), _COMPARED)
     share = held / sum(len(shard.live) for shard in shards)
-    width = max(search_list, int(np.ceil(MATCHES_IN_BEAM * k / share)))
+    width = max(knobs.search_list, int(np.ceil(MATCHES_IN_BEAM * k / share)))
     if held <= DISTANCES_A_NODE * width and not version.lean:
-        wide = k if version.exact else k * oversample
-        parts = [_exact(shard, version, queries, wide) for shard in shards if shard.live.any()]
-        count = held * len(queries)
-        return Indexed(merge(parts, wide), 0, count, "exact over matches", approximate=not version.exact)
-    found = search(
-        replace(version, shards=shards), queries, k, search_list=width, threads=threads, oversample=oversample
-    )
+        return _compare(matching, queries, k if version.exact else k * knobs.oversample)
+    found = search(matching, queries, k, replace(knobs, search_list=width), threads=threads)
     return replace(found, strategy="filtered beam")
 
 
-def _exact(shard: LoadedShard, version: LoadedVersion, queries: npt.NDArray[np.float32], k: int) -> Candidates:
-    if shard.vectors is None:
-        raise ValueError("a lean shard has no vectors to compare")
-    nodes = np.flatnonzero(shard.live)
-    places, distances = exact_top_k(queries, shard.vectors[nodes], k, version.metric)
-    return as_candidates(shard, np.where(places >= 0, nodes[places], -1), distances)
+def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float32], k: int) -> Indexed:
+    """Every matching node with every query."""
+    parts, work = [], []
+    for number, shard in zip(matching.numbers, matching.shards, strict=True):
+        nodes = np.flatnonzero(shard.live)
+        if not len(nodes):
+            continue
+        if shard.vectors is None:
+            raise ValueError("a lean shard has no vectors to compare")
+        places, distances = exact_top_k(queries, shard.vectors[nodes], k, matching.metric)
+        parts.append(as_candidates(shard, np.where(places >= 0, nodes[places], -1), distances))
+        work.append(ShardWork(number, len(shard.live), len(queries), 0, len(nodes) * len(queries)))
+    return Indexed(merge(parts, k), _COMPARED, approximate=not matching.exact, work=tuple(work))

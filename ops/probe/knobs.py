@@ -2,26 +2,26 @@
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.metric import Metric
-from ops.curves import OVERSAMPLE, Choice, Reach, Width, choose, combined, reaches, shard_distances, widths
+from ops.curves import OVERSAMPLE, Choice, Reach, ShardCentroids, Width, choose, combined, reaches, widths
 from ops.index.versions import OpenVersion
 from ops.probe.errors import QueryError
+
+_SETTLED = 256
+_APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not asked for"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advice:
     """What a version knows of its own recall, and where its shards lie."""
 
-    codebook: npt.NDArray[np.float32]
-    """f32[k, D]"""
-    to_shard: npt.NDArray[np.uint32]
-    """u32[k]"""
+    led: ShardCentroids
+    """The shards that a centroid leads to. Others hold rows that came later, from anywhere: every query is near them"""
     shards: int
-    metric: Metric
     curve: tuple[Width, ...]
     """Of all shards together"""
     routing: tuple[Reach, ...]
@@ -31,40 +31,24 @@ class Advice:
         table = opened.routing
         curves = [(widths(text), entry.live) for text, entry in zip(opened.curves, table.shards, strict=True)]
         return cls(
-            table.codebook,
-            table.partition_to_shard,
+            ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric_value),
             len(table.shards),
-            opened.definition.metric_value,
             combined(curves),
             reaches(opened.routing_curve),
         )
 
-    def nearness(self, queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """f32[Q, shards], how far the nearest centroid of each shard is; 0 of one that no centroid leads to.
-
-        Such shards hold rows that came after the codebook was made, from anywhere: every query is near them.
-        """
-        far = np.zeros((len(queries), self.shards), np.float32)
-        known = shard_distances(queries, self.codebook, self.to_shard, self.metric)
-        led = np.unique(self.to_shard)
-        far[:, led] = known[:, led]
-        return far
-
     def probed(self, queries: npt.NDArray[np.float32], knobs: "Knobs") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: which shards each query is asked of; None where it is all."""
-        if self.shards == 1:
+        led = self.led.shards
+        nearest = len(led) if knobs.shards is None else min(knobs.shards, len(led))
+        if self.shards == 1 or not len(led) or (math.isinf(knobs.slack) and nearest == len(led)):
             return None
-        led = np.unique(self.to_shard)
-        if not len(led) or (math.isinf(knobs.slack) and (knobs.shards or len(led)) >= len(led)):
-            return None
-        far = self.nearness(queries)
-        near = np.ones(far.shape, np.bool_)
-        nearest = far[:, led].min(axis=1, keepdims=True)
+        far = self.led.distances(queries)
+        limit = np.partition(far, nearest - 1, axis=1)[:, nearest - 1 : nearest]
         if not math.isinf(knobs.slack):
-            near[:, led] = far[:, led] <= nearest * (1 + knobs.slack)
-        if knobs.shards is not None and knobs.shards < len(led):
-            last = np.partition(far[:, led], knobs.shards - 1, axis=1)[:, knobs.shards - 1 : knobs.shards]
-            near[:, led] &= far[:, led] <= last
+            limit = np.minimum(limit, far.min(axis=1, keepdims=True) * (1 + knobs.slack))
+        near = np.ones((len(queries), self.shards), np.bool_)
+        near[:, led] = far <= limit
         return near
 
 
@@ -102,14 +86,55 @@ class Knobs:
     """Whether candidates are ranked by the table's vectors, as those of the index are others"""
 
 
-def settle(
-    advice: Advice, own: int, k: int, asked: Asked, *, filtered: bool, rerank: bool
-) -> tuple[Knobs, tuple[str, ...]]:
+class Tunable(Protocol):
+    """An index version, as far as knobs go."""
+
+    @property
+    def advice(self) -> Advice: ...
+    @property
+    def search_list(self) -> int:
+        """The definition's own"""
+
+    @property
+    def exact(self) -> bool:
+        """Whether its distances are the table's own to the last bit"""
+
+    @property
+    def lean(self) -> bool:
+        """Whether a shard holds no vectors to compare with"""
+
+
+class Tuning:
+    """Knobs for the searches of one version. Thread-safe."""
+
+    def __init__(self, version: Tunable | None) -> None:
+        self._version = version
+        self._settled: dict[tuple[int, Asked, bool], tuple[Knobs | None, tuple[str, ...]]] = {}
+
+    def settle(self, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs | None, tuple[str, ...]]:
+        """Knobs (None without a version), and what could not be done as it was asked.
+
+        Decided once for equal wishes, as they come with every query of an application.
+        """
+        if self._version is None:
+            return None, ()
+        key = (k, asked, filtered)
+        if found := self._settled.get(key):
+            return found
+        found = settle(self._version, k, asked, filtered=filtered)
+        if len(self._settled) >= _SETTLED:
+            self._settled.clear()  # other threads may be here, too: what they return they hold themselves
+        self._settled[key] = found
+        return found
+
+
+def settle(version: Tunable, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs, tuple[str, ...]]:
     """The knobs of one search, and what could not be done as it was asked.
 
-    `own`: the definition's search list. Under a condition every shard is probed: how many matching rows lie far from
-    the query was not measured. `rerank`: whether candidates are to be ranked by the table's vectors.
+    Under a condition every shard is probed: how many matching rows lie far from the query was not measured.
     """
+    advice, own = version.advice, version.search_list
+    rerank = not version.exact and (version.lean if asked.rerank is None else asked.rerank)
     warnings: list[str] = []
     chosen: Choice | None = None
     if asked.target_recall is not None:
@@ -121,6 +146,8 @@ def settle(
             warnings.append(f"no width that was measured reaches recall {asked.target_recall:g}; {reached}")
     if filtered and asked.shards is not None:
         warnings.append("under a condition every shard is probed, not only the nearest ones")
+    if version.lean and not rerank:
+        warnings.append(_APPROXIMATE)
     by_curve = Knobs(own) if chosen is None else Knobs(chosen.search_list, chosen.oversample, None, chosen.slack)
     given = [name for name in ("search_list", "shards", "oversample") if getattr(asked, name) is not None]
     why = (

@@ -1,5 +1,6 @@
 """An index version in memory: its shards as searchers, masked for the snapshot that is read."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -9,11 +10,10 @@ import numpy.typing as npt
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.vamana import Graph
-from ops.curves import OVERSAMPLE
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, merge
-from ops.probe.knobs import Advice
+from ops.probe.knobs import Advice, Knobs
 from ops.probe.parts import Part, PartReader
 
 
@@ -46,9 +46,11 @@ class LoadedShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedVersion:
-    """All shards of a version, for one snapshot."""
+    """Shards of a version, for one snapshot: all of them, or those that one task searches."""
 
     shards: tuple[LoadedShard, ...]
+    numbers: tuple[int, ...]
+    """Theirs in the version"""
     covered: frozenset[int]
     """Numbers of the live files all of whose live rows have a node"""
     metric: Metric
@@ -88,15 +90,21 @@ class Indexed:
     """What an index version answered."""
 
     candidates: Candidates
-    expanded: int
-    """Nodes whose neighbours were looked at"""
-    computed: int
-    """Distances computed"""
     strategy: str
     approximate: bool = False
     """Distances are of codes or of rounded vectors: to be ranked again"""
     work: tuple[ShardWork, ...] = ()
     """Of the shards that were searched"""
+
+    @property
+    def expanded(self) -> int:
+        """Nodes whose neighbours were looked at."""
+        return sum(item.expanded for item in self.work)
+
+    @property
+    def computed(self) -> int:
+        """Distances computed."""
+        return sum(item.distances for item in self.work)
 
 
 def load(
@@ -117,14 +125,16 @@ def load(
         for entry, part in zip(opened.routing.shards, parts, strict=True)
     ]
     balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
-    return replace(version_of(opened, tuple(as_loaded(part) for part in parts), covered), balled=balled)
+    shards = {number: as_loaded(part) for number, part in enumerate(parts)}
+    return replace(version_of(opened, shards, covered), balled=balled)
 
 
-def version_of(opened: OpenVersion, shards: tuple[LoadedShard, ...], covered: frozenset[int]) -> LoadedVersion:
-    """A version of which these shards are searched."""
+def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: frozenset[int]) -> LoadedVersion:
+    """A version of which these shards, by their numbers, are searched."""
     definition = opened.definition
     return LoadedVersion(
-        shards,
+        tuple(shards.values()),
+        tuple(shards),
         covered,
         definition.metric_value,
         definition.search_list,
@@ -143,35 +153,26 @@ def as_loaded(part: Part) -> LoadedShard:
     )
 
 
-def search(
-    version: LoadedVersion,
-    queries: npt.NDArray[np.float32],
-    k: int,
-    *,
-    search_list: int,
-    threads: int,
-    oversample: int = OVERSAMPLE,
-    probed: npt.NDArray[np.bool_] | None = None,
-) -> Indexed:
-    """The k nearest candidates over all shards; k x oversample where distances are not exact.
-
-    `probed` bool[Q, shards]: which shards each query is asked of; None is all.
+def search(version: LoadedVersion, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, *, threads: int) -> Indexed:
+    """The k nearest candidates over the shards that a query is to be asked of; k x oversample where distances are not
+    exact.
     """
-    wide = k if version.exact else k * oversample
+    probed = version.advice.probed(queries, knobs)
+    wide = k if version.exact else k * knobs.oversample
+    width = max(knobs.search_list, wide)
     parts, work = [], []
-    for number, shard in enumerate(version.shards):
-        asked = np.arange(len(queries)) if probed is None else np.flatnonzero(probed[:, number])
-        if not shard.searcher.live_count or not len(asked):
+    for number, shard in zip(version.numbers, version.shards, strict=True):
+        asked = None if probed is None else np.flatnonzero(probed[:, number])
+        some = queries if asked is None else queries[asked]
+        if not shard.searcher.live_count or not len(some):
             continue
-        some = queries if len(asked) == len(queries) else queries[asked]
-        ids, distances, stats = shard.searcher.search(some, wide, search_list=max(search_list, wide), threads=threads)
-        parts.append(as_candidates(shard, ids, distances).spread(asked, len(queries)))
-        work.append(
-            ShardWork(number, len(shard.live), len(asked), int(stats.expanded.sum()), int(stats.distances.sum()))
-        )
-    expanded, computed = sum(item.expanded for item in work), sum(item.distances for item in work)
+        ids, distances, stats = shard.searcher.search(some, wide, search_list=width, threads=threads)
+        found = as_candidates(shard, ids, distances)
+        parts.append(found if asked is None else found.spread(asked, len(queries)))
+        expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
+        work.append(ShardWork(number, len(shard.live), len(some), expanded, computed))
     best = merge(parts or [Candidates.none(len(queries), wide)], wide)
-    return Indexed(best, expanded, computed, "beam", approximate=not version.exact, work=tuple(work))
+    return Indexed(best, "beam", approximate=not version.exact, work=tuple(work))
 
 
 def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:

@@ -71,7 +71,7 @@ def overview(
     head = resolve_snapshot(table).snapshot_id
     live = live_files(table, head)
     advice = Advice.of(opened)
-    led = set(opened.routing.partition_to_shard.tolist())
+    led = set(advice.led.shards.tolist())
     return Overview(
         table=table_name(table),
         index=definition.name,

@@ -21,10 +21,10 @@ from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates
 from ops.probe.errors import IndexUnavailableError
-from ops.probe.filtered import search_matches
+from ops.probe.filtered import search_version
 from ops.probe.filters import Matches
 from ops.probe.knobs import Knobs
-from ops.probe.loaded import Indexed, LoadedShard, as_loaded, search, version_of
+from ops.probe.loaded import Indexed, LoadedShard, as_loaded, version_of
 from ops.probe.parts import Part, PartReader
 from ops.probe.rows import RowReader
 from ops.probe.scan import Skipped, VectorSource, scan
@@ -188,17 +188,10 @@ class Worker:
         knobs = ask.knobs
         if knobs is None:
             raise ValueError("a version is searched with knobs")
-        shards = tuple(self._shard(number) for number in numbers)
+        shards = {number: self._shard(number) for number in numbers}
         version = version_of(self._version, shards, self.pin.covered or frozenset())
-        given = {"search_list": knobs.search_list, "threads": self.pin.threads, "oversample": knobs.oversample}
-        if ask.matches is not None:
-            found = search_matches(version, ask.matches, queries, ask.k, **given)
-        else:
-            probed = version.advice.probed(queries, knobs)
-            mine = None if probed is None else probed[:, list(numbers)]
-            found = search(version, queries, ask.k, probed=mine, **given)
-        work = tuple(replace(item, shard=numbers[item.shard]) for item in found.work)
-        return replace(found, approximate=found.approximate and knobs.rerank, work=work)
+        found = search_version(version, queries, ask.k, knobs, ask.matches, threads=self.pin.threads)
+        return replace(found, approximate=found.approximate and knobs.rerank)
 
     def _shard(self, number: int) -> LoadedShard:
         """Masked; those used last stay so, within the budget of the cache's memory."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +15,18 @@ from ops.catalog.versions import DerivedVersion
 from ops.probe.candidates import Candidates, Hits, fetch, merge, rerank
 from ops.probe.distributed import RemoteVersion
 from ops.probe.errors import IndexUnavailableError
-from ops.probe.filtered import search_matches
 from ops.probe.filters import MatchCache, Matches, find_matches
-from ops.probe.knobs import Asked, Knobs, settle
-from ops.probe.loaded import Indexed, LoadedVersion, search
+from ops.probe.knobs import Asked, Knobs, Tuning
+from ops.probe.loaded import Indexed
 from ops.probe.pinned import Ask, Pin
 from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
-from ops.probe.reach import Reach
 from ops.probe.result import Coverage, Opened, Profile, SearchResult, StalePolicy
 from ops.probe.rows import Meter, RowReader
-from ops.probe.scan import Skipped, VectorSource, scan
-from ops.probe.target import Source, Target, is_own
-from ops.probe.within import Threshold, hits_within, rows_of
-
-_SETTLED = 256
-_APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not asked for"
+from ops.probe.scan import Skipped, VectorSource
+from ops.probe.target import Scope, Source, Target
+from ops.probe.thresholds import Thresholds
+from ops.probe.tiers import InProcess, Tier
+from ops.probe.within import Threshold
 
 
 class IndexReader:
@@ -43,30 +39,24 @@ class IndexReader:
         self.definition = target.definition
         self.snapshot_id = target.live.snapshot_id
         self._target = target
-        self._live = target.live
-        self._row_count = max(1, target.live.record_count)
-        self._schema = target.schema
-        self._rows = RowReader(target.live, target.schema, target.storage)
-        self._vectors = VectorSource(
-            target.live,
-            target.schema,
-            target.field_id,
-            target.definition.metric_value,
-            target.storage,
-            source.loaded.dims if source.loaded else None,
-        )
-        self._conditions = MatchCache()
-        self._settled: dict[tuple[int, Asked, bool], tuple[Knobs | None, tuple[str, ...]]] = {}
-        self._reach = Reach(target, source)
         self._source = source
-        self._opened = source.opened
-        self._loaded = source.loaded
-        self._cost = opened
         self._stale = stale
         self._threads = threads
-        covered = source.loaded.covered if source.loaded else frozenset()
-        self._tail = tuple(number for number in range(len(self._live.files)) if number not in covered)
-        self.coverage = self._decide_coverage()
+        self._cost = opened
+        self._scope = Scope.of(target, source, stale)
+        self._row_count = max(1, target.live.record_count)
+        self._metric = target.definition.metric_value
+        self._rows = RowReader(target.live, target.schema, target.storage)
+        self._vectors = VectorSource(
+            target.live, target.schema, target.field_id, self._metric, target.storage, source.dims
+        )
+        self._conditions = MatchCache()
+        self._tuning = Tuning(source.loaded)
+        self._thresholds = Thresholds(target, source, self._vectors, self._scope.tail)
+        loaded = source.loaded
+        self._tier: Tier = (
+            loaded if isinstance(loaded, RemoteVersion) else InProcess(loaded, self._vectors, self._threads)
+        )
 
     @property
     def why(self) -> str:
@@ -76,26 +66,27 @@ class IndexReader:
     @property
     def version(self) -> DerivedVersion | None:
         """The index version that answers."""
-        return self._opened.version if self._opened else None
+        return self._source.opened.version if self._source.opened else None
+
+    @property
+    def coverage(self) -> Coverage:
+        """How the version that answers covers the snapshot."""
+        return self._scope.coverage
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """Numbers of the live files that every search scans."""
+        return self._scope.tail
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What every answer of this reader warns of."""
-        return self._warnings()
+        return self._scope.warnings
 
     @property
     def tier(self) -> str:
         """Where the index is searched: `in-process`, or `distributed`."""
-        return "distributed" if isinstance(self._loaded, RemoteVersion) else "in-process"
-
-    def _decide_coverage(self) -> Coverage:
-        if self._opened is None:
-            return Coverage.EXACT_SCAN
-        if is_own(self._opened.version, self.snapshot_id) and not self._tail:
-            return Coverage.EXACT_VERSION
-        if self._stale is StalePolicy.NEAREST_ONLY:
-            return Coverage.NEAREST_VERSION_ONLY
-        return Coverage.NEAREST_VERSION_AND_TAIL
+        return self._tier.name
 
     def search(
         self,
@@ -125,29 +116,28 @@ class IndexReader:
         clock = Clock()
         at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
         asked = Asked(search_list, shards, oversample, target_recall, rerank)
-        ready = prepared(queries, self._vectors.metric, self._loaded.dims if self._loaded else None)
-        returned = field_ids(self._schema, columns, self.table)
+        ready = prepared(queries, self._metric, self._source.dims)
+        returned = field_ids(self._target.schema, columns, self.table)
         k = min(k, self._row_count)
         matches = self._matches(where, clock)
-        knobs, unmet = self._settle(k, asked, filtered=matches is not None)
-        read = {"index": Meter(), "rows": Meter()}
+        knobs, unmet = self._tuning.settle(k, asked, filtered=matches is not None)
+        ranking, fetching = Meter(), Meter()
         try:
-            indexed = self._search_index(ready, k, knobs, matches, read["index"])
+            indexed = self._search_index(ready, k, knobs, matches, ranking)
         except IndexUnavailableError as error:
             return self._exactly(error).search(ready, k, columns=columns, where=where)
         clock.lap("index")
-        parts, scanned, skipped = [indexed.candidates], 0, Skipped()
+        found, scanned, skipped = indexed.candidates.first(k), 0, Skipped()
         if self.tail:
-            of_tail, scanned = self._scan_tail(ready, k, matches, skipped)
-            parts.append(of_tail)
-        found = merge(parts, k)
+            of_tail, scanned = self._tier.scan(ready, k, self.tail, matches, skipped)
+            found = merge([found, of_tail], k)
         clock.lap("scan")
-        rows = fetch(Hits.of(found), self._rows, returned, read["rows"])
+        rows = fetch(Hits.of(found), self._rows, returned, fetching)
         clock.lap("rows")
         profile = Profile(
-            why=self._source.why,
+            why=self.why,
             strategy=indexed.strategy,
-            shards=len(self._loaded.shards) if self._loaded else 0,
+            shards=len(self._source.loaded.shards) if self._source.loaded else 0,
             nodes_expanded=indexed.expanded,
             distances=indexed.computed,
             tail_rows=scanned,
@@ -157,12 +147,9 @@ class IndexReader:
             work=indexed.work,
             tier=self.tier,
             tier_why=self._source.tier_why,
-            bytes_read={
-                **{stage: meter.bytes for stage, meter in read.items()},
-                "scan": 4 * scanned * ready.shape[1],
-            },
+            bytes_read={"index": ranking.bytes, "rows": fetching.bytes, "scan": 4 * scanned * ready.shape[1]},
         )
-        return self._result(rows, profile, (*self._warnings(), *unmet, *skipped.warnings))
+        return self._result(rows, profile, (*unmet, *skipped.warnings))
 
     def within(
         self,
@@ -183,73 +170,45 @@ class IndexReader:
         """
         clock = Clock()
         at_least_one(limit=limit)
-        threshold = Threshold(checked_distance(distance), inclusive, self._vectors.metric)
-        ready = prepared(queries, threshold.metric, self._loaded.dims if self._loaded else None)
-        returned = field_ids(self._schema, columns, self.table)
+        threshold = Threshold(checked_distance(distance), inclusive, self._metric)
+        ready = prepared(queries, self._metric, self._source.dims)
+        returned = field_ids(self._target.schema, columns, self.table)
         matches = self._matches(where, clock)
-        near, pruning, unread = self._reach.files(ready, threshold)
-        clock.lap("prune")
-        held = isinstance(self._loaded, LoadedVersion) and self._loaded.exact
-        covered = self._loaded.covered if self._loaded else frozenset[int]()
-        tail = frozenset[int]() if self.coverage is Coverage.NEAREST_VERSION_ONLY else frozenset(self._tail)
-        read = sorted(number for number in (tail if held else tail | covered) if near[number])
-        inner = rows_of(self._loaded, near, matches) if held and isinstance(self._loaded, LoadedVersion) else ()
-        skipped = Skipped()
-        outer = self._vectors.rows(read, ready.shape[1], matches, skipped)
-        hits, compared = hits_within(ready, threshold, chain(inner, outer), limit)
-        clock.lap("compare")
-        meter = Meter()
-        rows = fetch(hits, self._rows, returned, meter)
+        met = self._thresholds.find(ready, threshold, matches, limit, clock)
+        fetching = Meter()
+        rows = fetch(met.hits, self._rows, returned, fetching)
         clock.lap("rows")
         profile = Profile(
-            why=self._source.why,
+            why=self.why,
             strategy="threshold",
-            shards=len(self._loaded.shards) if held and self._loaded else 0,
+            shards=self._thresholds.shards,
             nodes_expanded=0,
-            distances=compared * len(ready),
-            tail_rows=sum(self._live.files[number].record_count for number in read),
+            distances=met.compared * len(ready),
+            tail_rows=met.read,
             milliseconds=clock.laps,
             matching_rows=matches.count if matches else None,
-            pruning=pruning,
-            tier_why="the index is in this process's memory" if held else "the data files in reach are read here",
-            bytes_read={"compare": 4 * compared * ready.shape[1], "rows": meter.bytes},
+            pruning=met.pruning,
+            tier_why=self._thresholds.where,
+            bytes_read={"compare": 4 * met.compared * ready.shape[1], "rows": fetching.bytes},
         )
-        return self._result(rows, profile, (*self._warnings(), *unread, *skipped.warnings))
+        return self._result(rows, profile, met.warnings)
 
     def some_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
-        parts: list[npt.NDArray[np.float32]] = []
-        for number in range(len(self._live.files)):
-            for rows in self._vectors.rows([number], self._loaded.dims if self._loaded else None, None):
-                parts.append(rows.vectors[: count - sum(len(part) for part in parts)])
-                if sum(len(part) for part in parts) >= count:
-                    return np.concatenate(parts)
-        return np.concatenate(parts) if parts else np.empty((0, self._loaded.dims if self._loaded else 0), np.float32)
-
-    def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
-        version = self._opened.version if self._opened else None
-        return SearchResult(
-            rows=rows,
-            coverage=self.coverage,
-            snapshot_id=self.snapshot_id,
-            index_snapshot_id=version.derived_snapshot_id if version else None,
-            base_snapshot_id=version.base_snapshot_id if version else None,
-            profile=profile,
-            warnings=warnings,
-            opened=self._cost,
-        )
+        return self._vectors.some(count)
 
     def pin(self) -> Pin:
         """What this reader searches, to be searched elsewhere: snapshot and version stay what they are."""
-        loaded, target = self._loaded, self._target
+        target, source = self._target, self._source
+        whole = source.loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY
         return Pin(
-            self._live,
-            self._schema,
+            target.live,
+            target.schema,
             target.field_id,
-            self._vectors.metric,
+            self._metric,
             target.storage,
-            self._opened,
-            None if loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY else loaded.covered,
+            source.opened,
+            None if whole else source.covered,
             cache=process_cache().settings,
         )
 
@@ -258,75 +217,28 @@ class IndexReader:
         at_least_one(k=k, search_list=asked.search_list, shards=asked.shards, oversample=asked.oversample)
         k = min(k, self._row_count)
         matches = self._matches(where, Clock())
-        knobs, unmet = self._settle(k, asked, filtered=matches is not None)
+        knobs, unmet = self._tuning.settle(k, asked, filtered=matches is not None)
         return Ask(k, knobs, matches), unmet
-
-    @property
-    def tail(self) -> tuple[int, ...]:
-        """Numbers of the live files that every search scans."""
-        return () if self.coverage is Coverage.NEAREST_VERSION_ONLY else self._tail
 
     def _matches(self, where: str | BooleanExpression | None, clock: Clock) -> Matches | None:
         if where is None:
             return None
-        found = self._conditions.get(where, partial(self._find_matches, where))
+        target = self._target
+        find = partial(find_matches, target.table, target.live, target.schema, where, target.storage)
+        found = self._conditions.get(where, find)
         clock.lap("filter")
-        return found
-
-    def _settle(self, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs | None, tuple[str, ...]]:
-        """Once for equal wishes: they come with every query of an application."""
-        if self._loaded is None:
-            return None, ()
-        key = (k, asked, filtered)
-        if found := self._settled.get(key):
-            return found
-        version = self._loaded
-        rerank = not version.exact and (version.lean if asked.rerank is None else asked.rerank)
-        knobs, unmet = settle(version.advice, version.search_list, k, asked, filtered=filtered, rerank=rerank)
-        found = knobs, (*unmet, _APPROXIMATE) if version.lean and not rerank else unmet
-        if len(self._settled) >= _SETTLED:
-            self._settled.clear()  # other threads may be here, too: what they return they hold themselves
-        self._settled[key] = found
         return found
 
     def _search_index(
         self, ready: npt.NDArray[np.float32], k: int, knobs: Knobs | None, matches: Matches | None, meter: Meter
     ) -> Indexed:
-        if self._loaded is None or knobs is None:
-            return Indexed(Candidates.none(len(ready), k), 0, 0, "scan")
-        if isinstance(self._loaded, RemoteVersion):
-            found = self._loaded.search(ready, k, knobs, matches)
-        else:
-            found = self._search_here(self._loaded, ready, k, knobs, matches)
+        if knobs is None:
+            return Indexed(Candidates.none(len(ready), k), "scan")
+        found = self._tier.search(ready, k, knobs, matches)
         if found.approximate and knobs.rerank:
-            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._loaded.metric, meter)
+            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._metric, meter)
             found = replace(found, candidates=best)
         return found
-
-    def _search_here(
-        self, version: LoadedVersion, ready: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None
-    ) -> Indexed:
-        ask = partial(search, probed=version.advice.probed(ready, knobs))
-        if matches is not None:
-            ask = partial(search_matches, matches=matches)
-        return ask(
-            version,
-            queries=ready,
-            k=k,
-            search_list=knobs.search_list,
-            threads=self._threads,
-            oversample=knobs.oversample,
-        )
-
-    def _find_matches(self, where: str | BooleanExpression) -> Matches:
-        return find_matches(self._target.table, self._live, self._schema, where, self._target.storage)
-
-    def _scan_tail(
-        self, ready: npt.NDArray[np.float32], k: int, matches: Matches | None, skipped: Skipped
-    ) -> tuple[Candidates, int]:
-        if isinstance(self._loaded, RemoteVersion):
-            return self._loaded.scan(ready, k, self._tail, matches, skipped)
-        return scan(ready, k, self._vectors, self._tail, matches=matches, skipped=skipped)
 
     def _exactly(self, error: IndexUnavailableError) -> "IndexReader":
         """What answers for shards that tasks cannot read any more: every row, and a warning."""
@@ -335,9 +247,15 @@ class IndexReader:
         source = Source(None, None, "the version that was opened cannot be read any more", (str(error),))
         return IndexReader(self._target, source, stale=StalePolicy.EXACT, threads=self._threads, opened=self._cost)
 
-    def _warnings(self) -> tuple[str, ...]:
-        if self.coverage is not Coverage.NEAREST_VERSION_ONLY or not self._tail:
-            return self._source.warnings
-        rows = sum(self._live.files[number].record_count for number in self._tail)
-        missing = f"up to {rows:,} rows of snapshot {self.snapshot_id} are not in the index that answered"
-        return (missing, *self._source.warnings)
+    def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
+        version = self.version
+        return SearchResult(
+            rows=rows,
+            coverage=self.coverage,
+            snapshot_id=self.snapshot_id,
+            index_snapshot_id=version.derived_snapshot_id if version else None,
+            base_snapshot_id=version.base_snapshot_id if version else None,
+            profile=profile,
+            warnings=(*self.warnings, *warnings),
+            opened=self._cost,
+        )

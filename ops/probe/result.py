@@ -137,14 +137,15 @@ def explain(found: SearchResult) -> Iterator[tuple[str, str]]:
     if (pruning := profile.pruning) is not None:
         share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
         yield "pruning", f"{share}; {pruning.why}"
-    if (knobs := profile.knobs) is not None and profile.work:
+    if (knobs := profile.knobs) is not None and profile.nodes_expanded:
         expected = "" if knobs.expected is None else f", recall to expect {knobs.expected:.4f}"
         yield (
             "knobs",
             f"L = {knobs.search_list}, oversample = {knobs.oversample}, {_shards(knobs)}{expected}; {knobs.why}",
         )
     for item in profile.work:
-        did = f"{item.expanded:,} of {item.nodes:,} nodes visited, {item.distances:,} distances"
+        visited = f"{item.expanded:,} of {item.nodes:,} nodes visited, " if item.expanded else ""
+        did = f"{visited}{item.distances:,} distances"
         yield f"shard {item.shard}", f"{did}" + (f", {item.queries:,} queries" if item.queries > 1 else "")
     yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
     for stage, milliseconds in profile.milliseconds.items():

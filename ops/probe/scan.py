@@ -79,6 +79,15 @@ class VectorSource:
                 for some, vectors in self._prepared(positions, column, dims, file, skipped):
                     yield Rows(np.full(len(some), number, np.int64), some, vectors)
 
+    def some(self, count: int) -> npt.NDArray[np.float32]:
+        """f32[n, D], n <= count: vectors of live rows, for trying things out."""
+        parts = [np.empty((0, self.dims or 0), np.float32)]
+        for rows in self.rows(range(len(self.live.files)), self.dims, None):
+            parts.append(rows.vectors[: count - sum(map(len, parts))])
+            if sum(map(len, parts)) == count:
+                break
+        return np.concatenate(parts)
+
     def _prepared(
         self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: Skipped | None
     ) -> Iterator[tuple[Integers, npt.NDArray[np.float32]]]:

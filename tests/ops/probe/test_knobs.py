@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from ops.catalog.versions import versions
-from ops.curves import reaches, widths
+from ops.curves import ShardCentroids, reaches, widths
 from ops.index.versions import open_version
 from ops.probe import IndexReader, QueryError, exact_search, open_index
 from ops.probe.knobs import Advice, Knobs
@@ -110,7 +110,7 @@ def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -
 
 def test_a_shard_without_a_centroid_is_asked_by_every_query() -> None:
     codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
-    advice = Advice(codebook, np.array([0, 1, 2], np.uint32), 5, DEFINITION.metric_value, (), ())
+    advice = Advice(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
     asked: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
     near = advice.probed(asked, Knobs(10, shards=1))
     assert near is not None

@@ -1,0 +1,73 @@
+"""All rows within a distance: of an index in memory and of the data files in reach, as far as each is needed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from ops.probe.candidates import Hits
+from ops.probe.filters import Matches
+from ops.probe.loaded import LoadedVersion
+from ops.probe.question import Clock
+from ops.probe.reach import Reach
+from ops.probe.result import Pruning
+from ops.probe.scan import Skipped, VectorSource
+from ops.probe.target import Source, Target
+from ops.probe.within import Threshold, hits_within, rows_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Met:
+    """The rows that meet a threshold, and what it took to know them."""
+
+    hits: Hits
+    compared: int
+    """Rows whose vectors were looked at"""
+    read: int
+    """Rows of the data files that were read, deleted ones included"""
+    pruning: Pruning
+    warnings: tuple[str, ...]
+
+
+class Thresholds:
+    """Threshold queries of one reader. Thread-safe."""
+
+    def __init__(self, target: Target, source: Source, vectors: VectorSource, tail: Sequence[int]) -> None:
+        self._live = target.live
+        self._vectors = vectors
+        self._reach = Reach(target, source)
+        loaded = source.loaded
+        self._held = loaded if isinstance(loaded, LoadedVersion) and loaded.exact else None
+        self._files = sorted(tail if self._held else source.covered.union(tail))
+        """Whose vectors the index does not hold here as they are"""
+
+    @property
+    def shards(self) -> int:
+        """That are looked at."""
+        return len(self._held.shards) if self._held else 0
+
+    @property
+    def where(self) -> str:
+        """What is looked at, in words."""
+        return "the index is in this process's memory" if self._held else "the data files in reach are read here"
+
+    def find(
+        self,
+        queries: npt.NDArray[np.float32],
+        threshold: Threshold,
+        matches: Matches | None,
+        limit: int | None,
+        clock: Clock,
+    ) -> Met:
+        """The rows (that match), nearest first; the first `limit` a query. `queries` f32[Q, D] prepared."""
+        near, pruning, unread = self._reach.files(queries, threshold)
+        clock.lap("prune")
+        files, skipped = [number for number in self._files if near[number]], Skipped()
+        inner = rows_of(self._held, near, matches) if self._held else ()
+        outer = self._vectors.rows(files, queries.shape[1], matches, skipped)
+        hits, compared = hits_within(queries, threshold, chain(inner, outer), limit)
+        clock.lap("compare")
+        read = sum(self._live.files[number].record_count for number in files)
+        return Met(hits, compared, read, pruning, (*unread, *skipped.warnings))
