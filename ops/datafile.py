@@ -118,6 +118,10 @@ class DataFile:
     def groups(self) -> int:
         return int(self._parquet.metadata.num_row_groups)
 
+    def start(self, group: int) -> int:
+        """Position of a row group's first row."""
+        return int(self._starts[group])
+
     def batches(self, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """All rows in order, as the file has them: `conform` makes them what the schema says."""
         if not self._columns:
@@ -167,20 +171,22 @@ class DataFile:
 
     def take(self, positions: npt.NDArray[np.int64], read_group: Callable[[int], pa.Table] | None = None) -> pa.Table:
         """Rows by absolute position, in the order given; `read_group` stands in for the method, such as a cache."""
-        if len(positions) and (positions.min() < 0 or positions.max() >= self._starts[-1]):
-            raise DataFileError(
-                f"{self._file.path} has {self._starts[-1]} rows, position {positions.max()} was asked for"
-            )
+        if not len(positions):
+            return self.schema.empty_table()
+        low, high = positions.min(), positions.max()
+        if low < 0 or high >= self._starts[-1]:
+            raise DataFileError(f"{self._file.path} has {self._starts[-1]} rows, position {high} was asked for")
+        read = read_group or self.read_group
+        first, last = (int(np.searchsorted(self._starts, at, side="right")) - 1 for at in (low, high))
+        if first == last:
+            return read(first).take(pa.array(positions - self._starts[first]))
         groups = np.searchsorted(self._starts, positions, side="right") - 1
-        parts, places = [self.schema.empty_table()], np.empty(len(positions), np.int64)
-        taken = 0
+        parts, order = [], []
         for group in np.unique(groups):
             mine = np.flatnonzero(groups == group)
-            rows = (read_group or self.read_group)(int(group))
-            parts.append(rows.take(pa.array(positions[mine] - self._starts[group])))
-            places[mine] = np.arange(taken, taken + len(mine))
-            taken += len(mine)
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(places))
+            parts.append(read(int(group)).take(pa.array(positions[mine] - self._starts[group])))
+            order.append(mine)
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(np.concatenate(order))))
 
     @contextmanager
     def _damage(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -120,12 +121,11 @@ def rerank(
     `queries` f32[Q, D] prepared.
     """
     valid = found.files >= 0
-    rows, inverse = _distinct(found.files[valid], found.positions[valid])
     places = np.full(found.files.shape, -1, np.int64)
-    places[valid] = inverse
+    rows, places[valid] = _by_file(found.files[valid], found.positions[valid])
     parts = [
         prepare(vectors_from_arrow(part.column(0), queries.shape[1]), metric)
-        for part in reader.take_all(_by_file(rows), [field_id], meter)
+        for part in reader.take_all(rows, [field_id], meter)
     ]
     vectors = np.concatenate([np.empty((0, queries.shape[1]), np.float32), *parts])
     exact = np.full(found.files.shape, np.inf, np.float32)
@@ -136,17 +136,13 @@ def rerank(
     return Candidates(found.files, found.positions, exact).ordered(found.files.shape[1])
 
 
-def _distinct(files: Integers, positions: Integers) -> tuple[Integers, Integers]:
-    """(distinct (file, position) int64[n, 2], ascending; place of each row among them)."""
+def _by_file(files: Integers, positions: Integers) -> tuple[list[tuple[int, Integers]], Integers]:
+    """The distinct rows, (file, its positions ascending), and the place of each row among all of them."""
     stride = int(positions.max(initial=0)) + 1
-    keys, inverse = np.unique(files * stride + positions, return_inverse=True)  # pairs would take five times as long
-    return np.stack(np.divmod(keys, stride), axis=1), inverse
-
-
-def _by_file(rows: Integers) -> list[tuple[int, Integers]]:
-    """(file, its positions) of distinct rows, in their order."""
-    files, starts = np.unique(rows[:, 0], return_index=True)
-    return list(zip(files.tolist(), np.split(rows[:, 1], starts)[1:], strict=True))
+    keys, places = np.unique(files * stride + positions, return_inverse=True)  # pairs would take five times as long
+    numbers, rows = np.divmod(keys, stride)
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(keys)] if len(keys) else []
+    return [(int(numbers[start]), rows[start:end]) for start, end in pairwise(starts)], places
 
 
 def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:
@@ -166,8 +162,8 @@ def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter 
     whole = pa.schema([*_LEAD, *told])
     if not len(hits.files):
         return whole.empty_table()
-    rows, places = _distinct(hits.files, hits.positions)
-    parts = reader.take_all(_by_file(rows), field_ids, meter)
+    rows, places = _by_file(hits.files, hits.positions)
+    parts = reader.take_all(rows, field_ids, meter)
     columns = pa.concat_tables(parts).select(schema.names).take(pa.array(places))
     return pa.Table.from_arrays([*lead, *columns.columns], schema=whole)
 
