@@ -213,6 +213,8 @@ def _starts(graph: Graph) -> npt.NDArray[np.int32]:
     """int32[..]: the medoid, from which every node can be reached, and in larger graphs some nodes spread over it: a
     walk from the nearest of these, which costs little to find, is shorter.
     """
+    if not graph.count:
+        return np.empty(0, np.int32)
     count = _STARTS if graph.count >= _STARTS * _NODES_A_START else 0
     spread = np.arange(count, dtype=np.int64) * graph.count // max(1, count)
     return np.concatenate([[graph.medoid], spread]).astype(np.int32)

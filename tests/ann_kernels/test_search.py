@@ -132,6 +132,16 @@ def test_tombstones_are_walked_through_and_never_returned() -> None:
     assert recall(found, exact_top_k(queries, vectors, 10, Metric.L2, live=live)[0]) >= 0.9
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_empty_graph_finds_nothing(metric: Metric) -> None:
+    nothing = np.empty((0, 4), np.float32)
+    ids, distances, _ = Searcher(vamana.build(nothing, metric, PARAMS), nothing, metric).search(
+        np.ones((2, 4), np.float32), 3, search_list=8
+    )
+    assert (ids == -1).all()
+    assert np.isinf(distances).all()
+
+
 def test_all_live_nodes_are_returned_when_k_is_larger() -> None:
     vectors = clustered(300, 8)
     live = np.zeros(300, bool)
