@@ -95,17 +95,22 @@ def _collect(
     weights = np.full(graph.neighbors.shape, np.iinfo(np.uint16).max, np.uint16)
     worst = np.zeros(graph.count, np.int16)
     bounds = np.linspace(0, graph.count, threads + 1).astype(int)
+
+    def offer_leaves(leaves: list[Ints]) -> None:
+        found = list(pool.map(lambda leaf: _leaf_pairs(space, leaf, bulk.nearest), leaves))
+        nodes = np.concatenate(leaves)
+        near, near_weights = (np.concatenate([pairs[part] for pairs in found]) for part in (0, 1))
+
+        def offer(owner: int) -> None:
+            low, high = bounds[owner], bounds[owner + 1]
+            offer_pairs(nodes, near, near_weights, low, high, graph.neighbors, weights, graph.degrees, worst)
+
+        list(pool.map(offer, range(threads)))
+
     for run in range(bulk.runs):
         for leaves in _batches(carve(space, ids, bulk.carving, (seed, run), pool)):
-            found = list(pool.map(lambda leaf: _leaf_pairs(space, leaf, bulk.nearest), leaves))
-            nodes = np.concatenate(leaves)
-            near, near_weights = (np.concatenate([pairs[part] for pairs in found]) for part in (0, 1))
-
-            def offer(owner: int, nodes: Ints = nodes, pairs: tuple[Ints, Any] = (near, near_weights)) -> None:
-                low, high = bounds[owner], bounds[owner + 1]
-                offer_pairs(nodes, *pairs, low, high, graph.neighbors, weights, graph.degrees, worst)
-
-            list(pool.map(offer, range(threads)))
+            offer_leaves(leaves)
+            del leaves  # parts of one large array, which the next carving would have beside its own
 
 
 def _batches(leaves: Iterator[Ints]) -> Iterator[list[Ints]]:
