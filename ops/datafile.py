@@ -109,7 +109,7 @@ class DataFile:
         self._as_stored = _stored_alike(self._parquet.schema, self._projected, self.schema)
         if self._as_stored is None:
             self._present = _present_fields(self._parquet, self._projected, file)
-        self._columns = self._as_stored or [field.name for field in self._present.fields]
+        self._columns = [field.name for field in self._present.fields] if self._as_stored is None else self._as_stored
         """The file's own names of the fields that it has"""
         counts = [self._parquet.metadata.row_group(group).num_rows for group in range(self.groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)

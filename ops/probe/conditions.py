@@ -1,57 +1,25 @@
-"""A condition as it was written -> what Iceberg plans a scan by, and what Arrow evaluates on rows.
+"""A condition as it was written -> what Iceberg plans a scan by, and what Arrow evaluates on rows."""
 
-Both are PyIceberg's, but for where these would find other rows than SQL: a constant that the column's type cannot hold
-is refused, not rounded; a null is in no list, and out of none; a uuid is compared by its bytes.
-"""
-
-from decimal import Decimal, DecimalException
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    BoundPredicate,
-    BoundTerm,
-    LiteralPredicate,
-    Not,
-    Or,
-    SetPredicate,
-    UnboundPredicate,
-)
-from pyiceberg.expressions.literals import DecimalLiteral, Literal, LongLiteral, StringLiteral
+from pyiceberg.expressions import BooleanExpression, BoundTerm
+from pyiceberg.expressions.literals import Literal
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import (
-    BooleanExpressionVisitor,
-    bind,
-    extract_field_ids,
-    translate_column_names,
-    visit,
-)
-from pyiceberg.io.pyarrow import _ConvertToArrowExpression
+from pyiceberg.expressions.visitors import BoundBooleanExpressionVisitor, bind, extract_field_ids, visit
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    FixedType,
-    IntegerType,
-    LongType,
-    NestedField,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
+from pyiceberg.types import DoubleType, FixedType, FloatType, UUIDType
 from pyparsing import ParseException
 
+from ops.probe.constants import fitted
 from ops.probe.errors import FilterError
 
 _POSITION = "icepuffin_position"
-_DAY = len("2026-01-31")
 
 
 class Condition:
@@ -60,17 +28,17 @@ class Condition:
     def __init__(self, where: str | BooleanExpression, schema: Schema) -> None:
         self._text = repr(where) if isinstance(where, str) else str(where)
         try:
-            self.planned = visit(parse(where) if isinstance(where, str) else where, _Fitted(schema))
+            self.planned = fitted(parse(where) if isinstance(where, str) else where, schema)
             """For a scan to plan by"""
             bound = bind(schema, self.planned, case_sensitive=True)
             self.columns = self._top_level(bound, schema)
-            self._expression = _in_arrow(bound, schema)
+            self._expression = visit(bound, _InArrow())
         except ParseException as error:
             raise FilterError(
                 f"the condition {self._text} cannot be read; write it like: section = 'database' and "
                 '"unit price" >= 100'
             ) from error
-        except (ValueError, TypeError, NotImplementedError, pa.ArrowException) as error:
+        except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
             columns = ", ".join(field.name for field in schema.fields)
             raise FilterError(
                 f"the condition {self._text} does not fit the table: {error}; its columns are {columns}"
@@ -94,94 +62,82 @@ class Condition:
             raise FilterError(f"the condition {self._text} cannot be evaluated: {error}") from error
 
 
-def _in_arrow(bound: BooleanExpression, schema: Schema) -> pc.Expression:
-    """For columns as Arrow compares them: it has no order for uuids, but one for their bytes."""
-    fields = [
-        NestedField(field.field_id, field.name, FixedType(16)) if isinstance(field.field_type, UUIDType) else field
-        for field in schema.fields
-    ]
-    stored = Schema(*fields)
-    again = bind(stored, translate_column_names(bound, stored, case_sensitive=True), case_sensitive=True)
-    return visit(again, _ThreeValued(stored))
-
-
-class _ThreeValued(_ConvertToArrowExpression):
-    """Whether a null is in a list is unknown, and so is whether it is not."""
+class _InArrow(BoundBooleanExpressionVisitor[pc.Expression]):
+    """On top-level columns, by SQL's logic: of a null it is unknown whether it is in a list, and whether it is not."""
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
-        known = super().visit_in(term, literals)
-        return pc.if_else(super().visit_not_null(term), known, pa.scalar(None, pa.bool_()))
+        values = [*literals, 0.0, -0.0] if 0.0 in literals and _is_float(term) else literals  # Arrow tells them apart
+        known = _column(term).isin(_constants(term, values))
+        return pc.if_else(_column(term).is_valid(), known, pa.scalar(None, pa.bool_()))
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
         return ~self.visit_in(term, literals)
 
+    def visit_is_nan(self, term: BoundTerm) -> pc.Expression:
+        return pc.is_nan(_column(term))
 
-class _Fitted(BooleanExpressionVisitor[BooleanExpression]):
-    """Constants as the types of their columns have them. PyIceberg rounds some, and reads others in one form only."""
+    def visit_not_nan(self, term: BoundTerm) -> pc.Expression:
+        return ~pc.is_nan(_column(term))
 
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+    def visit_is_null(self, term: BoundTerm) -> pc.Expression:
+        return _column(term).is_null()
 
-    def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
-        made: Any = type(predicate)
-        if not isinstance(predicate, LiteralPredicate | SetPredicate):
-            return predicate
-        field = predicate.term.bind(self._schema, case_sensitive=True).ref().field
-        if isinstance(predicate, LiteralPredicate):
-            fitted: BooleanExpression = made(predicate.term, _fitted(predicate.literal, field))
-        else:
-            fitted = made(predicate.term, {_fitted(item, field) for item in predicate.literals})
-        return fitted
+    def visit_not_null(self, term: BoundTerm) -> pc.Expression:
+        return _column(term).is_valid()
 
-    def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
-        return predicate
+    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return _column(term) == _constant(term, literal)
 
-    def visit_true(self) -> BooleanExpression:
-        return AlwaysTrue()
+    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return _column(term) != _constant(term, literal)
 
-    def visit_false(self) -> BooleanExpression:
-        return AlwaysFalse()
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return _column(term) >= _constant(term, literal)
 
-    def visit_not(self, child_result: BooleanExpression) -> BooleanExpression:
-        return Not(child_result)
+    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return _column(term) > _constant(term, literal)
 
-    def visit_and(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return And(left_result, right_result)
+    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return _column(term) < _constant(term, literal)
 
-    def visit_or(self, left_result: BooleanExpression, right_result: BooleanExpression) -> BooleanExpression:
-        return Or(left_result, right_result)
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return _column(term) <= _constant(term, literal)
 
+    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return pc.starts_with(_column(term), literal.value)
 
-def _fitted(constant: Literal[Any], field: NestedField) -> Literal[Any]:
-    """Raises ValueError for a constant that the type cannot hold."""
-    kind, value = field.field_type, constant.value
-    said = isinstance(constant, StringLiteral)
-    number = said or isinstance(value, float | Decimal)
-    if isinstance(kind, IntegerType | LongType) and number:
-        return LongLiteral(int(_exactly(value, field, Decimal(1))))
-    if isinstance(kind, DecimalType) and number:
-        return DecimalLiteral(_exactly(value, field, Decimal((0, (1,), -kind.scale))))
-    if isinstance(kind, TimestampType | TimestamptzType) and said:
-        return StringLiteral(_iso(value, zoned=isinstance(kind, TimestamptzType)))
-    if isinstance(kind, BinaryType | FixedType) and said:
-        raise ValueError(f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes")
-    return constant
+    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
+        return ~pc.starts_with(_column(term), literal.value)
 
+    def visit_true(self) -> pc.Expression:
+        return pc.scalar(True)
 
-def _exactly(value: str | float | Decimal, field: NestedField, step: Decimal) -> Decimal:
-    """The number, a multiple of `step`."""
-    try:
-        exact = Decimal(str(value))
-        rounded = exact.quantize(step)
-    except DecimalException as error:
-        raise ValueError(f"{value!r} is no {field.field_type}, as {field.name} is") from error
-    if rounded != exact:
-        raise ValueError(f"{field.name} is {field.field_type}, which {value} is not: compare it with what it can be")
-    return rounded
+    def visit_false(self) -> pc.Expression:
+        return pc.scalar(False)
+
+    def visit_not(self, child_result: pc.Expression) -> pc.Expression:
+        return ~child_result
+
+    def visit_and(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
+        return left_result & right_result
+
+    def visit_or(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
+        return left_result | right_result
 
 
-def _iso(text: str, *, zoned: bool) -> str:
-    """A time as ISO 8601 has it; a day is its first moment, where no zone can be meant."""
-    whole = text if len(text) > _DAY or zoned else f"{text}T00:00:00"
-    whole = whole.replace(" ", "T", 1)
-    return f"{whole[:-1]}+00:00" if zoned and whole.endswith("Z") else whole
+def _column(term: BoundTerm) -> pc.Expression:
+    return pc.field(term.ref().field.name)
+
+
+def _is_float(term: BoundTerm) -> bool:
+    return isinstance(term.ref().field.field_type, FloatType | DoubleType)
+
+
+def _constants(term: BoundTerm, values: Iterable[Any]) -> pa.Array:
+    """Uuids are compared by their bytes: Arrow has no order for them."""
+    kind = term.ref().field.field_type
+    return pa.array(list(values), schema_to_pyarrow(FixedType(16) if isinstance(kind, UUIDType) else kind))
+
+
+def _constant(term: BoundTerm, literal: Literal[Any]) -> pa.Scalar:
+    return _constants(term, [literal.value])[0]

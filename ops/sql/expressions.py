@@ -4,6 +4,7 @@ They mean what they mean in Spark: three-valued logic, `/` on doubles, overflow 
 """
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import reduce
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.values import Node
+from ops.sql.values import TIMES, Node
 
 DISTANCE = " distance"
 """Column of the distance among the rows that were found: no SQL text can name it"""
@@ -23,12 +24,6 @@ _BINARY: dict[type, str] = {
     exp.Add: "add_checked",
     exp.Sub: "subtract_checked",
     exp.Mul: "multiply_checked",
-    exp.EQ: "equal",
-    exp.NEQ: "not_equal",
-    exp.GT: "greater",
-    exp.GTE: "greater_equal",
-    exp.LT: "less",
-    exp.LTE: "less_equal",
     exp.And: "and_kleene",
     exp.Or: "or_kleene",
 }
@@ -41,6 +36,14 @@ _UNARY: dict[type, str] = {
     exp.Length: "utf8_length",
     exp.Floor: "floor",
     exp.Ceil: "ceil",
+}
+_COMPARISONS: dict[type, str] = {
+    exp.EQ: "equal",
+    exp.NEQ: "not_equal",
+    exp.GT: "greater",
+    exp.GTE: "greater_equal",
+    exp.LT: "less",
+    exp.LTE: "less_equal",
 }
 _OF_DOUBLES: dict[type, str] = {exp.Sqrt: "sqrt", exp.Exp: "exp", exp.Ln: "ln"}
 _TYPES = {
@@ -61,15 +64,20 @@ def check(node: Node) -> None:
     """Raises NotIndexableError for an expression that is not evaluated here."""
     for part in node.walk():
         known = type(part) in _RULES or isinstance(part, exp.DataType | exp.Identifier)
-        if not known or (isinstance(part, exp.Cast) and part.to.this not in _TYPES):
+        if not known or (isinstance(part, exp.Cast) and part.to.this not in _TYPES and not _is_time(part)):
             raise NotIndexableError(f"{shown(part)} is not computed here")
+
+
+def _is_time(node: Node) -> bool:
+    """A constant such as TIMESTAMP '2026-01-01 08:00:00': a text, which what it is compared with makes a time."""
+    return node.to.this in TIMES and isinstance(node.this, exp.Literal) and bool(node.this.is_string)
 
 
 def evaluate(node: Node, rows: pa.Table) -> Value:
     """The value of a checked expression for each row. Raises SqlError for what has none, such as a division by zero."""
     try:
         return _evaluate(node, rows)
-    except (pa.ArrowException, KeyError, TypeError) as error:
+    except (pa.ArrowException, KeyError, TypeError, OverflowError) as error:
         raise SqlError(f"{shown(node)}: {error}") from error
 
 
@@ -95,11 +103,32 @@ def _column(node: Node, rows: pa.Table) -> Value:
 def _literal(node: Node, _: pa.Table) -> Value:
     if node.is_string:
         return pa.scalar(node.this)
-    return pa.scalar(int(node.this)) if node.this.isdecimal() else pa.scalar(float(node.this))
+    return _number(node.this)
+
+
+def _number(text: str) -> Value:
+    if not text.lstrip("-").isdecimal():
+        return pa.scalar(float(text))
+    return pa.scalar(int(text)) if -(2**63) <= int(text) < 2**63 else pa.scalar(Decimal(text))
 
 
 def _binary(node: Node, rows: pa.Table) -> Value:
     return pc.call_function(_BINARY[type(node)], _alike(*_of((node.left, node.right), rows)))
+
+
+def _comparison(node: Node, rows: pa.Table) -> Value:
+    return _compared(_COMPARISONS[type(node)], *_of((node.left, node.right), rows))
+
+
+def _compared(how: str, left: Value, right: Value) -> Value:
+    """As Spark has it, NaN equals NaN and is larger than every number. Arrow has it equal to nothing."""
+    values = _alike(left, right)
+    if not any(pa.types.is_floating(value.type) for value in values):
+        return pc.call_function(how, values)
+    doubles = [value.cast(pa.float64()) for value in values]
+    nan = [pc.is_nan(value) for value in doubles]
+    by_nan = pc.call_function(how, [flag.cast(pa.int8()) for flag in nan])
+    return pc.if_else(pc.or_(*nan), by_nan, pc.call_function(how, doubles))
 
 
 def _alike(*values: Value) -> list[Value]:
@@ -115,6 +144,8 @@ def _is_text(value: Value) -> bool:
 
 
 def _unary(node: Node, rows: pa.Table) -> Value:
+    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
+        return _number(f"-{node.this.this}")  # the least long is minus what no long is
     return pc.call_function(_UNARY[type(node)], _of((node.this,), rows))
 
 
@@ -138,12 +169,12 @@ def _is(node: Node, rows: pa.Table) -> Value:
 
 def _in(node: Node, rows: pa.Table) -> Value:
     value = _evaluate(node.this, rows)
-    return reduce(pc.or_kleene, [pc.equal(*_alike(value, item)) for item in _of(node.expressions, rows)])
+    return reduce(pc.or_kleene, [_compared("equal", value, item) for item in _of(node.expressions, rows)])
 
 
 def _between(node: Node, rows: pa.Table) -> Value:
-    value, low, high = _alike(*_of((node.this, node.args["low"], node.args["high"]), rows))
-    return pc.and_kleene(pc.greater_equal(value, low), pc.less_equal(value, high))
+    value, low, high = _of((node.this, node.args["low"], node.args["high"]), rows)
+    return pc.and_kleene(_compared("greater_equal", value, low), _compared("less_equal", value, high))
 
 
 def _like(node: Node, rows: pa.Table) -> Value:
@@ -194,6 +225,8 @@ def _choose(condition: Value, chosen: Value, other: Value) -> Value:
 
 
 def _cast(node: Node, rows: pa.Table) -> Value:
+    if _is_time(node):
+        return pa.scalar(node.this.this)
     kind = _TYPES[node.to.this]
     value = _evaluate(node.this, rows)
     if pa.types.is_integer(kind) and pa.types.is_floating(value.type):
@@ -223,6 +256,7 @@ _RULES: dict[type, Callable[[Any, pa.Table], Value]] = {
     exp.Cast: _cast,
     exp.TryCast: _cast,  # Spark's CAST, as sqlglot has it
     **dict.fromkeys(_BINARY, _binary),
+    **dict.fromkeys(_COMPARISONS, _comparison),
     **dict.fromkeys(_UNARY, _unary),
     **dict.fromkeys(_OF_DOUBLES, _double),
 }

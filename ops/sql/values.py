@@ -12,7 +12,7 @@ from ops.sql.errors import NotIndexableError, SqlError
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
-_TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
 
 
 class Values:
@@ -46,7 +46,7 @@ class Values:
         """Such as DATE '2026-01-01': Iceberg reads the text by the column's type. Other casts would change a value."""
         value, kind = self.of(node.this), node.to.this
         day = kind is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
-        time = kind in _TIMES and isinstance(value, str)
+        time = kind in TIMES and isinstance(value, str)
         if not (day or time or (kind is exp.DType.ARRAY and isinstance(value, list))):
             raise NotIndexableError(f"{node.sql()} is no constant: write its value")
         return value
