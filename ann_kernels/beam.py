@@ -1,13 +1,10 @@
-"""Beam search over one graph: the kernel that build, insert and search share. Source: DiskANN (2019), algorithm 1.
-
-A pool is an ascending array of sort keys: a node's distance, its id, and in the lowest bit whether its neighbours have
-been looked at. Ties go to the smaller id, so that results do not depend on the order in which neighbours are stored.
-"""
+"""Beam search over one graph: the kernel that build, insert and search share. Source: DiskANN (2019), algorithm 1."""
 
 import numpy as np
 from numba import njit
 
-from ann_kernels.simd import key_distance, make_room, prefetch, sort_key
+from ann_kernels.pool import NO_KEY, insert, key_distance, key_node, sort_key, unexpanded
+from ann_kernels.simd import prefetch
 from ann_kernels.spaces import FAST, distance, fetch
 
 _EDGES_A_LINE = 16
@@ -23,35 +20,6 @@ def next_stamp(seen, stamp):  # type: ignore[no-untyped-def]
     return np.uint8(stamp + np.uint8(1))
 
 
-@njit(nogil=True, cache=True, inline="always")
-def key_node(key):  # type: ignore[no-untyped-def]
-    """The node of a sort key, expanded or not."""
-    return np.int32((key >> 1) & 0x7FFFFFFF)
-
-
-@njit(nogil=True, cache=True)
-def _insert(pool, size, key):  # type: ignore[no-untyped-def]
-    """Put a key that is smaller than the last into its place; -> place."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) >> 1
-        if pool[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    make_room(pool, low, min(size, pool.size - 1))
-    pool[low] = key
-    return low
-
-
-@njit(nogil=True, cache=True)
-def _unexpanded(pool, size, start):  # type: ignore[no-untyped-def]
-    """The first place from `start` on whose node has not been expanded; `size` where there is none."""
-    while start < size and pool[start] & 1:
-        start += 1
-    return start
-
-
 @njit(nogil=True, cache=True)
 def _fetch_edges(neighbors, key):  # type: ignore[no-untyped-def]
     """Ask for the cache lines of a node's list, which is likely to be the next to be read."""
@@ -63,28 +31,31 @@ def _fetch_edges(neighbors, key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def _begin(point, entries, seen, stamp, pool):  # type: ignore[no-untyped-def]
-    """Put the entries into an empty pool, each once; -> pool size."""
+def _begin(point, entries, seen, stamp, pool, width):  # type: ignore[no-untyped-def]
+    """Empty the pool and put the entries into it, each once; -> pool size."""
+    pool[:] = NO_KEY
     size = 0
-    for place in range(min(entries.size, pool.size)):
+    for place in range(min(entries.size, width)):
         entry = entries[place]
         if seen[entry] != stamp:
             seen[entry] = stamp
             far = distance(point, entry)
-            _insert(pool, size, sort_key(far, entry))
+            insert(pool, size, sort_key(far, entry))
             size += 1
     return size
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags are what counts
-def beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys):  # type: ignore[no-untyped-def]
-    """Walk from `entries` int32[..] until the `pool.size` nearest nodes found are all expanded.
+def beam_search(  # type: ignore[no-untyped-def]
+    point, neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys
+):
+    """Walk from `entries` int32[..] until the `width` nearest nodes found are all expanded.
 
-    Fills pool int64[L] and, as far as it has room, path int64[..]: the nodes that were expanded, in that order. seen
-    uint8[N] marks nodes by `stamp` (`next_stamp`); fresh int32[R] and keys int64[R] are scratch.
+    Fills a pool of `new_pool(width)` and, as far as it has room, path int64[..]: the nodes that were expanded, in that
+    order. seen uint8[N] marks nodes by `stamp` (`next_stamp`); fresh int32[R] and keys int64[R] are scratch.
     -> (pool size, nodes expanded, distances computed).
     """
-    size = _begin(point, entries, seen, stamp, pool)
+    size = _begin(point, entries, seen, stamp, pool, width)
     computed, walked, current = size, 0, 0
     while current < size:
         if walked < path.size:
@@ -92,7 +63,7 @@ def beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fre
         walked += 1
         node = key_node(pool[current])
         pool[current] |= 1
-        following = _unexpanded(pool, size, current + 1)
+        following = unexpanded(pool, size, current + 1)
         if following < size:
             _fetch_edges(neighbors, pool[following])
         count = 0
@@ -103,18 +74,21 @@ def beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fre
             seen[other] = stamp
         for slot in range(count):
             fetch(point, fresh[slot])
-        for slot in range(count):
-            keys[slot] = sort_key(distance(point, fresh[slot]), fresh[slot])
+        worst = pool[width - 1]
+        nearer = 0
+        for slot in range(count):  # in the same way
+            keys[np.uint32(nearer)] = sort_key(distance(point, fresh[slot]), fresh[slot])
+            nearer += int(keys[np.uint32(nearer)] < worst)
         nearest = size
-        for slot in range(count):
-            if size < pool.size or keys[slot] < pool[size - 1]:
-                place = _insert(pool, size, keys[slot])
+        for slot in range(nearer):
+            if keys[slot] < pool[width - 1]:
+                place = insert(pool, min(size, width - 1), keys[slot])
                 if place <= following:
                     _fetch_edges(neighbors, keys[slot])
                 nearest = min(nearest, place)
-                size = min(size + 1, pool.size)
+                size = min(size + 1, width)
         computed += count
-        current = _unexpanded(pool, size, min(current + 1, nearest))
+        current = unexpanded(pool, size, min(current + 1, nearest))
     return size, walked, computed
 
 

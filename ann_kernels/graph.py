@@ -8,6 +8,7 @@ from numba import njit
 
 from ann_kernels.beam import beam_search, next_stamp, split_keys
 from ann_kernels.errors import KernelError
+from ann_kernels.pool import new_pool
 from ann_kernels.spaces import FAST, CodeSpace, FloatSpace, focus
 
 Space = FloatSpace | CodeSpace
@@ -100,7 +101,7 @@ def _hang(space, neighbors, degrees, medoid, lost, width, reached_from, scratch)
     limit = neighbors.shape[1]
     seen = np.zeros(neighbors.shape[0], np.uint8)
     stamp = np.uint8(0)
-    pool = np.empty(width, np.int64)
+    pool = new_pool(width)
     path = np.empty(0, np.int64)
     hosts, distances = np.empty(width, np.int32), np.empty(width, np.float32)
     fresh = np.empty(limit, np.int32)
@@ -112,7 +113,7 @@ def _hang(space, neighbors, degrees, medoid, lost, width, reached_from, scratch)
             continue
         stamp = next_stamp(seen, stamp)
         point = focus(space, node, scratch)
-        size, _, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys)
+        size, _, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys)
         split_keys(pool, size, hosts, distances)
         host, slot = _room(neighbors, degrees, hosts[:size], reached_from)
         if host < 0:

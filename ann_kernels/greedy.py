@@ -14,6 +14,7 @@ from numba import njit
 
 from ann_kernels.beam import beam_search, next_stamp, split_keys
 from ann_kernels.graph import Graph, Space, VamanaParams, scratch_of
+from ann_kernels.pool import new_pool
 from ann_kernels.prune import robust_prune
 from ann_kernels.spaces import FAST, distance, fetch, focus
 
@@ -122,7 +123,7 @@ def _choose(  # type: ignore[no-untyped-def]
     limit = chosen.shape[1]
     seen = np.zeros(neighbors.shape[0], np.uint8)
     stamp = np.uint8(0)
-    pool = np.empty(width, np.int64)
+    pool = new_pool(width)
     path = np.empty(width * 4, np.int64)
     ids = np.empty(path.size, np.int32)
     distances = np.empty(path.size, np.float32)
@@ -132,7 +133,7 @@ def _choose(  # type: ignore[no-untyped-def]
     for i in range(batch.size):
         point = focus(space, batch[i], own_scratch)
         stamp = next_stamp(seen, stamp)
-        _, walked, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys)
+        _, walked, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys)
         count = min(walked, path.size)
         split_keys(path, count, ids, distances)
         counts[i] = robust_prune(space, batch[i], ids, distances, count, alpha_squared, limit, chosen[i], scratch)

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.beam import beam_search, key_node, next_stamp
+from ann_kernels.beam import beam_search, next_stamp
 from ann_kernels.codes import Codes, encode, faithful
 from ann_kernels.distance import reported
 from ann_kernels.errors import DimensionError, KernelError
 from ann_kernels.graph import Graph
 from ann_kernels.metric import Metric
+from ann_kernels.pool import key_distance, key_node, new_pool
 from ann_kernels.quantize import distance_tables
-from ann_kernels.simd import key_distance
 from ann_kernels.spaces import (
     FAST,
     CodeTarget,
@@ -263,7 +263,7 @@ def _search_rows(  # type: ignore[no-untyped-def]
     -1 and inf where there are fewer. With `exact`, a target of the same queries, the first `ranked` live nodes of a
     pool are put in order by it. work int64[Q, 2]: nodes expanded, distances computed.
     """
-    pool = np.empty(width, np.int64)
+    pool = new_pool(width)
     path = np.empty(0, np.int64)
     fresh = np.empty(neighbors.shape[1], np.int32)
     keys = np.empty(neighbors.shape[1], np.int64)
@@ -275,7 +275,7 @@ def _search_rows(  # type: ignore[no-untyped-def]
         if starts.size > 1:
             entries[1] = starts[_nearest(aim(near_starts, row), starts.size)]
         size, walked, computed = beam_search(
-            aim(target, row), neighbors, degrees, entries, seen, stamp, pool, path, fresh, keys
+            aim(target, row), neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys
         )
         work[row, 0] = walked
         work[row, 1] = computed + starts.size - 1

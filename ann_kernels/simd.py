@@ -38,7 +38,7 @@ def _compiles_for_vnni() -> bool:
 HAS_VNNI = _compiles_for_vnni()
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any, element: Any) -> Any:
+def address(context: Any, builder: Any, array_type: Any, array: Any, index: Any, element: Any) -> Any:
     """Pointer to element `index` of a C-contiguous array, as a pointer to `element`."""
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), element.as_pointer())
@@ -47,7 +47,7 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 @intrinsic
 def _prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        place = _address(context, builder, signature.args[0], args[0], args[1], _I8)
+        place = address(context, builder, signature.args[0], args[0], args[1], _I8)
         kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         # read, into the second-level cache, data: the first has few buffers for lines on their way, and waiting for one
@@ -61,8 +61,8 @@ def _prefetch(typing_context, array, index):  # type: ignore[no-untyped-def]
 @intrinsic
 def _vnni_dot(typing_context, codes, codes_at, query, query_at, blocks):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        left = _address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
-        right = _address(context, builder, signature.args[2], args[2], args[3], _VECTOR)
+        left = address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
+        right = address(context, builder, signature.args[2], args[2], args[3], _VECTOR)
         total = cgutils.alloca_once(builder, _VECTOR)
         builder.store(ir.Constant(_VECTOR, [0] * LANES), total)
         with cgutils.for_range(builder, args[4]) as loop:
@@ -91,10 +91,10 @@ def _vnni_tile(typing_context, rows, row_at, columns, column_at, steps, out, out
     """
 
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        row = _address(context, builder, signature.args[0], args[0], args[1], _I32)
-        column = _address(context, builder, signature.args[2], args[2], args[3], _VECTOR)
+        row = address(context, builder, signature.args[0], args[0], args[1], _I32)
+        column = address(context, builder, signature.args[2], args[2], args[3], _VECTOR)
         steps = args[4]
-        out = _address(context, builder, signature.args[5], args[5], args[6], _I32)
+        out = address(context, builder, signature.args[5], args[5], args[6], _I32)
         sums = _tile_loop(builder, row, column, steps)
         for r in range(TILE_ROWS):
             for c in range(TILE_PANELS):
@@ -139,62 +139,13 @@ def _tile_loop(builder: Any, row: Any, column: Any, steps: Any) -> list[Any]:
     return added
 
 
-# ---------------------------------------------------------------------------------------------------------- order
-
-
-@intrinsic
-def _make_room(typing_context, values, start, end):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        source = _address(context, builder, signature.args[0], args[0], args[1], _I64)
-        count = builder.sub(args[2], args[1])
-        cgutils.raw_memmove(builder, builder.gep(source, [_I64(1)]), source, count, _I64(8))
-        return context.get_dummy_value()
-
-    return types.void(values, types.intp, types.intp), generate
-
-
-@intrinsic
-def _sort_key(typing_context, far, node):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        bits = builder.bitcast(args[0], _I32)
-        flipped = builder.xor(bits, builder.lshr(builder.ashr(bits, _I32(31)), _I32(1)))
-        low = builder.shl(builder.zext(args[1], _I64), _I64(1))
-        return builder.or_(builder.shl(builder.sext(flipped, _I64), _I64(32)), low)
-
-    return types.int64(types.float32, types.int32), generate
-
-
-@intrinsic
-def _key_distance(typing_context, key):  # type: ignore[no-untyped-def]
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        flipped = builder.trunc(builder.ashr(args[0], _I64(32)), _I32)
-        bits = builder.xor(flipped, builder.lshr(builder.ashr(flipped, _I32(31)), _I32(1)))
-        return builder.bitcast(bits, ir.FloatType())
-
-    return types.float32(types.int64), generate
-
-
-def _plain_make_room(values: Any, start: int, end: int) -> None:
-    values[start + 1 : end + 1] = values[start:end].copy()
-
-
-def _plain_sort_key(far: Any, node: Any) -> Any:
-    bits = int(np.float32(far).view(np.int32))
-    return np.int64(((bits ^ (0x7FFFFFFF if bits < 0 else 0)) << 32) | (int(node) << 1))
-
-
-def _plain_key_distance(key: Any) -> Any:
-    flipped = int(key) >> 32
-    return np.int32(flipped ^ (0x7FFFFFFF if flipped < 0 else 0)).view(np.float32)
-
-
 # ------------------------------------------------------------------------------------------------------- smallest
 
 
 @intrinsic
 def _bound_of_smallest(typing_context, values, start, count, k):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        first = _address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
+        first = address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
         least = cgutils.alloca_once(builder, _VECTOR)
         builder.store(ir.Constant(_VECTOR, [_MOST] * LANES), least)
         with cgutils.for_range(builder, builder.sdiv(args[2], _I64(LANES))) as loop:
@@ -221,7 +172,7 @@ def _bound_of_smallest(typing_context, values, start, count, k):  # type: ignore
 @intrinsic
 def _at_most(typing_context, values, start, bound):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        place = _address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
+        place = address(context, builder, signature.args[0], args[0], args[1], _VECTOR)
         below = builder.icmp_signed("<=", builder.load(place, align=4), _spread(builder, args[2]))
         return builder.zext(builder.bitcast(below, _I16), _I32)
 
@@ -269,10 +220,10 @@ def _nearest_of_lanes(typing_context, points, centroids, norms, labels):  # type
         zero = _I64(0)
         floats = ir.FloatType()
         lanes = ir.VectorType(floats, LANES)
-        point = _address(context, builder, kinds[0], args[0], zero, lanes)
-        centroid = _address(context, builder, kinds[1], args[1], zero, floats)
-        norm = _address(context, builder, kinds[2], args[2], zero, floats)
-        label = _address(context, builder, kinds[3], args[3], zero, _VECTOR)
+        point = address(context, builder, kinds[0], args[0], zero, lanes)
+        centroid = address(context, builder, kinds[1], args[1], zero, floats)
+        norm = address(context, builder, kinds[2], args[2], zero, floats)
+        label = address(context, builder, kinds[3], args[3], zero, _VECTOR)
         dims = builder.extract_value(context.make_array(kinds[0])(context, builder, args[0]).shape, 0)
         count = builder.extract_value(context.make_array(kinds[2])(context, builder, args[2]).shape, 0)
         score, best = cgutils.alloca_once(builder, lanes), cgutils.alloca_once(builder, lanes)
@@ -335,9 +286,3 @@ lowest_bit: Any = _lowest_bit if JIT else _plain_lowest_bit
 nearest_of_lanes: Any = _nearest_of_lanes if JIT else _plain_nearest_of_lanes
 """nearest_of_lanes(points f32[D, 16], centroids f32[k, D], norms f32[k], labels int32[16]): for each of 16 points, the
 first c with the smallest norms[c] + centroids[c] . point."""
-make_room: Any = _make_room if JIT else _plain_make_room
-"""make_room(values int64[..], start, end): move values[start:end] one place on."""
-sort_key: Any = _sort_key if JIT else _plain_sort_key
-"""sort_key(distance f32, node int32) -> int64 that sorts by distance, then by node; its lowest bit is free."""
-key_distance: Any = _key_distance if JIT else _plain_key_distance
-"""key_distance(key) -> the distance f32 of a sort key."""

@@ -7,7 +7,7 @@ from numba import njit
 from ann_kernels import codes, leaves, vamana
 from ann_kernels.metric import Metric
 from ann_kernels.reservoir import offer_pairs
-from ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, key_distance, lowest_bit, make_room, sort_key
+from ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, lowest_bit
 from ann_kernels.spaces import CodeSpace, FloatSpace
 from tests.ann_kernels.data import clustered, widely_spread
 from tests.naive import codes as naive
@@ -31,21 +31,6 @@ def call_select(values, k):  # type: ignore[no-untyped-def]
     return bound, found
 
 
-@njit
-def call_keys(distances, nodes):  # type: ignore[no-untyped-def]
-    keys = np.empty(nodes.size, np.int64)
-    back = np.empty(nodes.size, np.float32)
-    for i in range(nodes.size):
-        keys[i] = sort_key(distances[i], nodes[i])
-        back[i] = key_distance(keys[i])
-    return keys, back
-
-
-@njit
-def call_make_room(values, start, end):  # type: ignore[no-untyped-def]
-    make_room(values, start, end)
-
-
 @pytest.mark.parametrize("blocks", [0, 1, 2, 7])
 def test_byte_products_are_exact_at_their_extremes(blocks: int) -> None:
     rng = np.random.default_rng(blocks)
@@ -66,23 +51,6 @@ def test_the_bound_keeps_at_least_the_k_smallest(values: list[int], k: int) -> N
     bound, found = call_select(array, k)
     assert found == np.flatnonzero(array <= bound).tolist()
     assert len(found) >= k
-
-
-@given(st.lists(st.floats(-(2.0**99), 2.0**99, width=32), min_size=1, max_size=30))
-@settings(deadline=None, max_examples=60)
-def test_sort_keys_rank_by_distance_then_node(values: list[float]) -> None:
-    distances = np.array(values, np.float32)
-    distances[distances == 0] = 0  # no -0, which would come before 0
-    nodes = np.random.default_rng(0).permutation(len(values)).astype(np.int32)
-    keys, back = call_keys(distances, nodes)
-    assert (back == distances).all()
-    assert (np.argsort(keys) == np.lexsort((nodes, distances))).all()
-
-
-def test_room_is_made_in_the_middle() -> None:
-    values = np.arange(6)
-    call_make_room(values, 2, 5)
-    assert values.tolist() == [0, 1, 2, 2, 3, 4]
 
 
 @pytest.mark.parametrize("dims", [1, 3, 64, 65, 200])
