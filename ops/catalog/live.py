@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -22,7 +23,9 @@ from pyiceberg.manifest import (
     ManifestFile,
     _inherit_from_manifest,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
@@ -51,6 +54,8 @@ class _Delete:
     """The one data file that it is about, where the metadata says so."""
     lower: bytes | None
     upper: bytes | None
+    is_global: bool
+    """An equality delete of an unpartitioned spec: for every file, whatever its spec"""
 
     def applies_to(self, data: ManifestEntry, partition: tuple[int, Any]) -> bool:
         """The scan rules of the Iceberg spec ("Scan Planning"), for one delete and one data file."""
@@ -59,8 +64,7 @@ class _Delete:
         if self.file.kind is DeleteKind.DELETION_VECTOR:
             return self.referenced == path and sequence <= self.file.sequence_number
         if self.file.kind is DeleteKind.EQUALITY:
-            global_delete = not self.partition[1]
-            return sequence < self.file.sequence_number and (global_delete or self.partition == partition)
+            return sequence < self.file.sequence_number and (self.is_global or self.partition == partition)
         if sequence > self.file.sequence_number:
             return False
         if self.referenced is not None:
@@ -81,6 +85,7 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
     data: list[ManifestEntry] = []
     deletes: list[_Delete] = []
     manifests = snapshot.manifests(table.io)
+    unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
     # side by side, as every request waits for a distant store's answer
     for manifest, entries in zip(
         manifests, ExecutorFactory.get_or_create().map(partial(_live_entries, table), manifests), strict=True
@@ -88,7 +93,7 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
         if manifest.content == ManifestContent.DATA:
             data += entries
         else:
-            deletes += [_as_delete(entry) for entry in entries]
+            deletes += [_as_delete(entry, unpartitioned) for entry in entries]
     index = _DeleteIndex(deletes)
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     files = sorted((_as_live_file(entry, index, mapping) for entry in data), key=lambda file: file.path)
@@ -151,7 +156,12 @@ def _partition(file: DataFile) -> tuple[int, Any]:
     return file.spec_id or 0, tuple(file.partition._data)  # noqa: SLF001
 
 
-def _as_delete(entry: ManifestEntry) -> _Delete:
+def _is_unpartitioned(spec: PartitionSpec) -> bool:
+    """Without a field, or with none but those that v1 leaves in place of dropped ones."""
+    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+
+
+def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
     file = entry.data_file
     if file.content == DataFileContent.EQUALITY_DELETES:
         kind = DeleteKind.EQUALITY
@@ -174,6 +184,7 @@ def _as_delete(entry: ManifestEntry) -> _Delete:
         referenced=_field(file, "referenced_data_file"),
         lower=lower,
         upper=upper,
+        is_global=kind is DeleteKind.EQUALITY and (file.spec_id or 0) in unpartitioned,
     )
 
 
@@ -187,7 +198,7 @@ class _DeleteIndex:
         for delete in deletes:
             if delete.referenced is not None:
                 self._by_path[delete.referenced].append(delete)
-            elif delete.file.kind is DeleteKind.EQUALITY and not delete.partition[1]:
+            elif delete.is_global:
                 self._global.append(delete)
             else:
                 self._by_partition[delete.partition].append(delete)

@@ -19,16 +19,13 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
     write_manifest_list,
 )
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
-from pyiceberg.typedef import Record
 
 from ops.catalog.bind import BindingError
 from ops.catalog.commit import attempt_commit, refresh
-from ops.catalog.live import live_files
 from ops.catalog.manifest_lists import new_snapshot_id
 from ops.catalog.snapshots import find_snapshot, table_name
 
@@ -53,23 +50,26 @@ class _DeleteManifestWriter(ManifestWriterV2):
 def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np.int64]]) -> int:
     """Delete rows by data file path and row position, in one `delete` snapshot on main of a v2 table.
 
-    One delete file a data file. Returns the new snapshot's id. Raises BindingError where main moved meanwhile,
-    or where the table is partitioned or not v2.
+    One delete file a data file, in its partition. Returns the new snapshot's id. Raises BindingError where main moved
+    meanwhile, or where the table is not v2.
     """
-    if table.metadata.format_version != 2 or not table.spec().is_unpartitioned():
-        raise BindingError(f"{table_name(table)}: position deletes are written to unpartitioned v2 tables only")
+    if table.metadata.format_version != 2:
+        raise BindingError(f"{table_name(table)}: position deletes are written to v2 tables only")
     refresh(table)
     head = table.metadata.current_snapshot_id
     if head is None:
         raise BindingError(f"{table_name(table)} has no rows to delete")
     base = find_snapshot(table, head)
-    known = {file.path for file in live_files(table, head).files}
-    if missing := set(positions) - known:
+    known = {task.file.file_path: task.file for task in table.scan(snapshot_id=head).plan_files()}
+    if missing := set(positions) - set(known):
         raise BindingError(f"{table_name(table)}: no live data file {min(missing)}")
     snapshot_id = new_snapshot_id(table)
-    files = [_write_delete_file(table, path, np.unique(rows)) for path, rows in sorted(positions.items())]
-    manifest = _write_manifest(table, snapshot_id, files)
-    snapshot = _new_snapshot(table, base, snapshot_id, manifest, files)
+    files = [_write_delete_file(table, known[path], np.unique(rows)) for path, rows in sorted(positions.items())]
+    specs = sorted({file.spec_id for file in files})
+    manifests = [
+        _write_manifest(table, snapshot_id, [file for file in files if file.spec_id == spec]) for spec in specs
+    ]
+    snapshot = _new_snapshot(table, base, snapshot_id, manifests, files)
     updates = (
         AddSnapshotUpdate(snapshot=snapshot),
         SetSnapshotRefUpdate(
@@ -88,30 +88,31 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
     return snapshot_id
 
 
-def _write_delete_file(table: Table, data_path: str, rows: npt.NDArray[np.int64]) -> DataFile:
+def _write_delete_file(table: Table, data: DataFile, rows: npt.NDArray[np.int64]) -> DataFile:
     buffer = io.BytesIO()
-    pq.write_table(pa.table([[data_path] * len(rows), rows], schema=_SCHEMA), buffer, compression="zstd")
+    pq.write_table(pa.table([[data.file_path] * len(rows), rows], schema=_SCHEMA), buffer, compression="zstd")
     path = table.location_provider().new_data_location(f"{uuid.uuid4()}-deletes.parquet")
     with table.io.new_output(path).create() as sink:
         sink.write(buffer.getvalue())
-    bound = data_path.encode()
+    bound = data.file_path.encode()
     file = DataFile.from_args(
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=data.partition,
         record_count=len(rows),
         file_size_in_bytes=buffer.tell(),
         lower_bounds={_PATH_FIELD: bound},  # both bounds the same, not cut off: the file is about one data file
         upper_bounds={_PATH_FIELD: bound},
     )
-    file.spec_id = table.spec().spec_id
+    file.spec_id = data.spec_id
     return file
 
 
 def _write_manifest(table: Table, snapshot_id: int, files: list[DataFile]) -> ManifestFile:
+    """Of delete files of one partition spec."""
     path = table.location_provider().new_metadata_location(f"{uuid.uuid4()}-m0.avro")
-    spec = table.spec() if table.spec().fields else PartitionSpec(spec_id=table.spec().spec_id)
+    spec = table.specs()[files[0].spec_id]
     with _DeleteManifestWriter(spec, table.schema(), table.io.new_output(path), snapshot_id, "deflate") as writer:
         for file in files:
             entry = ManifestEntry.from_args(
@@ -122,14 +123,14 @@ def _write_manifest(table: Table, snapshot_id: int, files: list[DataFile]) -> Ma
 
 
 def _new_snapshot(
-    table: Table, base: Snapshot, snapshot_id: int, manifest: ManifestFile, files: list[DataFile]
+    table: Table, base: Snapshot, snapshot_id: int, manifests: list[ManifestFile], files: list[DataFile]
 ) -> Snapshot:
     sequence_number = table.metadata.next_sequence_number()
     path = table.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro")
     with write_manifest_list(
         2, table.io.new_output(path), snapshot_id, base.snapshot_id, sequence_number, "deflate"
     ) as out:
-        out.add_manifests([manifest, *base.manifests(table.io)])
+        out.add_manifests([*manifests, *base.manifests(table.io)])
     rows = sum(file.record_count for file in files)
     before = base.summary.additional_properties if base.summary else {}
     summary = {

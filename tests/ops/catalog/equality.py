@@ -40,7 +40,7 @@ def delete_where_id_is(table: Table, *ids: int) -> int:
         content=DataFileContent.EQUALITY_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=Record(*[None] * len(table.spec().fields)),
         record_count=len(ids),
         file_size_in_bytes=size,
         equality_ids=[1],
@@ -48,7 +48,7 @@ def delete_where_id_is(table: Table, *ids: int) -> int:
     file.spec_id = table.spec().spec_id
     snapshot_id = new_snapshot_id(table)
     manifest = rowdeletes._write_manifest(table, snapshot_id, [file])
-    snapshot = rowdeletes._new_snapshot(table, head, snapshot_id, manifest, [])
+    snapshot = rowdeletes._new_snapshot(table, head, snapshot_id, [manifest], [])
     to_main = SetSnapshotRefUpdate(
         ref_name="main",
         type=SnapshotRefType.BRANCH,

@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
 from ops.catalog.connect import open_catalog
@@ -112,9 +114,10 @@ class TableHistory(RuleBasedStateMachine):
         head = self.table.metadata.current_snapshot_id
         files = live_files(self.table, head).files if head else ()
         if files:
-            file = files[int(rng.integers(len(files)))]
-            count = max(1, int(share * file.record_count))
-            append_position_deletes(self.table, {file.path: np.sort(rng.permutation(file.record_count)[:count])})
+            chosen = rng.permutation(len(files))[: 1 + int(rng.integers(3))]
+            counts = {files[at].path: files[at].record_count for at in chosen.tolist()}
+            rows = {path: rng.permutation(count)[: max(1, int(share * count))] for path, count in counts.items()}
+            append_position_deletes(self.table, rows)
             COUNTS["position deletes"] += 1
 
     @rule(back=st.integers(1, 4))
@@ -155,6 +158,18 @@ class TableHistory(RuleBasedStateMachine):
         with self.table.transaction() as transaction:
             transaction.upgrade_table_version(2)
         COUNTS["upgrade the format"] += 1
+
+    @precondition(lambda self: not any(isinstance(it.transform, VoidTransform) for it in self.table.spec().fields))
+    @rule()
+    def partition_or_not(self) -> None:
+        """A field that v1 dropped stays as a void one, and PyIceberg writes no spec with another beside it."""
+        fields = self.table.spec().fields
+        with self.table.update_spec() as update:
+            if fields:
+                update.remove_field(fields[0].name)
+            else:
+                update.add_field("section", IdentityTransform())
+        COUNTS["another partition spec"] += 1
 
     @rule(pick=st.integers(0, 50))
     def expire_an_old_snapshot(self, pick: int) -> None:
@@ -239,14 +254,21 @@ class TableHistory(RuleBasedStateMachine):
             assert found.coverage is Coverage.EXACT_VERSION
 
     def _check(self, snapshot_id: int) -> SearchResult:
+        """The answers of a snapshot, all its rows asked and one section."""
+        rows = self.table.scan(snapshot_id=snapshot_id).to_arrow()
+        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
+        section = f"section {snapshot_id % 5}"
+        some = reader.search(queries(4, DIMS), K, columns=["id"], where=f"section = '{section}'")
+        self._compare(some, rows.filter(pc.equal(rows["section"], section)))
+        found = reader.search(queries(4, DIMS), K, columns=["id"])
+        self._compare(found, rows)
+        return found
+
+    def _compare(self, found: SearchResult, rows: pa.Table) -> None:
         """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""
-        scanned = self.table.scan(snapshot_id=snapshot_id).to_arrow()
-        ids = np.asarray(scanned["id"], np.int64)
-        vectors = np.array(scanned[scanned.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
         asked = queries(4, DIMS)
-        found = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE).search(
-            asked, K, columns=["id"]
-        )
+        ids = np.asarray(rows["id"], np.int64)
+        vectors = np.array(rows[rows.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
         assert not found.warnings
         distances = np.linalg.norm(vectors[None].astype(np.float64) - asked[:, None], axis=2)
         for query in range(len(asked)):
@@ -258,7 +280,6 @@ class TableHistory(RuleBasedStateMachine):
             if len(ids):
                 limit = np.sort(distances[query])[: min(K, len(ids))].max()
                 MISSES.append(float((told > limit * (1 + 1e-4)).mean()))
-        return found
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
