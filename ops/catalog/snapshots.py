@@ -1,9 +1,11 @@
 """Snapshots as readers of a table mean them: the user's own, without the ones that icepuffin derives."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -121,21 +123,26 @@ def require_data_snapshot(table: Table, snapshot_id: int) -> None:
         )
 
 
-def _named_snapshot_id(table: Table, at: int | str | datetime | None) -> int | None:
+def _named_snapshot_id(table: Table, at: object) -> int | None:
     match at:
         case None:
             return ref_snapshot_id(table, "main")
-        case int():
-            return at
+        case int() | np.integer():
+            return int(at)
         case datetime():
             return _snapshot_as_of(table, at)
-        case str() if at not in table.metadata.refs and at.isdecimal():
+        case str():
+            return _named_by_text(table, at)
+    raise UnknownSnapshotError(f"{table_name(table)}: {at!r} is no snapshot id, no tag or branch, and no time")
+
+
+def _named_by_text(table: Table, at: str) -> int | None:
+    if at not in table.metadata.refs:
+        if at.isdecimal():
             return int(at)
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
-        return ref_snapshot_id(table, at)
-    return ref_snapshot_id(table, at) if at in table.metadata.refs else _snapshot_as_of(table, moment)
+        with suppress(ValueError):
+            return _snapshot_as_of(table, datetime.fromisoformat(at))
+    return ref_snapshot_id(table, at)
 
 
 def _snapshot_as_of(table: Table, at: datetime) -> int:

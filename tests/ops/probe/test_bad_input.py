@@ -119,6 +119,13 @@ def test_a_table_without_rows_answers_nothing(table_factory: TableFactory) -> No
     assert found.profile.why == "the index has no version yet"
 
 
+def test_a_snapshot_is_named_by_an_id_a_ref_or_a_time(table: Table) -> None:
+    first = table.metadata.snapshots[0].snapshot_id
+    assert open_index(table, DEFINITION, snapshot=np.int64(first), storage=STORAGE).snapshot_id == first  # type: ignore[arg-type]
+    with pytest.raises(UnknownSnapshotError, match=r"1\.5 is no snapshot id, no tag or branch, and no time"):
+        open_index(table, DEFINITION, snapshot=1.5, storage=STORAGE)  # type: ignore[arg-type]
+
+
 def test_a_snapshot_that_has_expired_is_named(table: Table) -> None:
     first = table.metadata.snapshots[0].snapshot_id
     index_head(table)
