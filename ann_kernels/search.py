@@ -157,7 +157,7 @@ class Searcher:
             marks = self._take_marks()
             marks.stamp = _search_rows(
                 target, self._exact(asked), self._neighbors, self._degrees, self._starts,
-                target._replace(**self._start_data), self._live, width, ranked, marks.seen, marks.stamp,
+                target._replace(**self._start_data), self._live, width, ranked, marks.seen, np.uint8(marks.stamp),
                 found.ids[rows], found.distances[rows], found.work[rows],
             )  # fmt: skip
             self._marks.append(marks)
@@ -251,7 +251,7 @@ class _Marks:
 
     def __init__(self, count: int) -> None:
         self.seen = np.zeros(count, np.uint8)
-        self.stamp = np.uint8(0)
+        self.stamp = 0  # what numba gives back is an int, which would compile the kernel once more
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

@@ -1,5 +1,5 @@
-"""Building a graph, and inserting into one. Many vectors are built in bulk, few are inserted greedily; both give graphs
-of one form, and the same bytes for any number of threads.
+"""Building a graph, in bulk, and inserting into one, greedily. Both give graphs of one form, and the same bytes for any
+number of threads.
 
 Distances are those of SQ8 codes where they rank as the vectors do (`codes.faithful`), else of the vectors themselves.
 """
@@ -17,9 +17,6 @@ from ann_kernels.spaces import FloatSpace, frozen
 
 __all__ = ["Graph", "VamanaParams", "build", "insert"]
 
-FEWEST_IN_BULK = 4_096
-"""Fewer vectors are inserted one by one: a graph of so few leaves would lack long edges"""
-
 
 def build(
     vectors: npt.NDArray[np.float32],
@@ -36,15 +33,7 @@ def build(
     if not len(vectors):
         return Graph(np.empty((0, params.max_degree), np.int32), np.empty(0, np.int32), 0)
     space = build_space(vectors, metric, threads)
-    medoid = medoid_of(vectors)
-    if len(vectors) >= FEWEST_IN_BULK:
-        return bulk.build(space, vectors, medoid, params, threads=threads)
-    graph = Graph(np.full((len(vectors), params.max_degree), -1, np.int32), np.zeros(len(vectors), np.int32), medoid)
-    order = np.random.default_rng(params.seed).permutation(len(vectors)).astype(np.int32)
-    order = np.concatenate([[graph.medoid], order[order != graph.medoid]]).astype(np.int32)
-    insert_all(graph, space, order, 1, params, threads=threads)
-    reach_all(graph, space, params)
-    return graph
+    return bulk.build(space, vectors, medoid_of(vectors), params, threads=threads)
 
 
 def insert(

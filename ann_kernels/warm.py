@@ -1,24 +1,25 @@
-"""Compiles every kernel into numba's cache: `python -m ann_kernels.warm`. Run it before processes share it."""
-
-import time
+"""Compiles the kernels of this package into numba's cache."""
 
 import numpy as np
 
-from ann_kernels import quantize, vamana
+from ann_kernels import quantize, theta, vamana
 from ann_kernels.distance import prepare
 from ann_kernels.hashing import content_hash
 from ann_kernels.locality import locality_order, reorder
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
+from ann_kernels.spaces import frozen
 from ann_kernels.topk import exact_top_k, merge_top_k
-from ann_kernels.vamana import FEWEST_IN_BULK, VamanaParams
+from ann_kernels.vamana import VamanaParams
+
+_ROWS = 4_104
+"""Enough that a build carves leaves, and a searcher codes its rows"""
 
 
-def main() -> None:
+def warm() -> None:
     """Use each kernel once, on arrays of the types that the product uses."""
-    begun = time.perf_counter()
     rng = np.random.default_rng(0)
-    even = rng.standard_normal((FEWEST_IN_BULK + 8, 8)).astype(np.float32)
+    even = rng.standard_normal((_ROWS, 8)).astype(np.float32)
     spread = (even * 10.0 ** rng.uniform(-6, 6, (len(even), 1))).astype(np.float32)  # codes cannot hold these
     params = VamanaParams(max_degree=8, search_list=16)
     for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
@@ -30,9 +31,6 @@ def main() -> None:
     coded = quantize.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, coded)).search(even[:2], 3, search_list=16)
     reorder(even, locality_order(even))
-    content_hash(even)
-    print(f"kernels compiled in {time.perf_counter() - begun:.1f} s")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+    for ready in (even, frozen(even)):
+        content_hash(ready)
+    theta.warm()

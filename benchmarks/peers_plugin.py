@@ -28,7 +28,7 @@ class Icepuffin:
         self.threads = spec["threads"]
         self.room = spec.get("insert", 0)
         # load the compiled kernels, which a process does once
-        rows = np.random.default_rng(0).standard_normal((vamana.FEWEST_IN_BULK, 64)).astype(np.float32)
+        rows = np.random.default_rng(0).standard_normal((4_096, 64)).astype(np.float32)
         self.build(rows)
         self.searcher.search(rows[:1], 1, search_list=10)
 

@@ -110,7 +110,7 @@ fill_venv() {
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
     say "compiling kernels"
-    "$python" -m ann_kernels.warm
+    "$python" -m ops.warm
     printf '%s' "$stamp" >"$venv/.stamp"
     rm "$venv/.unfinished"
 }

@@ -66,6 +66,16 @@ def decode_signed(data: npt.NDArray[np.uint8], count: int, what: str) -> npt.NDA
     return out
 
 
+def warm() -> None:
+    """Compile every kernel of this module into numba's cache, for bytes that were made here and that were read."""
+    lists = np.array([[1, -1], [0, -1]], np.int32)
+    data, offsets = encode_adjacency(lists, np.ones(2, np.int32))
+    deltas = encode_signed(np.arange(2))
+    for ready in (np.asarray, lambda made: np.frombuffer(made.tobytes(), np.uint8)):
+        decode_adjacency(ready(data), offsets, 2)
+        decode_signed(ready(deltas), 2, "warm")
+
+
 @njit(nogil=True, cache=True)
 def _put(out, at, value):  # type: ignore[no-untyped-def]
     while value >= np.uint64(128):

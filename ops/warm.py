@@ -1,0 +1,18 @@
+"""Compiles every kernel into numba's cache: `python -m ops.warm`. Run it before processes share the cache."""
+
+import time
+
+from ann_kernels.warm import warm as warm_graphs_and_sketches
+from puffin.varint import warm as warm_blobs
+
+
+def main() -> None:
+    """Takes half a minute the first time, a second afterwards."""
+    begun = time.perf_counter()
+    warm_graphs_and_sketches()
+    warm_blobs()
+    print(f"kernels compiled in {time.perf_counter() - begun:.1f} s")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
