@@ -1,0 +1,98 @@
+"""A server on loopback that stands in front of another, and may answer in its stead."""
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+_NOT_SENT = ("connection", "expect", "transfer-encoding", "content-length")
+_HOP_BY_HOP = ("transfer-encoding", "content-length", "connection", "content-encoding")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as it came."""
+
+    method: str
+    path: str
+    """With what follows `?`"""
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def with_body(self, body: bytes) -> "Answer":
+        return replace(self, body=body)
+
+
+def forward(upstream: str, request: Request) -> Answer:
+    """What the server at `upstream` answers."""
+    connection = http.client.HTTPConnection(urlsplit(upstream).netloc, timeout=60)
+    kept = {key: value for key, value in request.headers.items() if key.lower() not in _NOT_SENT}
+    connection.request(request.method, request.path, request.body, kept)  # Host as it was: S3's signatures cover it
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return Answer(answer.status, tuple(answer.getheaders()), data)
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
+    """Serve while the block lasts; -> the address. No answer: the connection is closed."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            body = self._chunks() if "chunked" in self.headers.get("Transfer-Encoding", "") else self._whole()
+            found = answer(Request(self.command, self.path, dict(self.headers.items()), body))
+            if found is None:
+                self.close_connection = True
+                return
+            self.send_response(found.status)
+            for key, value in found.headers:
+                if key.lower() not in _HOP_BY_HOP:
+                    self.send_header(key, value)
+            # to a HEAD the length is that of what a GET would get
+            told = dict(found.headers).get("Content-Length") if self.command == "HEAD" else None
+            self.send_header("Content-Length", told or str(len(found.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                with contextlib.suppress(ConnectionError):  # a client may have seen enough
+                    self.wfile.write(found.body)
+
+        def _whole(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def _chunks(self) -> bytes:
+            data = b""
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                data += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return data
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815  the names that http.server calls
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
