@@ -10,6 +10,7 @@ from assets.failures import no_vain_retries
 from assets.metadata import from_report, line_chart, of_snapshot, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
+from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
@@ -94,13 +95,13 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
     def ann_index(
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
-        table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
+        table = catalogs.table(spec.catalog, spec.identifier)
         report = index_snapshot(
             table,
             definition,
             int(context.partition_key),
             engine=engine,
-            storage=storage,
+            storage=storage_of(table),
             watched_ref=spec.watched_refs[0],
             log=context.log.info,
         )
@@ -109,7 +110,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                 **of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id)),
                 **from_report(report, lead=_LEAD),
                 **(engine.prices.told(report) if engine.prices else {}),
-                **drawn(table, storage, definition, report),
+                **drawn(table, storage_of(table), definition, report),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[

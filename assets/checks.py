@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from assets.spec import TableSpec
+from ops.catalog.vended import storage_of
 from ops.graphs.lag import Lag, index_lag
 from ops.index.definition import IndexDefinition
 from ops.index.integrity import check_integrity, remedy, tagged_version
@@ -77,7 +78,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 severity=dg.AssetCheckSeverity.WARN,
                 metadata={"why": f"there is no version at ann_{definition.name} yet"},
             )
-        found = check_integrity(version, catalogs.storage(spec.catalog))
+        found = check_integrity(version, storage_of(table))
         for fault in found.faults:
             dg.get_dagster_logger().error("%s: %s", found.path, fault)
         return dg.AssetCheckResult(

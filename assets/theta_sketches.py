@@ -6,6 +6,7 @@ from assets.failures import no_vain_retries
 from assets.metadata import bar_chart, from_report, of_snapshot
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
+from ops.catalog.vended import storage_of
 from ops.graphs.sketches import sketch_snapshot
 from ops.resources import Catalogs, Engine
 
@@ -32,7 +33,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             table,
             int(context.partition_key),
             engine=engine,
-            storage=catalogs.storage(spec.catalog),
+            storage=storage_of(table),
             columns=spec.theta_columns,
             log=context.log.info,
         )

@@ -1,7 +1,7 @@
 """What rooms hand to each other: small frozen values, picklable, safe to log."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -42,6 +42,8 @@ class LiveFile:
     deletes: tuple[DeleteFile, ...] = ()
     name_mapping: str | None = None
     """The table's `schema.name-mapping.default`, JSON: what columns are called in files that have no field ids."""
+    first_row_id: int | None = None
+    """Format v3: the `_row_id` of its first row, where the file does not say otherwise; None where rows have no ids."""
 
     @property
     def has_equality_deletes(self) -> bool:
@@ -87,8 +89,45 @@ class ObjectInfo:
     """Milliseconds since the epoch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a catalog hands out for the files under a prefix: keys, mostly such as expire."""
+
+    prefix: str
+    """Of locations; empty for all"""
+    properties: Mapping[str, str] = field(repr=False)
+    """PyIceberg's names. Values never show"""
+
+
+@dataclass(frozen=True, slots=True)
+class Vended:
+    """What a catalog vends for one table's files, and how to ask it again."""
+
+    catalog: str
+    table: str
+    who: str
+    """A fingerprint of who asks, where, and for which table: the same whatever keys they are given"""
+    grants: tuple[Grant, ...]
+    renew: Callable[[], tuple[Grant, ...]] = field(repr=False)
+    """Asks the catalog; picklable. Raises IcepuffinError, without what is secret"""
+
+
+@dataclass(frozen=True, eq=False)
 class StorageConfig:
-    """How a store is reached: PyIceberg's FileIO properties (`s3.endpoint`, ...). Values never show in repr."""
+    """How a store is reached: PyIceberg's FileIO properties (`s3.endpoint`, ...), and what a catalog vends besides.
+
+    Values never show in repr. Picklable: tasks get it, and renew by themselves what expires. Equal where the same files
+    are reached by the same user, whatever keys are vended at the time.
+    """
 
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    vended: Vended | None = None
+
+    def _identity(self) -> tuple[frozenset[tuple[str, str]], str]:
+        return frozenset(self.properties.items()), self.vended.who if self.vended else ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageConfig) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())

@@ -15,10 +15,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from ops.catalog.connect import CatalogUnavailableError, answering_within, open_catalog, without_values
+from ops.catalog.connect import CatalogUnavailableError, answering_within, open_catalog
+from ops.catalog.redacted import without_values
 from ops.errors import IcepuffinError
 from ops.graphs.prices import Prices
-from ops.model import StorageConfig
 
 if TYPE_CHECKING:
     from ops.spark.runner import TaskRunner
@@ -98,10 +98,6 @@ class Catalogs:
             raise
         self._away.pop(catalog, None)
         return found
-
-    def storage(self, catalog: str) -> StorageConfig:
-        """How the files of the catalog's tables are reached."""
-        return StorageConfig(self._properties[catalog])
 
     def _unreachable(self, name: str, error: Exception) -> CatalogUnreachableError:
         first_line = str(without_values(error, self._properties[name])).splitlines()[0]

@@ -5,6 +5,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.failures import no_vain_retries
 from assets.spec import TableSpec
+from ops.catalog.vended import storage_of
 from ops.graphs.upkeep import collect, maintain_index, told
 from ops.resources import Catalogs, Engine
 from orchestration.facts import TABLE_TAG
@@ -52,7 +53,8 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
     def rebuild(
         context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> None:
-        table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
+        table = catalogs.table(spec.catalog, spec.identifier)
+        storage = storage_of(table)
         for definition in spec.indexes:
             report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.watched_refs[0])
             if report is None:
@@ -69,9 +71,10 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
         out=dg.Out(dg.Nothing),
     )
     def sweep(context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> None:
+        table = catalogs.table(spec.catalog, spec.identifier)
         report = collect(
-            catalogs.table(spec.catalog, spec.identifier),
-            storage=catalogs.storage(spec.catalog),
+            table,
+            storage=storage_of(table),
             retentions=spec.retentions,
             default=spec.retention,
             grace_hours=retention.garbage_grace_hours,

@@ -20,6 +20,7 @@ from tests.services.postgres import postgres, uri
 from tests.services.rest import rest_catalog
 from tests.services.s3proxy import s3proxy
 from tests.services.spark import spark_session
+from tests.services.vending import Vending, vending
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,23 @@ def rest_uri(tmp_path_factory: pytest.TempPathFactory, s3: StorageConfig) -> Ite
     """A real REST catalog; its tables may lie in local folders or in the bucket of `s3`."""
     with rest_catalog(tmp_path_factory.mktemp("rest"), s3.properties) as address:
         yield address
+
+
+@pytest.fixture
+def vending_lake(rest_uri: str, s3: StorageConfig) -> Iterator[Vending]:
+    """The same catalog, vending keys for its tables; and the same bucket, taking no others."""
+    with vending(rest_uri, s3.properties) as state:
+        yield state
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing by which AWS clients would find credentials."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 @pytest.fixture(scope="session")

@@ -7,21 +7,25 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 
+from ops.catalog.redacted import without_values
+from ops.catalog.vended import CODE_SETTING, STORE_SETTINGS, VendingCatalog
 from ops.errors import IcepuffinError
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 60
 _LIMIT: ContextVar[float] = ContextVar("limit", default=math.inf)
 _BUSY_TIMEOUT_MS = 30_000
-_STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
+_KINDS = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgres": "sql"}
+"""What a uri starts with, where no type is set"""
 
 
 class CatalogUnavailableError(IcepuffinError):
@@ -36,6 +40,10 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     """
     try:
         catalog = _load(name, properties)
+    except CatalogUnavailableError:
+        raise
+    except NotInstalledError as error:
+        raise CatalogUnavailableError(f"catalog {name!r} cannot be opened: {error}") from None
     except Exception as error:
         # the client's own message may quote the address with its password; what it says otherwise is in the type
         raise CatalogUnavailableError(
@@ -51,11 +59,13 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
 def _distrust_tables(catalog: Catalog) -> None:
     """Keep a table's own properties from saying which code reads its files, and whose server gets the credentials.
 
-    PyIceberg lets them override the catalog's settings. What a REST catalog vends comes the same way as properties do:
-    there only the choice of code is kept back.
+    PyIceberg lets them override the catalog's settings. `VendingCatalog` tells them apart from what a catalog vends; to
+    other REST catalogs both come the same way, and there only the choice of code is kept back.
     """
+    if isinstance(catalog, VendingCatalog):
+        return
     through = catalog._load_file_io  # noqa: SLF001  PyIceberg has no other place for it
-    refused = "py-io-impl" if isinstance(catalog, RestCatalog) else ("py-io-impl", *_STORE_SETTINGS)
+    refused = CODE_SETTING if isinstance(catalog, RestCatalog) else (CODE_SETTING, *STORE_SETTINGS)
 
     def load_file_io(properties: Mapping[str, str] = MappingProxyType({}), location: str | None = None) -> FileIO:
         kept = {key: value for key, value in properties.items() if not key.startswith(refused)}
@@ -66,13 +76,39 @@ def _distrust_tables(catalog: Catalog) -> None:
 
 def _load(name: str, properties: dict[str, str]) -> Catalog:
     settings: dict[str, Any] = dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    if _kind(name, settings) is CatalogType.REST:
+        return _BoundedRestCatalog(name, **_nested(settings))
     uri = str(settings.get("uri", ""))
-    kind = settings.get("type") or ("rest" if uri.startswith("http") else None)
-    if kind == "rest" and "py-catalog-impl" not in settings:
-        return _BoundedRestCatalog(name, **settings)
     if uri.startswith(("postgresql", "postgres")):
         properties = {**properties, "uri": _bounded_postgres(uri)}
     return load_catalog(name, **properties)
+
+
+def _kind(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
+    """As PyIceberg takes it; None for code of somebody's own. Raises CatalogUnavailableError where it is not clear."""
+    if "py-catalog-impl" in settings:
+        return None
+    uri, given = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
+    told = given or next((kind for start, kind in _KINDS.items() if uri.startswith(start)), "")
+    if told not in {kind.value for kind in CatalogType}:
+        wrong = f"type = {given!r} is no kind of catalog" if given else "its uri does not tell what kind it is"
+        known = ", ".join(kind.value for kind in CatalogType)
+        raise CatalogUnavailableError(f"catalog {name!r}: {wrong}; set type to one of {known}")
+    if not uri and told in _KINDS.values():
+        raise CatalogUnavailableError(f"catalog {name!r}: type {told} needs a uri; set it")
+    return CatalogType(told)
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """PyIceberg wants `auth` and `ssl` as tables in tables; settings and the environment have dotted keys."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *outer, last = key.split(".") if key.startswith(("auth.", "ssl.")) else [key]
+        place = nested
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return nested
 
 
 @contextmanager
@@ -91,7 +127,7 @@ class _BoundedAdapter(HTTPAdapter):
         return super().send(request, **{**options, "timeout": options.get("timeout") or limits})
 
 
-class _BoundedRestCatalog(RestCatalog):
+class _BoundedRestCatalog(VendingCatalog):
     """PyIceberg's requests have no timeout."""
 
     def _config_headers(self, session: Session) -> None:  # the first thing that is done to a new session
@@ -109,15 +145,6 @@ def _bounded_postgres(uri: str) -> str:
         return url.render_as_string(hide_password=False)
     limits = {"connect_timeout": str(CONNECT_SECONDS), "tcp_user_timeout": str(ANSWER_SECONDS * 1000)}
     return url.update_query_dict({**limits, **url.query}).render_as_string(hide_password=False)
-
-
-def without_values(error: Exception, properties: dict[str, str]) -> Exception:
-    """An error to chain: of no value of `properties` but short ones and kinds does anything show."""
-    said = str(error)
-    for key, value in properties.items():
-        if key not in {"type", "warehouse"} and len(value) > 3:
-            said = said.replace(value, f"<{key}>")
-    return RuntimeError(f"{type(error).__name__}: {said}")
 
 
 def _let_sqlite_wait(engine: Any) -> None:

@@ -13,6 +13,7 @@ from ann_kernels.metric import Metric
 from ops.cache import process_cache
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import resolve_snapshot, table_name
+from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.index.definition import DefinitionError, IndexDefinition, resolve_field
 from ops.index.upkeep import list_definitions
@@ -51,13 +52,13 @@ def open_index(
     index: str | IndexDefinition,
     *,
     snapshot: SnapshotName = None,
-    storage: StorageConfig,
+    storage: StorageConfig | None = None,
     stale: StalePolicy | str = StalePolicy.COMPLETE,
     threads: int = 2,
     runner: TaskRunner | None = None,
     in_process_mb: int = IN_PROCESS_MB,
 ) -> IndexReader:
-    """Open an index at a snapshot.
+    """Open an index at a snapshot. `storage`: how its files are reached, default what its catalog says and vends.
 
     With a `runner`, such as `SparkRunner(session)`, an index of more than `in_process_mb` that is not in this process's
     memory is searched by its tasks.
@@ -84,7 +85,7 @@ def exact_search(
     k: int = 10,
     *,
     snapshot: SnapshotName = None,
-    storage: StorageConfig,
+    storage: StorageConfig | None = None,
     columns: Sequence[str] | None = None,
     where: str | BooleanExpression | None = None,
 ) -> SearchResult:
@@ -102,7 +103,7 @@ def exact_within(
     inclusive: bool = False,
     limit: int | None = None,
     snapshot: SnapshotName = None,
-    storage: StorageConfig,
+    storage: StorageConfig | None = None,
     columns: Sequence[str] | None = None,
     where: str | BooleanExpression | None = None,
 ) -> SearchResult:
@@ -113,7 +114,7 @@ def exact_within(
 
 
 def _without_index(
-    table: Table, column: str, metric: Metric, snapshot: SnapshotName, storage: StorageConfig
+    table: Table, column: str, metric: Metric, snapshot: SnapshotName, storage: StorageConfig | None
 ) -> IndexReader:
     definition = IndexDefinition(name="none", column=column, metric=metric.label)
     target = _target(table, definition, snapshot, storage)
@@ -121,14 +122,16 @@ def _without_index(
     return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
 
 
-def _target(table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig) -> Target:
+def _target(
+    table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig | None
+) -> Target:
     at = resolve_snapshot(table, snapshot)
     live = live_files(table, at.snapshot_id)
     require_positional_deletes(live)
     schema = table.schemas()[live.schema_id]
     definition = index if isinstance(index, IndexDefinition) else _definition(table, index)
     field_id = resolve_field(definition, schema, table_name(table))
-    return Target(table, live, schema, definition, field_id, storage)
+    return Target(table, live, schema, definition, field_id, storage or storage_of(table))
 
 
 def _definition(table: Table, name: str) -> IndexDefinition:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.io import load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -24,7 +23,9 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from ops.cache import CacheSettings, process_cache, use_settings
 from ops.catalog.connect import open_catalog
+from ops.catalog.file_io import file_io
 from ops.catalog.snapshots import resolve_snapshot
+from ops.catalog.vended import storage_of
 from ops.datafile import arrow_schema
 from ops.model import StorageConfig
 from ops.probe.candidates import answer_names
@@ -48,7 +49,7 @@ class Settings:
 
     catalog: str
     properties: Mapping[str, str] = field(repr=False)
-    storage: Mapping[str, str] = field(repr=False)
+    storage: StorageConfig | None
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
 
 
@@ -61,6 +62,7 @@ class Planned(AnalyzeResult):
     snapshot_id: int = 0
     index: str = ""
     columns: tuple[str, ...] = ()
+    storage: StorageConfig = field(default_factory=StorageConfig)
 
 
 def register_vector_search(
@@ -77,11 +79,10 @@ def register_vector_search(
 
     Arguments: table, index, query, k (10), and by name columns (an array), where (an Iceberg row filter), snapshot (id,
     tag, branch or time), search_list. Rows: rank int, distance float, then the columns: those of the table that are
-    not nested, unless named. `storage`: how tasks reach files; default the catalog's properties. A reader stays open in
-    each Python worker, and its shards in the worker's cache.
+    not nested, unless named. `storage`: how tasks reach files; default what the catalog's settings say and it vends. A
+    reader stays open in each Python worker, and its shards in the worker's cache.
     """
-    given = dict(catalog.properties)
-    settings = Settings(catalog.name, given, dict(storage.properties) if storage else given, process_cache().settings)
+    settings = Settings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
     # as the session is, not as the process: both kinds may live in one
     functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"
     udtf = import_module(functions).udtf
@@ -141,6 +142,7 @@ def plan(
         snapshot_id=resolved.snapshot_id,
         index=_constant("index", index),
         columns=tuple(wanted),
+        storage=settings.storage or storage_of(found),
     )
 
 
@@ -152,8 +154,7 @@ def answer(
         return
     if process_cache().settings != settings.cache:
         use_settings(settings.cache)
-    storage = tuple(sorted(settings.storage.items()))
-    reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot_id, planned.index, storage)
+    reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot_id, planned.index, planned.storage)
     asked = np.asarray(query, np.float64)  # literals are decimals to Spark
     found = reader.search(asked, k, columns=planned.columns, where=where, search_list=search_list)
     for warning in found.warnings:
@@ -170,15 +171,14 @@ def _tell(warning: str) -> None:
 
 @lru_cache(maxsize=_READERS)
 def _reader(
-    identifier: tuple[str, ...], location: str, snapshot_id: int, index: str, storage: tuple[tuple[str, str], ...]
+    identifier: tuple[str, ...], location: str, snapshot_id: int, index: str, storage: StorageConfig
 ) -> IndexReader:
-    config = StorageConfig(dict(storage))
-    return open_index(_table_at(identifier, location, config), index, snapshot=snapshot_id, storage=config, threads=1)
+    return open_index(_table_at(identifier, location, storage), index, snapshot=snapshot_id, storage=storage, threads=1)
 
 
 def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig) -> Table:
     """The table as of one metadata file. What reads its files is told by `storage` alone, not by its own properties."""
-    io = load_file_io(dict(storage.properties), location)
+    io = file_io(storage, location)
     metadata = FromInputFile.table_metadata(io.new_input(location))
     return Table(identifier, metadata, location, io, NoopCatalog("planned"))
 

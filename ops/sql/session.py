@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
 from ops.catalog.snapshots import resolve_snapshot
+from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
 from ops.index.definition import KNOBS, IndexDefinition
@@ -88,18 +89,21 @@ class SqlSession:
         self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
 
     @classmethod
-    def on(cls, catalog: Catalog, *, storage: StorageConfig, spark: Any = None, threads: int = 2) -> "SqlSession":
-        """On the tables of one catalog; `storage` takes the catalog's own properties."""
+    def on(
+        cls, catalog: Catalog, *, storage: StorageConfig | None = None, spark: Any = None, threads: int = 2
+    ) -> "SqlSession":
+        """On the tables of one catalog; `storage`: how files are reached, default what the catalog says and vends."""
 
         def load(name: str) -> tuple[Table, StorageConfig]:
             if "." not in name:
                 raise SqlError(f"{name}: name the table with its namespace, as in ns.{name}")
             try:
-                return catalog.load_table(name), storage
+                table = catalog.load_table(name)
             except NoSuchTableError as error:
                 raise SqlError(
                     f"there is no table {name}; a snapshot of one is VERSION AS OF its id or name"
                 ) from error
+            return table, storage or storage_of(table)
 
         return cls(load, spark=spark, threads=threads)
 

@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import s3fs
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, NoCredentialsError
 from typing_extensions import Buffer
 
 from ops.model import ObjectInfo, ObjectRange
 from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
 from ops.storage.locations import normalize
 from ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
+from ops.storage.renewed import RenewedFileSystem
+from ops.storage.vended import AccessError, Lease
 from puffin.sources import RangeSource
 
 _ATTEMPT = "icepuffin-attempt"
@@ -27,13 +29,23 @@ def _key(location: str) -> str:
 
 
 class S3Storage:
-    """The `Storage` of one S3 endpoint. `options` are s3fs.S3FileSystem's; they hold secrets and are never shown."""
+    """The `Storage` of one S3 endpoint. `options` are s3fs.S3FileSystem's; they hold secrets and are never shown.
 
-    def __init__(self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS) -> None:
+    With `held` the keys are those that it has for `prefix` at each request.
+    """
+
+    def __init__(
+        self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS, held: Lease | None = None, prefix: str = "s3"
+    ) -> None:
         self._limits = limits
         options = {**options, "config_kwargs": {**_TIMEOUTS, **options.get("config_kwargs", {})}}
         # s3fs is not fork-safe: skip its instance cache, so that a forked worker never meets the parent's event loop
-        self._fs = s3fs.S3FileSystem(**options, skip_instance_cache=True, use_listings_cache=False)
+        options |= {"skip_instance_cache": True, "use_listings_cache": False}
+        if held is None:
+            self._fs = s3fs.S3FileSystem(**options)
+        else:
+            kept = {name: value for name, value in options.items() if name not in ("key", "secret", "token")}
+            self._fs = RenewedFileSystem(held, prefix, **kept)
 
     def __repr__(self) -> str:
         return "S3Storage()"
@@ -235,6 +247,8 @@ def _reading(path: str) -> Iterator[None]:
         raise ObjectMissingError(f"{path} does not exist") from error
     except PermissionError as error:
         raise StorageError(f"{path}: the store refuses access ({error})") from error
+    except NoCredentialsError as error:
+        raise _no_credentials(path) from error
     except (BotoCoreError, OSError) as error:
         raise StorageError(f"{path}: the store does not answer as it should ({error})") from error
 
@@ -250,7 +264,16 @@ def _publishing(path: str) -> Iterator[None]:
         raise ObjectMissingError(
             f"{path} could not be written: its bucket, or what it is made of, is missing"
         ) from error
+    except NoCredentialsError as error:
+        raise _no_credentials(path) from error
     except (BotoCoreError, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.EINVAL and "condition" in str(error).lower():
             raise ObjectExistsError(f"{path} exists already") from error
         raise StorageError(f"{path} could not be written: {error}") from error
+
+
+def _no_credentials(path: str) -> AccessError:
+    return AccessError(
+        f"{path}: there are no credentials for it: the catalog vends none, and there are none in [catalogs.<name>] "
+        "(s3.access-key-id, s3.secret-access-key) nor where AWS clients look for them (environment, profile, role)"
+    )

@@ -39,7 +39,9 @@ class OnTable:
 
     @cached_property
     def storage(self) -> "StorageConfig":
-        return self.session.catalogs.storage(self._catalog_name)
+        from ops.catalog.vended import storage_of
+
+        return storage_of(self.loaded)
 
     @cached_property
     def spec(self) -> "TableSpec":

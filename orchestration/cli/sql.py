@@ -42,6 +42,7 @@ def command(
     """
     import logging
 
+    from ops.catalog.vended import storage_of
     from ops.sql import SqlSession
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused below, with a reason
@@ -51,7 +52,8 @@ def command(
     def open_table(name: str) -> tuple[Any, Any]:
         first, _, rest = name.partition(".")
         chosen, identifier = (first, rest) if first in session.settings.catalogs and "." in rest else (default, name)
-        return session.catalogs.table(chosen, identifier), session.catalogs.storage(chosen)
+        table = session.catalogs.table(chosen, identifier)
+        return table, storage_of(table)
 
     sql = SqlSession(
         open_table,

@@ -16,7 +16,6 @@ from rich.table import Column
 from rich.table import Table as Grid
 
 from ann_kernels.metric import Metric
-from ops.model import StorageConfig
 from ops.probe import exact_search, open_index
 from ops.theta import read_ndv
 from orchestration.demo.history import IDENTIFIER
@@ -59,7 +58,7 @@ def measure(
         files=int(metadata["files"]),
         rows=int(metadata["rows"]),
         ndv=_ndv(table, snapshot_id),
-        recall=recall(table, snapshot_id, queries, catalogs.storage("demo")),
+        recall=recall(table, snapshot_id, queries),
         index=metadata,
         sketch_seconds=float(_metadata(instance, SKETCH_KEY, snapshot_id)["seconds"]),
     )
@@ -81,12 +80,10 @@ def _ndv(table: Table, snapshot_id: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def recall(table: Table, snapshot_id: int, queries: npt.NDArray[np.float32], storage: StorageConfig) -> float:
+def recall(table: Table, snapshot_id: int, queries: npt.NDArray[np.float32]) -> float:
     """Mean recall@10 at a snapshot, through the reader that users have."""
-    found = open_index(table, INDEX, snapshot=snapshot_id, storage=storage).search(queries, RECALL_AT, columns=["id"])
-    exact = exact_search(
-        table, "embedding", Metric.COSINE, queries, RECALL_AT, snapshot=snapshot_id, storage=storage, columns=["id"]
-    )
+    found = open_index(table, INDEX, snapshot=snapshot_id).search(queries, RECALL_AT, columns=["id"])
+    exact = exact_search(table, "embedding", Metric.COSINE, queries, RECALL_AT, snapshot=snapshot_id, columns=["id"])
     mine, true = _by_query(found.rows), _by_query(exact.rows)
     return float(np.mean([len(mine[query] & true[query]) / len(true[query]) for query in true]))
 

@@ -8,7 +8,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ops.datafile import vectors_from_arrow
-from ops.model import StorageConfig
 from ops.probe import SearchResult, open_index
 from ops.resources import Catalogs
 from orchestration.demo.history import IDENTIFIER
@@ -22,20 +21,18 @@ _SHOWN = 5
 def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], console: Console) -> int:
     """Ask at the newest snapshot, and for what was deleted meanwhile at the one before. -> the id of a row to try."""
     table = catalogs.table("demo", IDENTIFIER)
-    storage = catalogs.storage("demo")
     newest, older = lines[-1].snapshot_id, lines[-2].snapshot_id
     for name in ASKED:
-        _ask(table, storage, name, newest, "the newest snapshot", console)
+        _ask(table, name, newest, "the newest snapshot", console)
     game = _name_of_a_game(table, older)
-    _ask(table, storage, game, older, "the snapshot before the games were deleted", console)
-    _ask(table, storage, game, newest, "the newest snapshot, from its vector then", console, vector_from=older)
+    _ask(table, game, older, "the snapshot before the games were deleted", console)
+    _ask(table, game, newest, "the newest snapshot, from its vector then", console, vector_from=older)
     first = table.scan(row_filter=EqualTo(term="name", value=ASKED[0]), selected_fields=("id",)).to_arrow()
     return int(first["id"][0].as_py())
 
 
 def _ask(
     table: Table,
-    storage: StorageConfig,
     name: str,
     snapshot_id: int,
     where: str,
@@ -51,7 +48,7 @@ def _ask(
     if not row.num_rows:
         return
     vector = vectors_from_arrow(row["embedding"])
-    reader = open_index(table, INDEX, snapshot=snapshot_id, storage=storage)
+    reader = open_index(table, INDEX, snapshot=snapshot_id)
     result = reader.search(vector[:1], _SHOWN + 1, columns=["name", "section", "description"])
     console.print(f"\n[bold]Packages like {name}[/] at {where} ({result.coverage})", highlight=False)
     console.print(_grid(result, name))

@@ -8,6 +8,7 @@ import pytest
 
 from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
+from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.resources import Catalogs, Engine
@@ -34,10 +35,9 @@ def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
     return table_spec(load(lake.settings_file).tables["packages"], catalogs)
 
 
-def indexed(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> Path:
+def indexed(lake: Lake, spec: TableSpec) -> Path:
     """Index the head; -> the file of the version."""
-    storage = catalogs.storage(spec.catalog)
-    index_snapshot(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage)
+    index_snapshot(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage_of(lake.table))
     return Path(versions(lake.table, "ann", "embedding")[-1].puffin_path.removeprefix("file://"))
 
 
@@ -55,7 +55,7 @@ def test_lag_is_counted_in_snapshots(lake: Lake, catalogs: Catalogs, spec: Table
     check = freshness_check(spec, spec.indexes[0])
     before = result(check, catalogs)
     assert (before.passed, number(before, "lag (snapshots)"), number(before, "coverage")) == (False, 2, 0.0)
-    indexed(lake, catalogs, spec)
+    indexed(lake, spec)
     at_head = result(check, catalogs)
     assert (at_head.passed, number(at_head, "lag (snapshots)"), number(at_head, "coverage")) == (True, 0, 0.5)
     lake.append()
@@ -66,7 +66,7 @@ def test_lag_is_counted_in_snapshots(lake: Lake, catalogs: Catalogs, spec: Table
 
 
 def test_a_whole_file_passes(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
-    path = indexed(lake, catalogs, spec)
+    path = indexed(lake, spec)
     found = result(integrity_check(spec, spec.indexes[0]), catalogs)
     assert found.passed, number(found, "faults")
     assert 0 < number(found, "bytes read") < path.stat().st_size
@@ -74,7 +74,7 @@ def test_a_whole_file_passes(lake: Lake, catalogs: Catalogs, spec: TableSpec) ->
 
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_one_flipped_bit_is_found(lake: Lake, catalogs: Catalogs, spec: TableSpec, share: float) -> None:
-    path = indexed(lake, catalogs, spec)
+    path = indexed(lake, spec)
     data = bytearray(path.read_bytes())
     data[int(len(data) * share)] ^= 1
     path.write_bytes(data)
@@ -85,16 +85,16 @@ def test_one_flipped_bit_is_found(lake: Lake, catalogs: Catalogs, spec: TableSpe
 
 def test_a_broken_file_is_deleted_and_made_again(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
     """As docs/operations.md tells who is on call."""
-    path = indexed(lake, catalogs, spec)
+    path = indexed(lake, spec)
     published = path.read_bytes()
     path.unlink()
-    again = indexed(lake, catalogs, spec)
+    again = indexed(lake, spec)
     assert again.read_bytes() == published
     assert result(integrity_check(spec, spec.indexes[0]), catalogs).passed
 
 
 def test_a_file_that_is_gone_is_a_fault_and_no_crash(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
-    path = indexed(lake, catalogs, spec)
+    path = indexed(lake, spec)
     path.unlink()
     found = result(integrity_check(spec, spec.indexes[0]), catalogs)
     assert not found.passed

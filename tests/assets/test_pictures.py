@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from assets.ann_index import drawn, recall_so_far
+from ops.catalog.vended import storage_of
 from ops.graphs.versions import index_snapshot
 from ops.index.history import Measured, drift
 from ops.resources import Engine
@@ -22,7 +23,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     catalogs = catalogs_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    table, storage, index = lake.table, catalogs.storage(spec.catalog), spec.indexes[0]
+    table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
     for snapshot in table.metadata.snapshots:
         report = index_snapshot(table, index, snapshot.snapshot_id, engine=engine, storage=storage)
     return {name: item.value for name, item in drawn(table, storage, index, report).items()}

@@ -8,6 +8,7 @@ import json
 import sys
 
 from ann_kernels.vamana import Graph
+from ops.catalog.vended import storage_of
 from ops.graphs.versions import index_snapshot
 from ops.spark.runner import SparkRunner
 from ops.tasks.scatter import scatter
@@ -22,8 +23,8 @@ def main() -> None:
     settings = load()
     catalogs, engine = catalogs_of(settings), engine_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
-    table, storage = catalogs.table(spec.catalog, spec.identifier), catalogs.storage(spec.catalog)
-    report = index_snapshot(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage)
+    table = catalogs.table(spec.catalog, spec.identifier)
+    report = index_snapshot(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage_of(table))
     runner = engine.runner(report.rows)
     assert isinstance(runner, SparkRunner)
     # Pickled by name, so that an executor looks them up in what it imports itself

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.index import drop
@@ -128,8 +129,7 @@ def test_the_bytes_are_those_of_a_build_in_one_process(
     derived = [version.derived_snapshot_id for version in versions(table, "ann", "embedding")]
     table.refresh().maintenance.expire_snapshots().by_ids(derived).commit()
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=10**9)
-    storage = catalogs.storage(spec.catalog)
-    report = index_snapshot(table, spec.indexes[0], lake.head(), engine=engine, storage=storage)
+    report = index_snapshot(table, spec.indexes[0], lake.head(), engine=engine, storage=storage_of(table))
     assert report.action == "built"
     assert report.puffin_path is not None
     assert to_path(report.puffin_path).read_bytes() == published

@@ -1,7 +1,6 @@
 """Resources: secrets stay inside, errors help, and Spark starts only when a large table asks for it."""
 
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops.catalog.connect import CatalogUnavailableError
+from ops.catalog.vended import storage_of
 from ops.errors import IcepuffinError
 from ops.graphs.versions import index_snapshot
 from ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
@@ -25,7 +25,6 @@ SECRET = "hunter2hunter2"
 def test_nothing_of_a_catalog_but_its_name_shows() -> None:
     catalogs = Catalogs({"lake": {"type": "rest", "uri": "http://127.0.0.1:9", "token": SECRET}})
     assert repr(catalogs) == "Catalogs(lake)"
-    assert SECRET not in repr(catalogs.storage("lake"))
 
 
 def test_a_catalog_that_does_not_answer_is_named_without_its_secrets() -> None:
@@ -60,11 +59,6 @@ def test_a_configuration_with_secrets_does_not_show() -> None:
     assert SECRET not in repr(Engine(spark_conf=conf, threads=1, driver_only_rows=0))
 
 
-def test_storage_travels_to_executors(tmp_path: Path) -> None:
-    config = Catalogs({"demo": {"type": "sql", "s3.endpoint": "http://x"}}).storage("demo")
-    assert pickle.loads(pickle.dumps(config)) == config  # noqa: S301  our own bytes
-
-
 @pytest.fixture
 def own_session() -> Iterator[None]:
     """Ends the session that the test starts; leaves one that was there to those who share it."""
@@ -88,7 +82,7 @@ def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     conf = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
     engine = Engine(spark_conf=conf, threads=1, driver_only_rows=0)
     assert isinstance(engine.runner(1), SparkRunner)
-    table, storage, index = lake.table, catalogs.storage(spec.catalog), spec.indexes[0]
+    table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
     on_spark = index_snapshot(table, index, lake.head(), engine=engine, storage=storage)
     assert on_spark.action == "built"
     again = Engine(spark_conf={}, threads=2, driver_only_rows=1)

@@ -1,5 +1,7 @@
 """Catalogs that do not answer: said soon, by name, and without what is secret."""
 
+import base64
+import re
 import socket
 import time
 import traceback
@@ -12,6 +14,7 @@ from ops.catalog import connect
 from ops.catalog.commit import refresh
 from ops.catalog.connect import CatalogUnavailableError, open_catalog
 from tests.conftest import make_rows
+from tests.services.forwarding import Answer, Request, serving
 from tests.services.processes import free_port
 
 SECRET = "hunter2hunter2"
@@ -51,6 +54,38 @@ def test_a_server_that_never_answers_is_given_up(scheme: str, mute_port: int, mo
 
 def test_an_address_that_cannot_be_read_does_not_show() -> None:
     assert SECRET not in said_on_opening({"type": "sql", "uri": f"no address:{SECRET}"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        (
+            {"type": "polaris", "uri": f"https://x/{SECRET}"},
+            "type = 'polaris' is no kind of catalog; set type to",
+        ),
+        ({"uri": f"grpc://{SECRET}"}, "its uri does not tell what kind it is; set type"),
+        ({}, "its uri does not tell"),
+        ({"type": "REST"}, "type rest needs a uri"),
+        ({"type": "dynamodb", "uri": SECRET}, "not installed: pip install 'pyiceberg"),
+    ],
+)
+def test_a_kind_of_catalog_that_is_not_there_is_told_with_those_that_are(properties: dict[str, str], said: str) -> None:
+    with pytest.raises(CatalogUnavailableError, match=re.escape(said)) as caught:
+        open_catalog("lake", properties)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_settings_of_a_login_are_handed_on_as_pyiceberg_wants_them() -> None:
+    seen = []
+
+    def answer(request: Request) -> Answer:
+        seen.append(request.headers.get("Authorization", ""))
+        return Answer(200, body=b'{"defaults": {}, "overrides": {}}')
+
+    with serving(answer) as uri:
+        login = {"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": SECRET}
+        open_catalog("lake", {"uri": uri, **login}).close()
+    assert seen == [f"Basic {base64.b64encode(f'ann:{SECRET}'.encode()).decode()}"]
 
 
 def test_a_database_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
@@ -96,8 +131,7 @@ def test_a_table_does_not_choose_the_code_that_reads_it(
     table.append(make_rows(0, 3))
     assert table.scan().to_arrow().num_rows == 3
     assert "py-io-impl" not in table.io.properties
-    if kind == "sql":
-        assert "s3.endpoint" not in table.io.properties
+    assert "s3.endpoint" not in table.io.properties
     catalog.drop_table("hostile.t")
     catalog.close()
 

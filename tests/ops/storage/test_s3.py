@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from ops.model import ObjectRange, StorageConfig
-from ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, _s3_options, open_storage
+from ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, open_storage
+from ops.storage.options import s3_options
 from ops.storage.parts import PartLimits
 from ops.storage.s3 import S3Storage
 from tests.services.faulty import faulty_line
@@ -24,7 +25,7 @@ def store(s3: StorageConfig) -> Storage:
 
 
 def limited(config: StorageConfig, **limits: int) -> S3Storage:
-    return S3Storage(_s3_options(config), limits=PartLimits(**limits))
+    return S3Storage(s3_options(config.properties), limits=PartLimits(**limits))
 
 
 def write_half(store: Storage, path: str) -> None:
@@ -162,7 +163,7 @@ def test_a_join_of_what_is_gone_publishes_nothing(store: Storage) -> None:
 def test_an_object_whose_answer_was_lost_is_known_again(s3: StorageConfig, method: str, data: bytes) -> None:
     with faulty_line(s3.properties["s3.endpoint"]) as line:
         line.method, line.name = method, f"answer-{method}"
-        store = S3Storage(_s3_options(StorageConfig({**s3.properties, "s3.endpoint": line.uri})))
+        store = S3Storage(s3_options({**s3.properties, "s3.endpoint": line.uri}))
         with store.open_output(f"s3://lake/lost/answer-{method}") as sink:
             sink.write(data)
             line.faults.append("lose answer")

@@ -1,0 +1,98 @@
+"""PyIceberg's own way to files, with keys that are renewed."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pyarrow.fs import FileInfo, FileSystem
+from pyiceberg.io import FileIO, InputStream, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from ops.model import StorageConfig
+from ops.storage import AccessError, normalize
+from ops.storage.options import require_keys
+from ops.storage.vended import combined, lease, nearest, settings_for
+
+T = TypeVar("T")
+_REFUSED = ("HTTP status 400", "HTTP status 403", "ACCESS_DENIED")
+"""What Arrow's client says of keys that a store does not take (any more)"""
+
+
+class VendedFileIO(PyArrowFileIO):
+    """Arrow's client of S3 keeps the keys that it was made with: here another is made when they change.
+
+    `location` says which of what is vended is for PyIceberg: that of the table's metadata file.
+    """
+
+    def __init__(self, properties: Mapping[str, str], storage: StorageConfig, location: str) -> None:
+        self.storage = storage
+        self._location = location
+        self._others = {key: value for key, value in properties.items() if not key.startswith(("s3.", "client."))}
+        self._made: dict[tuple[str, str | None], tuple[dict[str, str], FileSystem]] = {}
+        first = nearest(storage.vended.grants, location) if storage.vended else None
+        super().__init__({**self._others, **combined(storage.properties, first.properties if first else {})})
+        self.fs_by_scheme = self._file_system
+
+    def new_input(self, location: str) -> PyArrowFile:
+        return _File(self, super().new_input(location))
+
+    def new_output(self, location: str) -> PyArrowFile:
+        return _File(self, super().new_output(location))
+
+    def with_keys(self, scheme: str, netloc: str, ask: Callable[[FileSystem], T]) -> T:
+        """What `ask` gets, of a client with other keys where a store refuses those of now. Raises AccessError."""
+        system = self._file_system(scheme, netloc)
+        held = lease(self.storage.vended) if self.storage.vended else None
+        used = held.grant(self._location) if held else None
+        try:
+            return ask(system)
+        except OSError as error:
+            if held is None or not any(said in str(error) for said in _REFUSED):
+                raise
+            if not held.has_other_than(used, self._location):
+                raise AccessError(f"{self._location}: the store refuses {held} ({error})") from error
+        return ask(self._file_system(scheme, netloc))
+
+    def _file_system(self, scheme: str, netloc: str | None = None) -> FileSystem:
+        settings = settings_for(self._location, self.storage)
+        require_keys(settings)
+        held = self._made.get((scheme, netloc))
+        if held is None or held[0] != settings:
+            self.properties = {**self._others, **settings}
+            held = self._made[scheme, netloc] = settings, self._initialize_fs(scheme, netloc)
+        return held[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_made": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.fs_by_scheme = self._file_system
+
+
+class _File(PyArrowFile):
+    """Opened, or looked for, once more where a store refuses the keys."""
+
+    def __init__(self, io: VendedFileIO, file: PyArrowFile) -> None:
+        super().__init__(file.location, file._path, file._filesystem, file._buffer_size)  # noqa: SLF001
+        self._io = io
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return self._with_keys(lambda: super(_File, self).open(seekable))
+
+    def _file_info(self) -> FileInfo:
+        return self._with_keys(super()._file_info)
+
+    def _with_keys(self, ask: Callable[[], T]) -> T:
+        def asked(system: FileSystem) -> T:
+            self._filesystem = system
+            return ask()
+
+        scheme, netloc, _ = self._io.parse_location(self.location)
+        return self._io.with_keys(scheme, netloc, asked)
+
+
+def file_io(storage: StorageConfig, location: str) -> FileIO:
+    """PyIceberg's way to the files of a table whose metadata file lies at `location`."""
+    if storage.vended is not None and normalize(location).startswith("s3:"):
+        return VendedFileIO({}, storage, location)
+    return load_file_io(dict(storage.properties), location)

@@ -1,0 +1,275 @@
+"""Keys that a REST catalog vends, for users who have none of their own: used, renewed, and refused in clear words."""
+
+import base64
+import json
+import pickle
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.table import Table
+
+from ops.cache import ShardKey, process_cache
+from ops.catalog.vended import storage_of
+from ops.catalog.versions import versions
+from ops.index import materialize_index
+from ops.index.report import IndexReport
+from ops.index.versions import open_version
+from ops.probe import exact_search, open_index
+from ops.spark.runner import LocalRunner, Progress
+from ops.storage import AccessError, StorageError, open_storage, principal, vended
+from ops.storage.options import s3_options
+from tests.conftest import make_rows, queries
+from tests.ops.catalog.vended_tables import connected, new_table
+from tests.ops.index.history import DEFINITION
+from tests.services.vending import Vending
+
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("no_keys")]
+HOWS = ("config", "storage-credentials", "credentials endpoint")
+
+
+@pytest.fixture
+def lake(vending_lake: Vending) -> Vending:
+    return vending_lake
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let seconds pass for the client; the store's clock stays."""
+
+    def later(seconds: float) -> None:
+        monkeypatch.setattr(vended, "_now", lambda: (time.time() + seconds) * 1000)
+
+    return later
+
+
+def build(table: Table, runner: Any = None) -> IndexReport:
+    head = table.metadata.current_snapshot_id or 0
+    runner = runner or LocalRunner()
+    report = materialize_index(table, DEFINITION, head, runner=runner, storage=storage_of(table))
+    table.refresh()
+    return report
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_nothing_but_the_catalog_is_configured(how: Any, lake: Vending, tmp_path: Path) -> None:
+    lake.how = how
+    table = new_table(lake, tmp_path)
+    build(table)
+    found = open_index(table, "e").search(queries(3), 5, columns=["id", "name"], where="id >= 10")
+    true = exact_search(table, "embedding", DEFINITION.metric_value, queries(3), 5, where="id >= 10")
+    assert found.rows["id"].equals(true.rows["id"])
+    assert lake.refused == []
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_keys_are_renewed_before_they_expire(
+    how: Any, lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
+) -> None:
+    lake.how = how
+    table = new_table(lake, tmp_path)
+    build(table)
+    reader = open_index(table, "e")
+    asked = len(lake.asked)
+    reader.search(queries(1), 5, columns=["id"])
+    assert len(lake.asked) == asked, "keys that are good are not asked for"
+    pass_time(3600 - 4 * 60)
+    reader.search(queries(1), 5, columns=["name"])
+    assert len(lake.asked) == asked + 1
+    assert lake.asked[-1].endswith("/credentials") == (how == "credentials endpoint")
+    table.scan(selected_fields=("section",)).to_arrow()
+    assert len(lake.asked) == asked + 1, "the table's own reader and ours share them"
+    assert lake.refused == []
+
+
+@pytest.mark.parametrize("tells_expiry", [True, False])
+def test_keys_that_the_store_refuses_are_replaced(tells_expiry: bool, lake: Vending, tmp_path: Path) -> None:
+    lake.tells_expiry = tells_expiry
+    table = new_table(lake, tmp_path)
+    build(table)
+    reader = open_index(table, "e")
+    lake.expire()
+    assert reader.search(queries(1), 5, columns=["name"]).rows.num_rows == 5
+    assert set(lake.refused) == {"ExpiredToken"}
+    lake.expire()
+    assert table.scan(selected_fields=("id",)).to_arrow().num_rows == 200, "PyIceberg's own client likewise"
+
+
+class Slow(LocalRunner):
+    """By the time that tasks run, what was vended before has expired; and again when they are done."""
+
+    def __init__(self, lake: Vending) -> None:
+        super().__init__()
+        self.lake = lake
+        self.runs = 0
+
+    def run(
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Progress | None = None
+    ) -> list[Any]:
+        self.lake.expire()
+        later = [pickle.loads(pickle.dumps(task)) for task in tasks]  # noqa: S301  our own bytes
+        done = super().run(function, later, label=label, progress=progress)
+        self.lake.expire()
+        self.runs += 1
+        return done
+
+
+def test_a_build_outlives_its_keys(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+    runner = Slow(lake)
+    report = build(table, runner)
+    assert report.action == "built"
+    assert runner.runs >= 2
+    assert "ExpiredToken" in lake.refused
+    table.append(make_rows(200, 220))
+    assert build(table, runner).action == "refreshed"
+    assert open_index(table, "e").search(queries(1), 5).rows.num_rows == 5
+
+
+def test_a_task_that_starts_late_gets_keys_by_itself(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+    path = str(build(table).puffin_path)
+    lake.seconds = 0.2
+    late = pickle.dumps(storage_of(table.refresh()))
+    time.sleep(0.3)
+    lake.seconds = 3600
+    program = (
+        "import pickle, sys; from ops.storage import open_storage\n"
+        "config = pickle.load(sys.stdin.buffer); print(open_storage(sys.argv[1], config).read_range(sys.argv[1], 0, 4))"
+    )
+    asked = len(lake.asked)
+    done = subprocess.run([sys.executable, "-c", program, path], input=late, capture_output=True, check=True)
+    assert done.stdout.strip() == b"b'PFA1'"
+    assert len(lake.asked) == asked + 1
+    assert lake.refused == []
+
+
+def test_a_catalog_that_gives_no_more_is_told_with_what_to_do(
+    lake: Vending, tmp_path: Path, pass_time: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = new_table(lake, tmp_path)
+    path = str(build(table).puffin_path)
+    config = storage_of(table)
+    assert open_storage(path, config).exists(path)
+    lake.lost = True
+    pass_time(3600 - 60)
+    assert open_storage(path, config).read_range(path, 0, 4) == b"PFA1", "for as long as the keys are good"
+    assert "there are no new ones" in caplog.text
+    pass_time(3600 + 60)
+    with pytest.raises(AccessError, match=r"vended\..* expired at 20.*not authorized.*run it again"):
+        open_storage(path, config).read_range(path, 0, 4)
+    with pytest.raises(AccessError) as caught:
+        table.scan().to_arrow()
+    said = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert not any(secret in said for key in lake.keys.values() for secret in (key.secret_key, key.token))
+    lake.lost = False
+    pass_time(3600 + 120)
+    assert open_storage(path, config).read_range(path, 0, 4) == b"PFA1"
+
+
+def test_who_lost_access_is_served_nothing_out_of_the_cache(
+    lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
+) -> None:
+    table = new_table(lake, tmp_path)
+    build(table)
+    config = storage_of(table)
+    opened = open_version(versions(table, "ann", "e")[-1], config)
+    key = ShardKey(opened.shards[0], opened.routing.shards[0].sha256)
+    process_cache().shard(key, config)
+    lake.lost = True
+    with pytest.raises(ForbiddenError):
+        connected(lake).load_table(table.name())
+    pass_time(3600 + 60)
+    for ask in (process_cache().shard, process_cache().holds):
+        with pytest.raises(AccessError, match="may still read"):
+            ask(key, config)
+
+
+def test_the_cache_follows_the_user_and_not_the_keys(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+
+    def owner(**properties: str) -> str:
+        return principal(table.location(), storage_of(connected(lake, **properties).load_table(table.name())))
+
+    def signed(subject: str, number: int) -> str:
+        claims = json.dumps({"iss": "https://idp.example", "sub": subject, "exp": number, "jti": f"{number}"}).encode()
+        return f"head.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.signature-{number}"
+
+    alike = {owner(token="a"), owner(token="a"), principal(table.location(), storage_of(table.refresh()))}
+    assert len(alike) == 2
+    assert len({*alike, owner(token="b"), owner(token="a", warehouse="other")}) == 4
+    assert owner(token=signed("ann", 1)) == owner(token=signed("ann", 2)) != owner(token=signed("bob", 3))
+
+
+def test_vended_keys_win_over_keys_of_ones_own(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+    own = {"s3.access-key-id": "mine", "s3.secret-access-key": "mine", "client.session-token": "mine"}
+    again = connected(lake, **own).load_table(table.name())
+    assert exact_search(again, "embedding", DEFINITION.metric_value, queries(1), 3).rows.num_rows == 3
+    unasked = connected(lake, **own, **{"header.X-Iceberg-Access-Delegation": ""}).load_table(table.name())
+    assert storage_of(unasked).vended is None
+    assert s3_options(storage_of(unasked).properties)["key"] == "mine"
+
+
+def test_a_catalog_that_somebody_else_opened_vends_as_well(
+    lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
+) -> None:
+    table = new_table(lake, tmp_path)
+    build(table)
+    foreign = load_catalog("lake", type="rest", uri=lake.catalog).load_table(table.name())
+    reader = open_index(foreign, "e")
+    asked = len(lake.asked)
+    pass_time(3600 - 60)
+    assert reader.search(queries(1), 5, columns=["name"]).rows.num_rows == 5
+    assert len(lake.asked) == asked + 1
+
+
+def test_requests_that_the_catalog_would_sign_are_refused_with_what_to_set(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+    lake.how = "remote signing"
+    table.refresh()
+    with pytest.raises(AccessError, match=r"s3\.remote-signing-enabled.*vended-credentials.*s3\.access-key-id"):
+        open_index(table, "e")
+    with pytest.raises(AccessError, match="signs requests to S3 itself"):
+        open_storage(table.location(), storage_of(table))
+    with_keys = connected(lake, **{"s3.access-key-id": "a", "s3.secret-access-key": "b"}).load_table(table.name())
+    assert s3_options(storage_of(with_keys).properties)["key"] == "a"
+    ambient = connected(lake, **{"s3.remote-signing-enabled": "false"}).load_table(table.name())
+    assert "key" not in s3_options(storage_of(ambient).properties | {"s3.remote-signing-enabled": "false"})
+
+
+def test_where_nothing_is_vended_the_missing_keys_are_named(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+    lake.how = "nothing"
+    bare = connected(lake, **{"s3.endpoint": lake.store, "s3.region": "us-east-1"}).load_table(table.name())
+    with pytest.raises(AccessError, match=r"the catalog vends none.*s3\.access-key-id"):
+        open_storage(table.location(), storage_of(bare)).exists(f"{table.location()}/x")
+
+
+def test_nothing_that_was_vended_shows(lake: Vending, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    table = new_table(lake, tmp_path)
+    build(table)
+    config = storage_of(table)
+    shown = f"{config!r} {config} {table.io!r} {open_storage(table.location(), config)!r} {caplog.text}"
+    shown += json.dumps(table.metadata.model_dump(mode="json"), default=str)
+    assert "vended" in shown
+    for key in lake.keys.values():
+        assert not any(secret in shown for secret in (key.access_key, key.secret_key, key.token))
+
+
+def test_keys_are_good_for_their_table_alone(lake: Vending, tmp_path: Path) -> None:
+    table = new_table(lake, tmp_path)
+    config = storage_of(table)
+    store = open_storage(table.location(), config)
+    with pytest.raises(StorageError, match=r"refuses access.*that catalog 'lake' vended for vended\..*, good until 20"):
+        store.read_range("s3://lake/vended/other/x", 0, 1)
+    with pytest.raises(AccessError, match="there are no credentials for it"):
+        open_storage("s3://lake/vended/other", config).read_range("s3://lake/vended/other/x", 0, 1)
