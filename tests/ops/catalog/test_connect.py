@@ -66,7 +66,7 @@ def test_an_address_that_cannot_be_read_does_not_show() -> None:
         ({"uri": f"grpc://{SECRET}"}, "its uri does not tell what kind it is; set type"),
         ({}, "its uri does not tell"),
         ({"type": "REST"}, "type rest needs a uri"),
-        ({"type": "dynamodb", "uri": SECRET}, "not installed: pip install 'pyiceberg"),
+        ({"type": "hive", "uri": f"thrift://{SECRET}"}, "not installed: pip install 'pyiceberg[hive]'"),
     ],
 )
 def test_a_kind_of_catalog_that_is_not_there_is_told_with_those_that_are(properties: dict[str, str], said: str) -> None:
