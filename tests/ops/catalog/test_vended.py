@@ -32,7 +32,6 @@ from tests.ops.index.history import DEFINITION
 from tests.services.vending import Vending
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("no_keys")]
-HOWS = ("config", "storage-credentials", "credentials endpoint")
 
 
 @pytest.fixture
@@ -58,19 +57,8 @@ def build(table: Table, runner: Any = None) -> IndexReport:
     return report
 
 
-@pytest.mark.parametrize("how", HOWS)
-def test_nothing_but_the_catalog_is_configured(how: Any, lake: Vending, tmp_path: Path) -> None:
-    lake.how = how
-    table = new_table(lake, tmp_path)
-    build(table)
-    found = open_index(table, "e").search(queries(3), 5, columns=["id", "name"], where="id >= 10")
-    true = exact_search(table, "embedding", DEFINITION.metric_value, queries(3), 5, where="id >= 10")
-    assert found.rows["id"].equals(true.rows["id"])
-    assert lake.refused == []
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_keys_are_renewed_before_they_expire(
+@pytest.mark.parametrize("how", ["config", "storage-credentials", "credentials endpoint"])
+def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     how: Any, lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
 ) -> None:
     lake.how = how
@@ -78,7 +66,9 @@ def test_keys_are_renewed_before_they_expire(
     build(table)
     reader = open_index(table, "e")
     asked = len(lake.asked)
-    reader.search(queries(1), 5, columns=["id"])
+    found = reader.search(queries(3), 5, columns=["id"], where="id >= 10")
+    true = exact_search(table, "embedding", DEFINITION.metric_value, queries(3), 5, where="id >= 10", columns=["id"])
+    assert found.rows["id"].equals(true.rows["id"])
     assert len(lake.asked) == asked, "keys that are good are not asked for"
     pass_time(3600 - 4 * 60)
     reader.search(queries(1), 5, columns=["name"])
