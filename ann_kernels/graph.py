@@ -23,7 +23,7 @@ class VamanaParams:
     max_degree: int = 64
     """R: edges a node; memory and build time grow with it."""
     search_list: int = 100
-    """L: how wide an insert searches; its time grows with it, recall too. Bulk builds do not search."""
+    """L: how wide an insert searches; its time grows with it, recall too. Builds do not search."""
     alpha: float = 1.2
     """Over 1: keep longer edges, so that walks are shorter."""
     seed: int = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ops.created_by import CREATED_BY
 from ops.index.errors import CoverageError
 from ops.index.plan import VersionPlan
 from ops.index.versions import RECALL_CURVE, ROUTING_CURVE, read_centroids
@@ -83,7 +84,7 @@ def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> 
     advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
     blobs = [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
     blobs += [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
-    layout = plan_puffin(blobs, {"created-by": "icepuffin"})
+    layout = plan_puffin(blobs, {"created-by": CREATED_BY})
     bodies: list[Sequence[bytes | ObjectRange]] = [
         *([data] for _, data in heads),
         *(shard.parts for shard in made.shards),

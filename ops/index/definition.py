@@ -85,7 +85,9 @@ class IndexDefinition:
     field_id: int | None = None
     metric: str = _knob("cosine", "Which rows are near.", choices=get_args(MetricName))
     max_degree: int = _knob(64, "R: edges a node. More: larger, better recall.", low=4, high=512)
-    search_list: int = _knob(100, "L of the build. More: slower, better graph.", low=8, high=4096)
+    search_list: int = _knob(
+        100, "L of searches that name none, and of inserts. More: slower, better recall.", low=8, high=4096
+    )
     alpha: float = _knob(1.2, "How long the edges are that pruning keeps.", low=1, high=3)
     pq_m: int = _knob(
         48, "Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions.", low=1, high=1024

@@ -5,6 +5,7 @@ for true or false, of nulls too. Of floats NaN is larger than every number here,
 """
 
 import math
+import re
 from decimal import Decimal, DecimalException
 from typing import Any
 
@@ -53,6 +54,7 @@ from pyiceberg.types import (
 )
 
 _DAY = len("2026-01-31")
+_ZONE = re.compile(r"[+-]\d\d:\d\d$")
 _UNDER = (LessThan, LessThanOrEqual, NotEqualTo)
 """True of all that is less than the constant"""
 _OVER = (GreaterThan, GreaterThanOrEqual, NotEqualTo)
@@ -152,7 +154,10 @@ def _fitted(constant: Literal[Any], field: NestedField) -> Literal[Any]:
     if isinstance(kind, FloatType | DoubleType) and (number or isinstance(constant, LongLiteral)):
         return _literal(_float(value, field), kind)
     if isinstance(kind, TimestampType | TimestamptzType) and said:
-        return StringLiteral(_iso(value, zoned=isinstance(kind, TimestamptzType)))
+        whole = _iso(value, zoned=isinstance(kind, TimestamptzType))
+        if isinstance(kind, TimestamptzType) and not _ZONE.search(whole):
+            raise ValueError(f"{field.name} is {kind}, write it with a zone, such as '2026-11-20T08:00:00+00:00'")
+        return StringLiteral(whole)
     if isinstance(kind, BinaryType | FixedType) and said:
         raise ValueError(f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes")
     return constant

@@ -142,8 +142,8 @@ def _make(task: ShardTask, storage: Storage) -> ShardResult:
         if made.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
             return _write(task, storage, made, incoming.count)
         _log.warning(
-            "shard %s finds %.4f of the nearest rows after inserts, %.4f before, the target is %s: it is built anew",
-            task.number, made.recall, task.base.recall, task.target_recall,
+            "%s: shard %s finds %.4f of the nearest rows after inserts, %.4f before, target %s: it is built anew",
+            task.staging, task.number, made.recall, task.base.recall, task.target_recall,
         )  # fmt: skip
         task = replace(task, how=How.REBUILT)
     return _write(task, storage, _build(task, incoming), incoming.count)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops.catalog.deletes import fingerprint
+from ops.created_by import CREATED_BY
 from ops.model import LiveFile
 from ops.storage import relative_to
 from puffin import BlobMetadata, PuffinReader, PuffinWriter
@@ -136,4 +137,4 @@ def write_file_sketches(
             codec="zstd",
             properties={"path": file.key.path, "deletes": file.key.deletes, "columns": json.dumps(layout)},
         )
-    return writer.finish({"created-by": "icepuffin", "icepuffin.build-id": build_id})
+    return writer.finish({"created-by": CREATED_BY, "icepuffin.build-id": build_id})

@@ -16,6 +16,7 @@ from pyiceberg.table.statistics import BlobMetadata as ListedBlob
 from pyiceberg.table.statistics import StatisticsFile
 
 from ann_kernels.theta import estimate
+from ops.created_by import CREATED_BY
 from ops.storage import Storage
 from puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from puffin.blobs import theta as theta_blob
@@ -131,7 +132,7 @@ def statistics_file(
         )
         if old.listed:
             listed.append(_listed(blob))
-    finished = writer.finish({"created-by": "icepuffin"})
+    finished = writer.finish({"created-by": CREATED_BY})
     return sink.getvalue(), finished, listed
 
 
