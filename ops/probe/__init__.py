@@ -1,7 +1,7 @@
 """Search: open an index of a table at a snapshot, ask for the nearest rows."""
 
 from ops.probe.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-from ops.probe.opening import exact_search, exact_within, open_index
+from ops.probe.opening import exact_search, open_exact, open_index
 from ops.probe.reader import IndexReader
 from ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
 
@@ -17,6 +17,6 @@ __all__ = [
     "StalePolicy",
     "UnknownColumnError",
     "exact_search",
-    "exact_within",
+    "open_exact",
     "open_index",
 ]

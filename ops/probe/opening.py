@@ -77,6 +77,21 @@ def open_index(
     return IndexReader(target, source, stale=stale, threads=threads, opened=opened)
 
 
+def open_exact(
+    table: Table,
+    column: str,
+    metric: Metric,
+    *,
+    snapshot: SnapshotName = None,
+    storage: StorageConfig | None = None,
+) -> IndexReader:
+    """Open a column at a snapshot, to be searched by comparing every live row. Needs no index."""
+    definition = IndexDefinition(name="none", column=column, metric=metric.label)
+    target = _target(table, definition, snapshot, storage)
+    source = Source(None, None, "an exact search was asked for", ())
+    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
+
+
 def exact_search(
     table: Table,
     column: str,
@@ -89,37 +104,9 @@ def exact_search(
     columns: Sequence[str] | None = None,
     where: str | BooleanExpression | None = None,
 ) -> SearchResult:
-    """The true k nearest rows, by comparing every live row (that satisfies `where`). Needs no index."""
-    return _without_index(table, column, metric, snapshot, storage).search(queries, k, columns=columns, where=where)
-
-
-def exact_within(
-    table: Table,
-    column: str,
-    metric: Metric,
-    queries: npt.ArrayLike,
-    distance: float,
-    *,
-    inclusive: bool = False,
-    limit: int | None = None,
-    snapshot: SnapshotName = None,
-    storage: StorageConfig | None = None,
-    columns: Sequence[str] | None = None,
-    where: str | BooleanExpression | None = None,
-) -> SearchResult:
-    """Every row nearer than `distance`, by comparing every live row (that satisfies `where`). Needs no index."""
-    return _without_index(table, column, metric, snapshot, storage).within(
-        queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where
-    )
-
-
-def _without_index(
-    table: Table, column: str, metric: Metric, snapshot: SnapshotName, storage: StorageConfig | None
-) -> IndexReader:
-    definition = IndexDefinition(name="none", column=column, metric=metric.label)
-    target = _target(table, definition, snapshot, storage)
-    source = Source(None, None, "an exact search was asked for", ())
-    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
+    """The true k nearest rows (that satisfy `where`), by `open_exact`."""
+    reader = open_exact(table, column, metric, snapshot=snapshot, storage=storage)
+    return reader.search(queries, k, columns=columns, where=where)
 
 
 def _target(

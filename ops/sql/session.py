@@ -4,7 +4,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
 from ops.index.definition import KNOBS, IndexDefinition
 from ops.model import StorageConfig
-from ops.probe import IndexReader, SearchResult, exact_search, exact_within, open_index
+from ops.probe import IndexReader, SearchResult, open_exact, open_index
 from ops.probe.distributed import IN_PROCESS_MB
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.spark.types import as_spark
@@ -138,7 +137,7 @@ class SqlSession:
         first = _first_step(schema, asked)
         wanted = first.columns()
         columns = [field.name for field in schema.fields if field.name in wanted]
-        found = self._find(asked, table, storage, index, columns)
+        found = self._find(asked, self._reader(asked, table, index, storage), columns)
         distance = pc.negate(found.rows["distance"]) if asked.negated else found.rows["distance"]
         own = found.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
         rows = as_spark(own).append_column(DISTANCE, distance)
@@ -146,50 +145,40 @@ class SqlSession:
             rows = step.apply(rows)
         return SqlResult(rows, f"{why}; {found.coverage}: {found.profile.why}", found)
 
-    def _find(
-        self,
-        asked: Nearest,
-        table: Table,
-        storage: StorageConfig,
-        index: IndexDefinition | None,
-        columns: Sequence[str],
-    ) -> SearchResult:
-        query, limit, where = np.array([asked.query]), asked.limit, asked.where
-        column, metric, at = asked.vector_column, asked.metric, asked.snapshot
-        reader = self._reader(table, index, at, storage) if index else None
-        if limit is not None:
-            if reader is not None:
-                return reader.search(query, limit, columns=columns, where=where)
-            return exact_search(
-                table, column, metric, query, limit, snapshot=at, storage=storage, columns=columns, where=where
-            )
+    def _find(self, asked: Nearest, reader: IndexReader, columns: Sequence[str]) -> SearchResult:
+        query = np.array([asked.query])
+        if asked.limit is not None:
+            return reader.search(query, asked.limit, columns=columns, where=asked.where)
         within = math.inf if asked.within is None else asked.within
-        if reader is not None:
-            return reader.within(query, within, inclusive=asked.inclusive, columns=columns, where=where)
-        return exact_within(
-            table, column, metric, query, within, inclusive=asked.inclusive, snapshot=at, storage=storage,
-            columns=columns, where=where,
-        )  # fmt: skip
+        return reader.within(query, within, inclusive=asked.inclusive, columns=columns, where=asked.where)
 
     def _reader(
-        self, table: Table, index: IndexDefinition, snapshot: int | str | datetime | None, storage: StorageConfig
+        self, asked: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> IndexReader:
         """An open one, if the table has not changed since: a metadata file and what it names never do."""
-        key = (table.metadata_location, index.name, snapshot)
+        name = (asked.vector_column, asked.metric) if index is None else index.name
+        key = (table.metadata_location, name, asked.snapshot)
         if key not in self._readers:
-            self._readers[key] = open_index(
-                table,
-                index,
-                snapshot=snapshot,
-                storage=storage,
-                threads=self._threads,
-                runner=None if self._spark is None else SparkRunner(self._spark),
-                in_process_mb=self._in_process_mb,
-            )
+            self._readers[key] = self._opened(asked, table, index, storage)
         self._readers.move_to_end(key)
         while len(self._readers) > _READERS:
             self._readers.popitem(last=False)
         return self._readers[key]
+
+    def _opened(
+        self, asked: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
+    ) -> IndexReader:
+        if index is None:
+            return open_exact(table, asked.vector_column, asked.metric, snapshot=asked.snapshot, storage=storage)
+        return open_index(
+            table,
+            index,
+            snapshot=asked.snapshot,
+            storage=storage,
+            threads=self._threads,
+            runner=None if self._spark is None else SparkRunner(self._spark),
+            in_process_mb=self._in_process_mb,
+        )
 
     def _explain(self, explained: Explain) -> SqlResult:
         statement = explained.statement
@@ -208,7 +197,7 @@ class SqlSession:
         index, why = _find_index(table, schema, statement)
         lines = [why]
         if index is not None:
-            reader = self._reader(table, index, statement.snapshot, storage)
+            reader = self._reader(statement, table, index, storage)
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
         return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])
 

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,16 +104,14 @@ def _search(
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric
     from ops.graphs.queries import held_texts
-    from ops.probe import StalePolicy, exact_search, exact_within, open_index
+    from ops.probe import StalePolicy, open_exact, open_index
     from ops.probe.result import explain
 
     metric = Metric.parse(str(definition.metric))
     columns = tuple(name.strip() for name in query["columns"].split(",")) if query["columns"] else None
     shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
     if query["exact"]:
-        exact = exact_search if query["within"] is None else exact_within
-        ask: Any = partial(exact, on.loaded, query["column"], metric)
-        shared |= {"snapshot": snapshot_id, "storage": on.storage}
+        reader = open_exact(on.loaded, query["column"], metric, snapshot=snapshot_id, storage=on.storage)
     else:
         reader = open_index(
             on.loaded,
@@ -126,9 +123,11 @@ def _search(
             runner=on.session.engine.spark_runner() if query["spark"] else None,
             in_process_mb=on.session.settings.spark.in_process_mb,
         )
+    if query["within"] is None:
         knobs = {name: query[name] for name in ("search_list", "shards", "oversample", "target_recall")}
-        ask = partial(reader.search, **knobs) if query["within"] is None else reader.within
-    found = ask(vectors, k if query["within"] is None else query["within"], **shared)
+        found = reader.search(vectors, k, **knobs, **shared)
+    else:
+        found = reader.within(vectors, query["within"], **shared)
     return {
         "snapshot_id": str(found.snapshot_id),
         "coverage": str(found.coverage),

@@ -18,7 +18,7 @@ from ops.catalog.connect import open_catalog
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.index import IndexReport
-from ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, exact_within, open_index
+from ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from ops.probe.balls import Balls
 from ops.spark.runner import LocalRunner
 from ops.storage.local import to_path
@@ -185,7 +185,8 @@ def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
 def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
     asked = np.asarray(CENTERS[:2], np.float32)
     for metric, t in (("l2", 1.5), ("cosine", 0.1), ("ip", -8.0)):
-        found = exact_within(table, "embedding", Metric.parse(metric), asked, t, storage=STORAGE, columns=["id"])
+        reader = open_exact(table, "embedding", Metric.parse(metric), storage=STORAGE)
+        found = reader.within(asked, t, columns=["id"])
         assert found.coverage is Coverage.EXACT_SCAN
         check(found, table, asked, t, metric)
 
