@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from pyarrow.fs import FileInfo, FileSystem
 from pyiceberg.io import FileIO, InputStream, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table import Table
 
 from ops.model import StorageConfig
 from ops.storage import AccessError, normalize
@@ -89,6 +90,13 @@ class _File(PyArrowFile):
 
         scheme, netloc, _ = self._io.parse_location(self.location)
         return self._io.with_keys(scheme, netloc, asked)
+
+
+def current_io(table: Table, storage: StorageConfig) -> FileIO:
+    """PyIceberg's way to the table's files; of a table that somebody keeps, with keys that are renewed all the same."""
+    if storage.vended is None or isinstance(table.io, VendedFileIO):
+        return table.io
+    return VendedFileIO(table.io.properties, storage, table.metadata_location)
 
 
 def file_io(storage: StorageConfig, location: str) -> FileIO:

@@ -17,6 +17,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
 
+from ops.catalog.file_io import current_io
 from ops.catalog.snapshots import find_snapshot
 from ops.datafile import read_live
 from ops.model import LiveFiles, StorageConfig
@@ -84,10 +85,10 @@ def find_matches(
     numbers = {normalize(file.path): number for number, file in enumerate(live.files)}
     # as the snapshot's own schema has the columns: some may have been renamed or dropped since
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
-    snapshot = find_snapshot(table, live.snapshot_id)
-    manifests = [file for file in snapshot.manifests(table.io) if file.content is ManifestContent.DATA]
+    snapshot, io = find_snapshot(table, live.snapshot_id), current_io(table, storage)
+    manifests = [file for file in snapshot.manifests(io) if file.content is ManifestContent.DATA]
     # not DataScan.plan_files: on the way to what rows are still to be tested it fails over a partition that is null
-    entries = ManifestGroupPlanner(metadata, table.io, condition.planned).plan_manifest_entries(manifests)
+    entries = ManifestGroupPlanner(metadata, io, condition.planned).plan_manifest_entries(manifests)
     planned = sorted(numbers[normalize(entry.data_file.file_path)] for entry in chain.from_iterable(entries))
     found = {}
     for number in planned:

@@ -216,9 +216,11 @@ def test_a_catalog_that_somebody_else_opened_vends_as_well(
     foreign = load_catalog("lake", type="rest", uri=lake.catalog).load_table(table.name())
     reader = open_index(foreign, "e")
     asked = len(lake.asked)
+    lake.expire()
     pass_time(3600 - 60)
-    assert reader.search(queries(1), 5, columns=["name"]).rows.num_rows == 5
+    assert reader.search(queries(1), 5, columns=["name"], where="id >= 10").rows.num_rows == 5
     assert len(lake.asked) == asked + 1
+    assert lake.refused == []
 
 
 def test_requests_that_the_catalog_would_sign_are_refused_with_what_to_set(lake: Vending, tmp_path: Path) -> None:
