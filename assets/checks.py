@@ -42,14 +42,12 @@ def freshness_evaluation(
 
 def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
     """The sensor tells the same check whenever something has changed; running it asks now."""
+    since = f", the oldest for {spec.max_freshness_minutes:g} minutes" if spec.max_freshness_minutes else ""
 
     @dg.asset_check(
         asset=spec.index_key(definition.name),
         name="freshness",
-        description=(
-            f"Data snapshots newer than the newest that has a version; over {spec.max_freshness_lag}, the oldest of "
-            f"them for {spec.max_freshness_minutes:g} minutes or more, warns."
-        ),
+        description=f"Warns if more than {spec.max_freshness_lag} of the newest data snapshots lack a version{since}.",
     )
     def freshness(catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
         table = catalogs.table(spec.catalog, spec.identifier)

@@ -22,12 +22,14 @@ _UNKNOWN = "unknown"
 def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Looks at metadata only. A catalog that does not answer is a skipped tick that says so, and nothing is lost."""
 
+    of_them = "each" if settings.snapshots == "every" else "the newest"
+
     @dg.sensor(
         name=f"watch_{spec.slug}",
         job=job,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
-        description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; {settings.snapshots}.",
+        description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; a run for {of_them}.",
     )
     def watch_table(context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.SensorResult:
         try:
