@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ops.storage.vended import REMOTE_SIGNING, AccessError
+from ops.storage.vended import REMOTE_SIGNING, RemoteSigningError
 
 
 def s3_options(given: Mapping[str, str]) -> dict[str, Any]:
     """s3fs options out of PyIceberg's names. Only these are read: a table's properties cannot add others.
 
-    Raises AccessError where requests are to be signed by the catalog, and there are no keys to sign them with.
+    Raises RemoteSigningError where requests are to be signed by the catalog, and there are no keys to sign them with.
     """
     client: dict[str, Any] = {}
     if endpoint := given.get("s3.endpoint"):
@@ -33,10 +33,10 @@ def s3_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def require_keys(given: Mapping[str, str]) -> None:
-    """Raises AccessError where the catalog wants to sign each request itself, and gives no keys."""
+    """Raises RemoteSigningError where the catalog wants to sign each request itself, and gives no keys."""
     has_key = "s3.access-key-id" in given or "client.access-key-id" in given or given.get("s3.anonymous") == "true"
     if given.get(REMOTE_SIGNING, "").lower() == "true" and not has_key:
-        raise AccessError(
+        raise RemoteSigningError(
             f"the catalog signs requests to S3 itself ({REMOTE_SIGNING}), which icepuffin's S3 client cannot use. Let "
             "the catalog vend credentials: switch STS on for its warehouse, and leave "
             "header.X-Iceberg-Access-Delegation at vended-credentials, its default. Or give keys of your own in "

@@ -33,6 +33,12 @@ class AccessError(IcepuffinError):
     """Raised when there are no credentials for a table's files, or none that are good any more. The files are well."""
 
 
+class RemoteSigningError(AccessError):
+    """Raised where the catalog gives no keys, but would sign each request itself."""
+
+    retryable = False
+
+
 def settings_for(location: str, config: StorageConfig) -> dict[str, str]:
     """PyIceberg's store settings for `location` as of now, with what the catalog vends for it; it is asked if need be.
 

@@ -26,6 +26,7 @@ from ops.probe import exact_search, open_index
 from ops.spark.runner import LocalRunner, Progress
 from ops.storage import AccessError, StorageError, open_storage, principal, vended
 from ops.storage.options import s3_options
+from ops.storage.vended import RemoteSigningError
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.history import DEFINITION
@@ -227,7 +228,7 @@ def test_requests_that_the_catalog_would_sign_are_refused_with_what_to_set(lake:
     table = new_table(lake, tmp_path)
     lake.how = "remote signing"
     table.refresh()
-    with pytest.raises(AccessError, match=r"s3\.remote-signing-enabled.*vended-credentials.*s3\.access-key-id"):
+    with pytest.raises(RemoteSigningError, match=r"s3\.remote-signing-enabled.*vended-credentials.*s3\.access-key-id"):
         open_index(table, "e")
     with pytest.raises(AccessError, match="signs requests to S3 itself"):
         open_storage(table.location(), storage_of(table))
