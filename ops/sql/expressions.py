@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.values import TIMES, Node
+from ops.sql.values import TIMES, Node, bytes_of
 
 DISTANCE = " distance"
 """Column of the distance among the rows that were found: no SQL text can name it"""
@@ -239,6 +239,7 @@ _RULES: dict[type, Callable[[Any, pa.Table], Value]] = {
     exp.Literal: _literal,
     exp.Boolean: lambda node, _: pa.scalar(bool(node.this)),
     exp.Null: lambda _node, _rows: pa.scalar(None),
+    exp.HexString: lambda node, _: pa.scalar(bytes_of(node)),
     exp.Paren: lambda node, rows: _evaluate(node.this, rows),
     exp.Div: _divide,
     exp.Is: _is,

@@ -35,7 +35,7 @@ class Values:
             case exp.Cast():
                 return self._typed(node)
             case exp.HexString():
-                return bytes.fromhex(node.this.rjust(len(node.this) + len(node.this) % 2, "0"))
+                return bytes_of(node)
             case exp.Placeholder():
                 return self._parameter(node)
             case exp.Array():
@@ -63,6 +63,11 @@ class Values:
             raise SqlError(f"parameter :{node.name} has no value; given are {', '.join(self._parameters) or 'none'}")
         value = self._parameters[node.name]
         return value.item() if isinstance(value, np.generic) else value
+
+
+def bytes_of(node: Node) -> bytes:
+    """Of X'03ff'; X'3' is one byte as well."""
+    return bytes.fromhex(node.this.rjust(len(node.this) + len(node.this) % 2, "0"))
 
 
 def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> tuple[str, Mapping[str, Any]]:

@@ -43,8 +43,8 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "i64": [2**63, -(2**63) - 1],
     "price": [Decimal("99999999.99"), Decimal("-99999999.99")],
 }
-UNLIKE = ("X'", "it''s", "0.1")
-"""In SQL: bytes are known before a search only, '' joins texts, and 0.1 beside a float is a double after a search"""
+UNLIKE = ("it''s", "0.1")
+"""In SQL '' joins texts, and 0.1 beside a float is a double after a search"""
 PARTITIONS: list[tuple[str, Transform[Any, Any] | None]] = [
     ("i64", None),
     ("text", IdentityTransform()),
