@@ -14,6 +14,7 @@ from pyiceberg.avro.resolver import resolve_reader
 from pyiceberg.manifest import (
     DATA_FILE_TYPE,
     MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
     DataFile,
     DataFileContent,
     FileFormat,
@@ -21,10 +22,12 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    PartitionFieldSummary,
     _inherit_from_manifest,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
@@ -35,8 +38,9 @@ from ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles
 from ops.storage.locations import normalize
 
 _SCHEMA_KEY = "avro.schema"
-_READ_VERSION = 3  # a superset: v1 and v2 manifests lack the fields of deletion vectors, which then read as null
+_READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
 _AT = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
+_LIST_AT = {field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)}
 _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
 
 
@@ -84,7 +88,7 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
     snapshot = find_snapshot(table, snapshot_id)
     data: list[ManifestEntry] = []
     deletes: list[_Delete] = []
-    manifests = snapshot.manifests(table.io)
+    manifests = _manifests(table, snapshot)
     unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
     # side by side, as every request waits for a distant store's answer
     for manifest, entries in zip(
@@ -141,11 +145,36 @@ def _entry_reader(schema: str) -> Reader:
     )
 
 
+def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """As `snapshot.manifests`, with the row ids of v3."""
+    with AvroFile[ManifestFile](
+        table.io.new_input(snapshot.manifest_list),
+        MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION],
+        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+        read_enums={517: ManifestContent},
+    ) as reader:
+        return list(reader)
+
+
 def _live_entries(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
     with _EntryFile(table.io.new_input(manifest.manifest_path)) as reader:
-        return [
+        entries = [
             _inherit_from_manifest(entry, manifest) for entry in reader if entry.status != ManifestEntryStatus.DELETED
         ]
+    _inherit_row_ids(entries, manifest._data[_LIST_AT["first_row_id"]])  # noqa: SLF001  as in _field
+    return entries
+
+
+def _inherit_row_ids(entries: list[ManifestEntry], next_row_id: int | None) -> None:
+    """Files without one get the manifest's in turn, and none where it has none (spec, "First Row ID Inheritance")."""
+    at = _AT["first_row_id"]
+    for entry in entries:
+        file = entry.data_file
+        if next_row_id is None:
+            file[at] = None
+        elif file[at] is None:
+            file[at] = next_row_id
+            next_row_id += file.record_count
 
 
 def _field(file: DataFile, name: str) -> Any:
@@ -224,4 +253,5 @@ def _as_live_file(entry: ManifestEntry, index: _DeleteIndex, mapping: str | None
         spec_id=file.spec_id or 0,
         deletes=index.of(entry),
         name_mapping=mapping,
+        first_row_id=_field(file, "first_row_id"),
     )

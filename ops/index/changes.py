@@ -29,6 +29,8 @@ class Changes:
     """Slots of the version that no live row lies in any more; files that are read again get new ones"""
     deleted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict, compare=False)
     """By slot of a file that stays and has more deletes now: row positions that those name, and maybe older ones"""
+    left: tuple[tuple[int, LiveFile], ...] = ()
+    """(slot, file) of those that are gone and of which rows have ids: they may have come again in one that is added"""
 
 
 def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
@@ -47,11 +49,22 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     revived = _revived(table, base, unsure, deleted, storage)
     added = [file for path, file in relative.items() if path not in covered or file.path in revived]
     again = {path for path, file in changed.items() if file.path in revived}
+    gone = {path: slot for path, slot in covered.items() if path not in relative or path in again}
     return Changes(
         added=tuple(sorted(added, key=lambda file: file.path)),
-        gone=tuple(sorted(slot for path, slot in covered.items() if path not in relative or path in again)),
+        gone=tuple(sorted(gone.values())),
+        left=_left(table, base, gone) if any(file.first_row_id is not None for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in again},
     )
+
+
+def _left(table: Table, base: OpenVersion, gone: Mapping[str, int]) -> tuple[tuple[int, LiveFile], ...]:
+    """As the version's own snapshot has them: the one that it was made of may have expired."""
+    if not gone:
+        return ()
+    before = live_files(table, base.version.derived_snapshot_id)
+    found = ((gone.get(relative_to(file.path, before.location)), file) for file in before.files)
+    return tuple((slot, file) for slot, file in found if slot is not None and file.first_row_id is not None)
 
 
 def _later(file: LiveFile, base: OpenVersion, slot: int) -> LiveFile:

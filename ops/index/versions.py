@@ -9,6 +9,7 @@ from ops.index.definition import IndexDefinition
 from ops.index.errors import NotAnIndexError
 from ops.model import LiveFiles, ObjectRange, StorageConfig
 from ops.storage import StorageError, open_storage, relative_to
+from ops.tasks.balls import Ball
 from puffin import BlobMetadata, PuffinReader
 from puffin.blobs import centroid as centroid_blob
 from puffin.blobs import routing as routing_blob
@@ -71,6 +72,17 @@ def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidInde
     path = version.version.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
     return centroid_blob.decode(reader.read_blob(version.centroid))
+
+
+def balls_by_slot(version: OpenVersion, storage: StorageConfig) -> dict[int, list[Ball]]:
+    """The balls around each of the files that are live in the version's snapshot."""
+    index = read_centroids(version, storage)
+    slots = covered_paths(version)
+    found: dict[int, list[Ball]] = {slot: [] for slot in slots.values()}
+    of_file = [found.get(slots.get(path, -1), []) for path in index.files]
+    for number, center, radius in zip(index.file_ordinals, index.centroids, index.max_distances, strict=True):
+        of_file[number].append((center, float(radius)))
+    return found
 
 
 def covered_paths(version: OpenVersion) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Stage 1 seen from the driver: what all ways to a version share, and the way from nothing."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -52,6 +53,14 @@ class FilesRead:
             without_vector=sum(result.without_vector for result in results),
             balls=tuple(result.balls for result in results),
         )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[FilesRead]") -> "FilesRead":
+        """Of one file different rows may have been read in each."""
+        rows = Counter[int]()
+        for part in parts:
+            rows.update(part.rows)
+        return cls(rows, sum(part.without_vector for part in parts), tuple(b for part in parts for b in part.balls))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ from pyiceberg.schema import Schema
 from ann_kernels.hashing import content_hash
 from ann_kernels.matching import pair_equal
 from ann_kernels.metric import Metric
-from ops.model import LiveFile, ObjectRange, StorageConfig
+from ops.model import ObjectRange, StorageConfig
 from ops.storage import PartSource, Storage, StorageError, open_storage
 from ops.tasks.balls import Ball, Balls, ball_around, few
 from ops.tasks.blocks import Block, BlockWriters, read_blocks
-from ops.tasks.rows import Rows, by_slot
-from ops.tasks.vectors import VectorFiles, prepared
+from ops.tasks.rows import Rows, by_slot, range_of
+from ops.tasks.scatter import FileRows
+from ops.tasks.vectors import VectorFiles, among, prepared
 from puffin.blobs import deletion_vector
 from puffin.blobs.shard import ShardReader
 
@@ -42,8 +43,7 @@ class HashTask:
     """Some new files to be read for their content hashes."""
 
     number: int
-    files: tuple[tuple[int, LiveFile], ...]
-    """(slot, file)"""
+    files: tuple[FileRows, ...]
     schema: Schema
     field_id: int
     metric: int
@@ -62,9 +62,9 @@ class HashResult:
     blocks: tuple[tuple[int, str, int], ...]
     """(range of hashes, path, rows)"""
     live_rows: tuple[tuple[int, int], ...]
-    """(slot, live rows that have a vector)"""
+    """(slot, rows that were read)"""
     without_vector: int
-    """Live rows that have none"""
+    """Live rows of the files that have none"""
     balls: Balls
 
 
@@ -107,30 +107,34 @@ def hash_files(task: HashTask) -> HashResult:
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
     storage = open_storage(task.staging, task.storage)
-    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, task.dims, task.storage)
     writing = Lock()
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/hashes-{task.number}", 0, storage, stack)
 
-        def read(item: tuple[int, LiveFile]) -> tuple[int, list[Ball]]:
-            slot, file = item
+        def read(item: FileRows) -> tuple[int, list[Ball]]:
+            wanted = None if item.positions is None else deletion_vector.decode(item.positions)
             around, count = [], 0
-            for positions, raw in _ahead(vectors_of.read(file), readers):
-                around.append(ball_around(prepared(raw, positions, file, Metric(task.metric))))
+            for at, found in _ahead(vectors_of.read(item.file), readers):
+                keep = slice(None) if wanted is None else among(at, wanted)
+                positions, raw = at[keep], found[keep]
+                if not len(raw):
+                    continue
+                around.append(ball_around(prepared(raw, positions, item.file, Metric(task.metric))))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
-                rows = Rows(np.full(len(raw), slot, np.uint32), positions, hashes, nothing)
+                rows = Rows(np.full(len(raw), item.slot, np.uint32), positions, hashes, nothing)
                 with writing:
-                    writers.write(rows, _range_of(hashes, task.range_bits))
+                    writers.write(rows, range_of(hashes, task.range_bits))
                 count += len(raw)
             pa.default_memory_pool().release_unused()
             return count, few(around)
 
         with ThreadPoolExecutor(task.threads) as threads, ThreadPoolExecutor(task.threads) as readers:
-            found = list(threads.map(read, task.files))
-    slots = [slot for slot, _ in task.files]
-    live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, found, strict=True))
-    balls = [(slot, ball) for slot, (_, around) in zip(slots, found, strict=True) for ball in around]
+            read_files = list(threads.map(read, task.files))
+    slots = [item.slot for item in task.files]
+    live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
+    balls = [(slot, ball) for slot, (_, around) in zip(slots, read_files, strict=True) for ball in around]
     return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, Balls.of(balls, task.dims))
 
 
@@ -147,7 +151,18 @@ def match_rows(task: MatchTask) -> MatchResult:
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(storage, task.blocks, 0)
     owners, nodes, hashes = _dead_hashes(task)
-    partner = pair_equal(hashes, new.hashes)
+    return matched(task, storage, new, owners, nodes, pair_equal(hashes, new.hashes))
+
+
+def matched(
+    task: MatchTask,
+    storage: Storage,
+    new: Rows,
+    owners: npt.NDArray[np.int64],
+    nodes: npt.NDArray[np.int64],
+    partner: npt.NDArray[np.int32],
+) -> MatchResult:
+    """Stage what was found: nodes of shards `owners`, by shard and node, and the new row of each or -1."""
     found = np.flatnonzero(partner >= 0)
     taken = partner[found].astype(np.intp)
     unknown = np.ones(new.count, np.bool_)
@@ -173,10 +188,6 @@ def read_moves(
     )
 
 
-def _range_of(hashes: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
-    return hashes >> np.uint64(64 - bits) if bits else np.zeros(len(hashes), np.uint64)
-
-
 def _dead_hashes(
     task: MatchTask,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
@@ -186,7 +197,7 @@ def _dead_hashes(
         source = PartSource(open_storage(blob.path, task.storage), blob)
         mine = deletion_vector.decode(dead)
         known = ShardReader(source).read_content_hashes()[mine]
-        inside = _range_of(known, task.range_bits) == task.number
+        inside = range_of(known, task.range_bits) == task.number
         owners.append(np.full(int(inside.sum()), number))
         nodes.append(mine[inside])
         hashes.append(known[inside])

@@ -52,3 +52,8 @@ def by_slot(slots: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np
     order = np.argsort(slots, kind="stable")
     found, starts = np.unique(slots[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=False)
+
+
+def range_of(hashes: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
+    """Which of 2^bits ranges each lies in: its first bits."""
+    return hashes >> np.uint64(64 - bits) if bits else np.zeros(len(hashes), np.uint64)

@@ -17,7 +17,7 @@ from ops.tasks import markers
 from ops.tasks.balls import Ball, Balls, partition_balls
 from ops.tasks.blocks import BlockWriters
 from ops.tasks.rows import Rows
-from ops.tasks.vectors import VectorFiles, prepared
+from ops.tasks.vectors import VectorFiles, among, prepared
 from puffin.blobs import deletion_vector
 
 
@@ -100,7 +100,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             wanted = None if item.positions is None else deletion_vector.decode(item.positions)
             count = 0
             for at, raw in vectors_of.read(item.file):
-                keep = slice(None) if wanted is None else _within(at, wanted)
+                keep = slice(None) if wanted is None else among(at, wanted)
                 positions, vectors = at[keep], prepared(raw[keep], at[keep], item.file, Metric(task.metric))
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
@@ -112,9 +112,3 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(item.slot, ball) for ball in partition_balls(reach, task.codebook)]
     return ScatterResult(writers.blocks(), tuple(live_rows), vectors_of.without_vector, Balls.of(balls, dims))
-
-
-def _within(positions: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """bool[n], which positions of a batch are among all that are wanted of the file; both ascend."""
-    first, last = np.searchsorted(wanted, (positions[0], positions[-1] + 1))
-    return np.isin(positions, wanted[first:last])

@@ -82,3 +82,9 @@ def prepared(
         ) from error
     except DimensionError as error:
         raise VectorColumnError(f"{file.path}: {error}") from error
+
+
+def among(positions: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """bool[n], which positions of a batch are among all that are wanted of the file; both ascend."""
+    first, last = np.searchsorted(wanted, (positions[0], positions[-1] + 1))
+    return np.isin(positions, wanted[first:last])
