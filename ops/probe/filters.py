@@ -86,7 +86,7 @@ def find_matches(
     # as the snapshot's own schema has the columns: some may have been renamed or dropped since
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     snapshot, io = find_snapshot(table, live.snapshot_id), current_io(table, storage)
-    manifests = [file for file in snapshot.manifests(io) if file.content is ManifestContent.DATA]
+    manifests = [file for file in snapshot.manifests(io) if file.content == ManifestContent.DATA]
     # not DataScan.plan_files: on the way to what rows are still to be tested it fails over a partition that is null
     entries = ManifestGroupPlanner(metadata, io, condition.planned).plan_manifest_entries(manifests)
     planned = sorted(numbers[normalize(entry.data_file.file_path)] for entry in chain.from_iterable(entries))

@@ -46,6 +46,14 @@ def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, li
     return dict(enumerate(ids[np.argsort(distances, axis=1)[:, :k]].tolist()))
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_every_format_is_asked(table_factory: TableFactory, version: str) -> None:
+    made = table_factory(**{"format-version": version})
+    made.append(make_rows(0, 50))
+    found = exact_search(made, "embedding", Metric.L2, queries(1), 20, where="section = 'section 3'", columns=["id"])
+    assert sorted(found.rows["id"].to_pylist()) == list(range(3, 50, 5))
+
+
 CONDITIONS = [
     "id >= 0",
     "section = 'section 3'",
