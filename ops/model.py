@@ -44,6 +44,8 @@ class LiveFile:
     """The table's `schema.name-mapping.default`, JSON: what columns are called in files that have no field ids."""
     first_row_id: int | None = None
     """Format v3: the `_row_id` of its first row, where the file does not say otherwise; None where rows have no ids."""
+    has_row_ids: bool = False
+    """Whether it says so: the manifest tells of a column `_row_id`."""
 
     @property
     def has_equality_deletes(self) -> bool:

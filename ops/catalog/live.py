@@ -41,6 +41,8 @@ _SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
 _AT = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
 _LIST_AT = {field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)}
+ROW_ID = 2147483540
+"""Field id of the column `_row_id`"""
 _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
 
 
@@ -254,4 +256,5 @@ def _as_live_file(entry: ManifestEntry, index: _DeleteIndex, mapping: str | None
         deletes=index.of(entry),
         name_mapping=mapping,
         first_row_id=_field(file, "first_row_id"),
+        has_row_ids=ROW_ID in (file.column_sizes or {}),
     )

@@ -53,7 +53,7 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     return Changes(
         added=tuple(sorted(added, key=lambda file: file.path)),
         gone=tuple(sorted(gone.values())),
-        left=_left(table, base, gone) if any(file.first_row_id is not None for file in added) else (),
+        left=_left(table, base, gone) if any(file.has_row_ids for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in again},
     )
 

@@ -101,7 +101,9 @@ def estimate(
         else:
             shards = _of_build(plan, dims)
         amounts = _amounts(plan, shards, dims)
-        shards = _with_data_files(shards, sum(file.record_count for file in plan.added) * width)
+        by_lineage = bool(plan.changes.left)  # then vectors are read of new rows alone
+        rows = sum(shard.insert for shard in shards) if by_lineage else sum(file.record_count for file in plan.added)
+        shards = _with_data_files(shards, rows * width)
     seconds, rates = predicted_seconds(table, plan, amounts, runner)
     return Estimate(
         action=plan.action,

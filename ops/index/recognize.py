@@ -149,7 +149,7 @@ def _by_lineage(search: _Search) -> _Found | None:
     """None where no row can be known so: before format v3, or where its lineage is found to be wrong."""
     work, runner = search.work, search.runner
     before = work.plan.changes.left
-    after = tuple((item.slot, item.file) for item in search.files if item.file.first_row_id is not None)
+    after = tuple((item.slot, item.file) for item in search.files if item.file.has_row_ids)  # others: new ids
     if not before or not after or sum(file.record_count for _, file in before) > _ROWS_LEFT:
         return None
     dead = tuple(

@@ -22,6 +22,7 @@ from pyiceberg.types import LongType, NestedField
 from ann_kernels.hashing import content_hash
 from ann_kernels.matching import pair_equal
 from ops.catalog.deletes import deleted_by_file
+from ops.catalog.live import ROW_ID
 from ops.datafile import DataFile, DataFileError, LiveBatch, read_live
 from ops.model import LiveFile, StorageConfig
 from ops.storage import PartSource, open_storage
@@ -36,7 +37,7 @@ Versions = npt.NDArray[np.uint64]
 """One number u64 for each row and the commit that last wrote it"""
 
 _COLUMNS = Schema(
-    NestedField(2147483540, "_row_id", LongType()),
+    NestedField(ROW_ID, "_row_id", LongType()),
     NestedField(2147483539, "_last_updated_sequence_number", LongType()),
 )
 _IDS = [field.field_id for field in _COLUMNS.fields]
@@ -159,7 +160,11 @@ def row_versions(
     ):
         ids = _filled(batch.columns.column(0), first + batch.positions)
         commits = _filled(batch.columns.column(1), np.full(len(ids), file.sequence_number, np.int64))
-        yield batch.positions, (ids + commits * _SPREAD) * _SPREAD
+        yield batch.positions, _version(ids, commits)
+
+
+def _version(ids: npt.NDArray[np.uint64], commits: npt.NDArray[np.uint64]) -> Versions:
+    return (ids + commits * _SPREAD) * _SPREAD
 
 
 def _filled(column: pa.Array, otherwise: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -192,12 +197,19 @@ def _dead_nodes(task: LineageMatchTask) -> _Nodes:
 
 
 def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:
-    """By row position; none where the file is gone: its rows are known by their hashes alone."""
+    """By row position; none where the file is gone: its rows are known by their hashes alone.
+
+    A file that has no column of ids is not opened. Had it one in spite of its manifest, no row would have these ids.
+    """
+    if file.first_row_id is not None and not file.has_row_ids:
+        ids = np.arange(file.record_count, dtype=np.uint64) + np.uint64(file.first_row_id)
+        return _version(ids, np.full(len(ids), file.sequence_number, np.uint64))
     try:
-        return np.concatenate([versions for _, versions in row_versions(file, storage, np.empty(0, np.int64))])
+        parts = [versions for _, versions in row_versions(file, storage, np.empty(0, np.int64))]
     except DataFileError as error:
         _log.warning("rows that lay in %s are looked for by their vectors: %s", file.path, error)
-        return np.empty(0, np.uint64)
+        parts = []
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def _sources(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> tuple[Source, ...]:

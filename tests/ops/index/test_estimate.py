@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,6 +91,16 @@ def test_rows_that_moved_are_foreseen_as_remapped(table: Table) -> None:
     expected, report = expected_and_found(table)
     assert (expected.inserted, expected.remapped) == (0, 1200) == (report.inserted, report.remapped)
     assert {shard.how for shard in expected.shards} == {"remapped"}
+
+
+def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow())
+    plan = plan_version(table, DEFINITION, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
+    known = replace(plan, changes=replace(plan.changes, left=tuple(enumerate(plan.added))))
+    expected = [estimate(table, item, storage=STORAGE, runner=LocalRunner(1)) for item in (plan, known)]
+    assert expected[0].remapped == expected[1].remapped == 1200
+    assert expected[0].bytes_read - expected[1].bytes_read > 1200 * 16 * 4 * 0.8
 
 
 def test_worn_shards_are_foreseen_as_rebuilt_with_the_reason(table: Table) -> None:

@@ -1,0 +1,108 @@
+"""A compaction as format v3 tells of it. PyIceberg writes no v3, so the row ids that Spark would write are added here;
+tests/interop/test_lineage.py has Spark's own.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.versions import versions
+from ops.index import changes, plan, recognize, refresh
+from ops.index.versions import open_version
+from ops.model import LiveFiles
+from ops.spark.runner import LocalRunner
+from ops.storage import PartSource, open_storage
+from puffin.blobs.shard import ShardReader
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import content, found_and_true, index_head
+from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
+
+ROWS, ROWS_A_FILE = 480, 120
+
+
+class PackedRunner(LocalRunner):
+    """What goes to another process goes as bytes."""
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        results = super().run(function, pickle.loads(pickle.dumps(tasks)), label=label)  # noqa: S301  our own bytes
+        return pickle.loads(pickle.dumps(results))  # noqa: S301
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Compacted since it was indexed. Rows have their own id as row id, and lay in files of the commits 1 to 4."""
+    made = table_factory()
+    for start in range(0, ROWS, ROWS_A_FILE):
+        made.append(make_rows(start, start + ROWS_A_FILE))
+    index_head(made)
+    old = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files
+    made.overwrite(made.scan().to_arrow())
+    first = {file.path: (file.sequence_number - 1) * ROWS_A_FILE for file in old}
+    (new,) = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files
+    path = new.path.removeprefix("file://")
+    rows = pq.read_table(path)
+    ids = rows["id"].to_numpy()
+    for name, field_id, values in (
+        ("_row_id", "2147483540", ids),
+        ("_last_updated_sequence_number", "2147483539", ids // ROWS_A_FILE + 1),
+    ):
+        rows = rows.append_column(pa.field(name, pa.int64(), metadata={"PARQUET:field_id": field_id}), pa.array(values))
+    pq.write_table(rows, path)
+
+    def with_ids(table: Table, snapshot_id: int) -> LiveFiles:
+        live = live_files(table, snapshot_id)
+        files = [replace(f, first_row_id=first.get(f.path, ROWS), has_row_ids=f.path not in first) for f in live.files]
+        return replace(live, files=tuple(files))
+
+    monkeypatch.setattr(plan, "live_files", with_ids)
+    monkeypatch.setattr(changes, "live_files", with_ids)
+    monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 0)
+    monkeypatch.setattr(refresh, "SMALL_WORK", 0)
+    return made
+
+
+def addresses(table: Table) -> list[Any]:
+    """(slots, positions) of all nodes of the newest version."""
+    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    store = open_storage(opened.version.puffin_path, STORAGE)
+    found = [ShardReader(PartSource(store, part)).read_locations() for part in opened.shards]
+    return [(slots.tolist(), positions.tolist()) for slots, positions in found]
+
+
+def by_hashes(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    before = own_versions(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(recognize, "_by_lineage", lambda search: None)
+        refreshed(table, LocalRunner(1))
+    found = addresses(table)
+    undo(table, before)
+    return found
+
+
+@pytest.mark.parametrize("at_once", [1 << 25, ROWS // 5])
+def test_lineage_finds_what_hashes_find(table: Table, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = by_hashes(table, monkeypatch)
+    monkeypatch.setattr(recognize, "HASHES_AT_ONCE", at_once)
+    monkeypatch.setattr(recognize, "hash_files", None)
+    report = refreshed(table, PackedRunner(2))
+    assert (report.remapped, report.inserted) == (ROWS, 0)
+    assert addresses(table) == expected
+    assert found_and_true(table)[1] >= 0.95
+
+
+@pytest.mark.parametrize("after_all", [False, True])
+@pytest.mark.parametrize("stage", ["read_lineage", "match_lineage"])
+def test_a_refresh_that_is_lost_ends_equal_after_a_retry(table: Table, stage: str, after_all: bool) -> None:
+    before = own_versions(table)
+    expected = content(refreshed(table, LocalRunner(1)))
+    undo(table, before)
+    with pytest.raises(DriverLostError):
+        refreshed(table, DyingRunner(stage, after_all=after_all))
+    assert content(refreshed(table, LocalRunner(1))) == expected
