@@ -170,7 +170,6 @@ def _by_lineage(search: _Search) -> _Found | None:
             schema=work.plan.schema,
             field_id=work.plan.field_id,
             dims=work.layout.dims,
-            threads=runner.task_threads,
         )
         for task in search.match_tasks(blocks_by_shard(read))
     ]

@@ -42,6 +42,8 @@ _COLUMNS = Schema(
 )
 _IDS = [field.field_id for field in _COLUMNS.fields]
 _BATCH_ROWS = 1 << 18
+_FILES_AT_ONCE = 8
+"""That a task reads a little of: mostly it waits for the store"""
 _ROWS_A_FILE = 64
 """That are held against their nodes: the first of a row group, so that little is read and decoded"""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -74,7 +76,6 @@ class LineageMatchTask:
     schema: Schema
     field_id: int
     dims: int
-    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _filled(column: pa.Array, otherwise: npt.NDArray[np.int64]) -> npt.NDArray[n
 def _dead_nodes(task: LineageMatchTask) -> _Nodes:
     """Those in the task's range whose rows lay in a file that can be read."""
     storage = task.match.storage
-    with ThreadPoolExecutor(task.threads) as threads:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         versions = list(threads.map(lambda item: _all_versions(item[1], storage), task.before))
     rows = np.zeros(1 + max(slot for slot, _ in task.before), np.int64)
     rows[[slot for slot, _ in task.before]] = [len(of_file) for of_file in versions]
@@ -221,14 +222,16 @@ def _sources(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> t
 def _refuted(task: LineageMatchTask, new: Rows, known: npt.NDArray[np.bool_], hashes: npt.NDArray[np.uint64]) -> str:
     """The first file of which a row has another content hash than its node."""
     files = dict(task.after)
-    for slot, places in by_slot(new.slots):
-        file = files[slot]
-        positions, vectors = _first_rows(task, file)
+
+    def differing(rows: tuple[int, npt.NDArray[np.intp]]) -> str:
+        slot, places = rows
+        positions, vectors = _first_rows(task, files[slot])
         at = places[np.searchsorted(new.positions[places], positions).clip(max=len(places) - 1)]
         looked = known[at] & (new.positions[at] == positions)
-        if (content_hash(vectors[looked]) != hashes[at[looked]]).any():
-            return file.path
-    return ""
+        return files[slot].path if (content_hash(vectors[looked]) != hashes[at[looked]]).any() else ""
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        return next(filter(None, threads.map(differing, by_slot(new.slots))), "")
 
 
 def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
