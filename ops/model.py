@@ -42,6 +42,8 @@ class LiveFile:
     deletes: tuple[DeleteFile, ...] = ()
     name_mapping: str | None = None
     """The table's `schema.name-mapping.default`, JSON: what columns are called in files that have no field ids."""
+    file_sequence_number: int = 0
+    """Of the commit that added the file, where `sequence_number` may be that of what was rewritten"""
     first_row_id: int | None = None
     """Format v3: the `_row_id` of its first row, where the file does not say otherwise; None where rows have no ids."""
     has_row_ids: bool = False

@@ -256,5 +256,6 @@ def _as_live_file(entry: ManifestEntry, index: _DeleteIndex, mapping: str | None
         deletes=index.of(entry),
         name_mapping=mapping,
         first_row_id=_field(file, "first_row_id"),
+        file_sequence_number=entry.file_sequence_number or 0,
         has_row_ids=ROW_ID in (file.column_sizes or {}),
     )

@@ -160,7 +160,7 @@ def row_versions(
         open_storage(file.path, storage), file, _COLUMNS, _IDS, batch_rows=_BATCH_ROWS, deleted=deleted
     ):
         ids = _filled(batch.columns.column(0), first + batch.positions)
-        commits = _filled(batch.columns.column(1), np.full(len(ids), file.sequence_number, np.int64))
+        commits = _filled(batch.columns.column(1), np.full(len(ids), file.file_sequence_number, np.int64))
         yield batch.positions, _version(ids, commits)
 
 
@@ -204,7 +204,7 @@ def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:
     """
     if file.first_row_id is not None and not file.has_row_ids:
         ids = np.arange(file.record_count, dtype=np.uint64) + np.uint64(file.first_row_id)
-        return _version(ids, np.full(len(ids), file.sequence_number, np.uint64))
+        return _version(ids, np.full(len(ids), file.file_sequence_number, np.uint64))
     try:
         parts = [versions for _, versions in row_versions(file, storage, np.empty(0, np.int64))]
     except DataFileError as error:

@@ -117,6 +117,7 @@ def test_rows_that_changed_since_are_known_by_their_vectors(
 def test_rows_whose_old_file_is_gone_are_known_by_their_vectors(lake: Lake, hashed: list[int]) -> None:
     by.compact(lake)
     (old,) = files_of(lake)
+    lake.index()
     by.insert(lake)
     lake.index()
     by.compact_sorted(lake)

@@ -17,7 +17,15 @@ def data_file(
     fields = [pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})]
     fields += [pa.field(name, pa.int64(), metadata={b"PARQUET:field_id": ids[name]}) for name in lineage]
     pq.write_table(pa.table([list(range(rows)), *lineage.values()], pa.schema(fields)), path)
-    return LiveFile(f"file://{path}", path.stat().st_size, rows, commit, "PARQUET", first_row_id=first_row_id)
+    return LiveFile(
+        f"file://{path}",
+        path.stat().st_size,
+        rows,
+        commit,
+        "PARQUET",
+        first_row_id=first_row_id,
+        file_sequence_number=commit,
+    )
 
 
 def read(file: LiveFile, deleted: list[int] | None = None) -> dict[int, int]:
