@@ -6,6 +6,7 @@ from ann_kernels import quantize, theta, vamana
 from ann_kernels.distance import prepare
 from ann_kernels.hashing import content_hash
 from ann_kernels.locality import locality_order, reorder
+from ann_kernels.matching import pair_equal
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
 from ann_kernels.spaces import frozen
@@ -32,5 +33,6 @@ def warm() -> None:
     Searcher(graph, None, Metric.L2, pq=(codebook, coded)).search(even[:2], 3, search_list=16)
     reorder(even, locality_order(even))
     for ready in (even, frozen(even)):
-        content_hash(ready)
+        hashes = content_hash(ready)
+    pair_equal(hashes, hashes)
     theta.warm()
