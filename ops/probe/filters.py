@@ -29,7 +29,7 @@ _ROWS_HELD = 4_000_000
 """8 bytes each"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Matches:
     """The live rows that satisfy a condition."""
 

@@ -14,7 +14,7 @@ from ops.catalog.rowdeletes import append_position_deletes
 from ops.datafile import DataFileError
 from ops.index import IndexDefinition
 from ops.probe import Coverage, FilterError, exact_search, open_index
-from ops.probe.filters import find_matches
+from ops.probe.filters import Matches, find_matches
 from ops.storage.local import to_path
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
@@ -96,6 +96,15 @@ def test_a_condition_asked_again_is_not_evaluated_again(table: Table) -> None:
         reader.search(queries(2), where="id < 21", columns=["id"])
     assert reader._conditions.get("id < 20", lambda: pytest.fail("evaluated again")).count == 20
     assert first.profile.matching_rows == 20
+
+
+@pytest.mark.parametrize("where", ["id >= 5", "id < 20"])
+def test_nodes_are_masked_once_a_condition(table: Table, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    first = reader.search(queries(2), where=where, columns=["id"])
+    monkeypatch.setattr(Matches, "mask", lambda *_: pytest.fail("masked again"))
+    assert reader.search(queries(2), where=where, columns=["id"]).rows.equals(first.rows)
 
 
 def test_no_match_is_an_empty_answer(table: Table) -> None:
