@@ -34,19 +34,7 @@ def search_version(
     """The k nearest rows that the version covers (and that match). `queries` f32[Q, D] prepared."""
     if matches is None:
         return search(version, queries, k, knobs, threads=threads)
-    return search_restricted(restricted(version, matches), queries, k, knobs, threads=threads)
-
-
-def restricted(version: LoadedVersion, matches: Matches) -> LoadedVersion:
-    """The version, of which only matching rows are returned. Memory: a byte a node. Takes longer than most searches."""
-    shards = (shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in version.shards)
-    return replace(version, shards=tuple(shards))
-
-
-def search_restricted(
-    version: LoadedVersion, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, *, threads: int
-) -> Indexed:
-    """The k nearest of the rows that a version was restricted to. `queries` f32[Q, D] prepared."""
+    version = version.restricted(matches)
     held = sum(shard.searcher.live_count for shard in version.shards)
     if not held:
         return Indexed(Candidates.none(len(queries), k), _COMPARED)

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from ann_kernels.vamana import Graph
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.candidates import Candidates, merge
+from ops.probe.filters import Matches
 from ops.probe.knobs import Advice, Knobs
 from ops.probe.parts import Part, PartReader
 
@@ -61,6 +63,19 @@ class LoadedVersion:
     """Of all shards, as they are stored"""
     balled: frozenset[int] = frozenset()
     """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
+    _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+
+    def restricted(self, matches: Matches) -> "LoadedVersion":
+        """The version, of which only matching rows are returned. It is kept for as long as somebody holds the matches,
+        as making it takes longer than most searches. Memory: a byte a node.
+        """
+        found = self._restricted.get(matches)
+        if found is None:
+            shards = (shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in self.shards)
+            found = self._restricted[matches] = replace(self, shards=tuple(shards))
+        return found
 
     @property
     def exact(self) -> bool:

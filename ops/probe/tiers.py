@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from ops.probe.candidates import Candidates
-from ops.probe.filtered import restricted, search_restricted
+from ops.probe.filtered import search_version
 from ops.probe.filters import Matches
 from ops.probe.knobs import Knobs
-from ops.probe.loaded import Indexed, LoadedVersion, search
+from ops.probe.loaded import Indexed, LoadedVersion
 from ops.probe.scan import Skipped, VectorSource, scan
 
 
@@ -46,19 +45,12 @@ class InProcess:
         self._version = version
         self._vectors = vectors
         self._threads = threads
-        self._restricted: WeakKeyDictionary[Matches, LoadedVersion] = WeakKeyDictionary()
-        """For as long as somebody holds the matches: the reader those of the conditions asked last"""
 
     def search(self, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
         """See Tier."""
         if self._version is None:
             raise ValueError("there is no version to search")
-        if matches is None:
-            return search(self._version, queries, k, knobs, threads=self._threads)
-        version = self._restricted.get(matches)
-        if version is None:
-            version = self._restricted[matches] = restricted(self._version, matches)
-        return search_restricted(version, queries, k, knobs, threads=self._threads)
+        return search_version(self._version, queries, k, knobs, matches, threads=self._threads)
 
     def scan(
         self,

@@ -59,13 +59,12 @@ class Threshold:
 def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matches | None) -> Iterator[Rows]:
     """The live rows that the index holds of the files that are `near` bool[files], and that match."""
     near = np.append(near, False)  # file -1: not live
+    if matches is not None:
+        version = version.restricted(matches)
     for shard in version.shards:
         if shard.vectors is None:
             raise ValueError("a lean shard has no vectors to compare")
-        wanted = shard.live & near[shard.file_numbers]
-        if matches is not None:
-            wanted &= matches.mask(shard.file_numbers, shard.positions)
-        nodes = np.flatnonzero(wanted)
+        nodes = np.flatnonzero(shard.live & near[shard.file_numbers])
         for start in range(0, len(nodes), _ROWS_AT_ONCE):
             some: npt.NDArray[np.intp] | slice = nodes[start : start + _ROWS_AT_ONCE]
             if len(nodes) == len(shard.live):  # all of them: no copies

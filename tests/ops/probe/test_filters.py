@@ -105,6 +105,9 @@ def test_nodes_are_masked_once_a_condition(table: Table, where: str, monkeypatch
     first = reader.search(queries(2), where=where, columns=["id"])
     monkeypatch.setattr(Matches, "mask", lambda *_: pytest.fail("masked again"))
     assert reader.search(queries(2), where=where, columns=["id"]).rows.equals(first.rows)
+    assert set(first.rows["id"].to_pylist()) <= set(
+        reader.within(queries(2), 100.0, where=where, columns=["id"]).rows["id"].to_pylist()
+    )
 
 
 def test_no_match_is_an_empty_answer(table: Table) -> None:
