@@ -4,6 +4,8 @@ A list is a varint degree, then its ids ascending: the first as it is, the other
 A signed sequence is zigzag-coded differences.
 """
 
+import gc
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -68,12 +70,27 @@ def decode_signed(data: npt.NDArray[np.uint8], count: int, what: str) -> npt.NDA
 
 def warm() -> None:
     """Compile every kernel of this module into numba's cache, for bytes that were made here and that were read."""
-    lists = np.array([[1, -1], [0, -1]], np.int32)
-    data, offsets = encode_adjacency(lists, np.ones(2, np.int32))
+    lists, offsets = encode_adjacency(np.array([[1, -1], [0, -1]], np.int32), np.ones(2, np.int32))
     deltas = encode_signed(np.arange(2))
-    for ready in (np.asarray, lambda made: np.frombuffer(made.tobytes(), np.uint8)):
-        decode_adjacency(ready(data), offsets, 2)
-        decode_signed(ready(deltas), 2, "warm")
+    decode_adjacency(lists, offsets, 2)
+    decode_signed(deltas, 2, "warm")
+    load_decoders()
+
+
+def load_decoders() -> None:
+    """Load what decodes bytes that were read: a process's first kernel takes it 0.15 s, whatever it does.
+
+    The garbage collector waits: numba makes 100,000 objects that stay, and looking at them would take as long again.
+    """
+    empty = np.frombuffer(b"", np.uint8)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        decode_adjacency(empty, np.zeros(1, np.uint64), 0)
+        decode_signed(empty, 0, "none")
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @njit(nogil=True, cache=True)

@@ -142,6 +142,7 @@ def _locked(path: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing would leave it to a child that was forked meanwhile
         os.close(handle)
 
 

@@ -4,8 +4,8 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ops.cache.disk import DiskCache
@@ -16,6 +16,7 @@ from ops.storage import open_storage, principal
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.routing import UNKNOWN_SHA256
 from puffin.errors import ChecksumError
+from puffin.varint import load_decoders
 
 _LAYOUT = 1
 """Of what is kept; files of other layouts are never looked for"""
@@ -41,7 +42,11 @@ class ShardKey:
 
 
 class ShardCache:
-    """Ready shards by (principal, blob). Thread-safe. What one principal's credentials fetched serves no other's."""
+    """Ready shards by (principal, blob). Thread-safe. What one principal's credentials fetched serves no other's.
+
+    A shard that was fetched is handed out at once and written to the disk behind the answer: at most one waits for
+    that, so that memory is not held by a slow disk.
+    """
 
     def __init__(self, settings: CacheSettings) -> None:
         self.settings = settings
@@ -49,6 +54,7 @@ class ShardCache:
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[str, str], ReadyShard] = OrderedDict()
         self._bytes = 0
+        self._written = threading.Semaphore()
 
     @property
     def held_bytes(self) -> int:
@@ -67,20 +73,40 @@ class ShardCache:
         if found is None and self._disk is not None:
             found = self._disk.get(owner, name)
         if found is None:
-            with self._disk.fetching(owner, name) if self._disk is not None else nullcontext():
-                found = self._fetched(owner, name, lambda: _fetch(key, storage, threads))
+            found = self._fetched(owner, name, key, storage, threads)
         self._hold(owner, name, found)
         return found
 
-    def _fetched(self, owner: str, name: str, fetch: Callable[[], ReadyShard]) -> ReadyShard:
+    def flush(self) -> None:
+        """Return when the disk has all that was fetched."""
+        with self._written:
+            pass
+
+    def _fetched(self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
         if self._disk is None:
-            return fetch()
-        found = self._disk.get(owner, name)  # another process may have been first
-        if found is None:
-            found = fetch()
-            self._disk.put(owner, name, found)
-            found = self._disk.get(owner, name) or found  # mapped, it is memory that all processes share
-        return found
+            return _fetch(key, storage, threads)
+        with ExitStack() as lock:
+            lock.enter_context(self._disk.fetching(owner, name))
+            found = self._disk.get(owner, name)
+            if found is not None:  # another process was first
+                return found
+            found = _fetch(key, storage, threads)
+            self._hold(owner, name, found)
+            self._written.acquire()
+            threading.Thread(target=self._write, args=(self._disk, owner, name, found, lock.pop_all())).start()
+            return found
+
+    def _write(self, disk: DiskCache, owner: str, name: str, shard: ReadyShard, lock: ExitStack) -> None:
+        """Keep a shard on disk, and in memory the mapped one, which all processes share."""
+        try:
+            with lock:
+                disk.put(owner, name, shard)
+                mapped = disk.get(owner, name)
+            with self._lock:
+                if mapped is not None and (owner, name) in self._held:
+                    self._held[owner, name] = mapped
+        finally:
+            self._written.release()
 
     def _from_memory(self, owner: str, name: str) -> ReadyShard | None:
         with self._lock:
@@ -101,11 +127,20 @@ class ShardCache:
 
 
 def _fetch(key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(_checked_bytes, key, storage)
+        load_decoders()  # takes a new process as long as 100 MB take a disk
+        blob = coming.result()
+    known = key.sha256 != UNKNOWN_SHA256
+    return ready(shard_blob.decode(blob, checksums=not known), threads=threads)
+
+
+def _checked_bytes(key: ShardKey, storage: StorageConfig) -> bytes:
     where = key.where
     blob = open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
     if key.sha256 != UNKNOWN_SHA256 and hashlib.sha256(blob).digest() != key.sha256:
         raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
-    return ready(shard_blob.decode(blob), threads=threads)
+    return blob
 
 
 class _Process:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ann_kernels import vamana
 from ann_kernels.metric import Metric
-from ops.cache import ReadyShard, ShardKey
+from ops.cache import ReadyShard, ShardCache, ShardKey
 from ops.model import ObjectRange, StorageConfig
 from puffin.blobs import shard as shard_blob
 from puffin.blobs.shard import Shard
@@ -46,6 +46,13 @@ def stored(folder: Path, shard: Shard, name: str = "shard", *, known: bool = Tru
     path.write_bytes(blob)
     where = ObjectRange(f"file://{path}", 0, len(blob))
     return ShardKey(where, hashlib.sha256(blob).digest()) if known else ShardKey(where)
+
+
+def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:
+    """What the cache gives, when it has also been written."""
+    found = cache.shard(key, STORAGE)
+    cache.flush()
+    return found
 
 
 def answers(shard: ReadyShard) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

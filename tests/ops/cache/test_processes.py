@@ -12,7 +12,7 @@ import pytest
 
 from ops.cache import CacheSettings, ShardCache, ShardKey, shards
 from ops.cache.disk import DiskCache
-from tests.ops.cache.stored import ROWS, STORAGE, made_shard, stored
+from tests.ops.cache.stored import ROWS, STORAGE, kept_by, made_shard, stored
 
 SPAWN = multiprocessing.get_context("spawn")
 SHARDS = 6
@@ -53,14 +53,18 @@ def hold_unfinished(folder: Path, budget: int, size: int, told: Path) -> None:
     time.sleep(60)
 
 
+def take_lock(folder: Path, name: str) -> None:
+    with DiskCache(folder, 1 << 30).fetching("owner", name):
+        pass
+
+
 @pytest.fixture
 def keys(tmp_path: Path) -> list[ShardKey]:
     return [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(SHARDS)]
 
 
 def one_file(folder: Path, key: ShardKey) -> int:
-    cache = ShardCache(CacheSettings(folder, 1 << 30, 0))
-    cache.shard(key, STORAGE)
+    kept_by(ShardCache(CacheSettings(folder, 1 << 30, 0)), key)
     return next(folder.glob("*/*.shard")).stat().st_size
 
 
@@ -74,6 +78,16 @@ def test_processes_that_crowd_each_other_out_read_what_was_stored(tmp_path: Path
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0] * len(workers)
     assert not list(folder.glob("*/*.aside"))
+
+
+def test_a_process_that_ends_has_written_what_it_fetched(tmp_path: Path, keys: list[ShardKey]) -> None:
+    folder = tmp_path / "cache"
+    alone = SPAWN.Barrier(1)
+    worker = SPAWN.Process(target=fetch_once, args=(folder, keys[0], tmp_path / "log", alone))
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == 0
+    assert len(list(folder.glob("*/*.shard"))) == 1
 
 
 def test_processes_that_are_killed_leave_nothing_wrong_behind(tmp_path: Path, keys: list[ShardKey]) -> None:
@@ -104,6 +118,26 @@ def test_of_many_that_miss_the_same_shard_one_fetches_it(tmp_path: Path, keys: l
     assert log.read_text().splitlines() == ["fetched"]
 
 
+def test_a_child_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path, keys: list[ShardKey]) -> None:
+    """One that lives on, as Spark's workers do, would keep all others waiting."""
+    folder = tmp_path / "cache"
+    disk = DiskCache.opened(folder, 1 << 30)
+    assert disk is not None
+    with disk.fetching("owner", keys[0].name):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        others = SPAWN.Process(target=take_lock, args=(folder, keys[0].name))
+        others.start()
+        others.join(30)
+        assert others.exitcode == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_room_that_a_dead_writer_claimed_is_free_again(tmp_path: Path, keys: list[ShardKey]) -> None:
     size = one_file(tmp_path / "measure", keys[0])
     folder = tmp_path / "cache"
@@ -113,9 +147,9 @@ def test_room_that_a_dead_writer_claimed_is_free_again(tmp_path: Path, keys: lis
     until = time.monotonic() + 30
     while not (tmp_path / "told").exists() and time.monotonic() < until:
         time.sleep(0.01)
-    ShardCache(CacheSettings(folder, size, 0)).shard(keys[0], STORAGE)
+    kept_by(ShardCache(CacheSettings(folder, size, 0)), keys[0])
     assert not list(folder.glob("*/*.shard"))  # the room is somebody's
     os.kill(writer.pid or 0, signal.SIGKILL)
     writer.join(10)
-    ShardCache(CacheSettings(folder, size, 0)).shard(keys[0], STORAGE)
+    kept_by(ShardCache(CacheSettings(folder, size, 0)), keys[0])
     assert len(list(folder.glob("*/*.shard"))) == 1

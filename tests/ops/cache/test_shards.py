@@ -1,8 +1,10 @@
 import logging
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ from hypothesis import strategies as st
 
 from ann_kernels.search import Searcher
 from ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
+from ops.cache.disk import DiskCache
 from ops.cache.ready import ready, to_arrays
 from ops.model import StorageConfig
 from ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from puffin.blobs.shard import Shard
 from puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import STORAGE, answers, lean, made_shard, stored
+from tests.ops.cache.stored import STORAGE, answers, kept_by, lean, made_shard, stored
 
 SHARD = made_shard()
 ONE = ready(SHARD).nbytes
@@ -42,7 +45,7 @@ def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
     key = stored(tmp_path, shard)
     fresh = ShardCache(CacheSettings.off()).shard(key, STORAGE)
     for _ in range(2):
-        kept = cache_in(tmp_path).shard(key, STORAGE)
+        kept = kept_by(cache_in(tmp_path), key)
         assert same(kept, fresh)
         for mine, wanted in zip(answers(kept), answers(fresh), strict=True):
             np.testing.assert_array_equal(mine, wanted)
@@ -50,8 +53,8 @@ def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
 
 def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
     key = stored(tmp_path, made_shard(rows=1_100))
-    made = cache_in(tmp_path).shard(key, STORAGE)
-    kept = cache_in(tmp_path).shard(key, STORAGE)
+    made = kept_by(cache_in(tmp_path), key)
+    kept = kept_by(cache_in(tmp_path), key)
     assert made.searcher.codes is not None
     assert isinstance(kept.searcher, Searcher)
     assert same(kept, made)
@@ -59,9 +62,9 @@ def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
 
 def test_what_is_kept_on_disk_is_not_read_from_the_store_again(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD)
-    cache_in(tmp_path).shard(key, STORAGE)
+    kept_by(cache_in(tmp_path), key)
     (tmp_path / "shard").unlink()
-    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
+    assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
     with pytest.raises(ObjectMissingError):
         ShardCache(CacheSettings.off()).shard(key, STORAGE)
 
@@ -70,9 +73,39 @@ def test_memory_answers_before_the_disk(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD)
     cache = cache_in(tmp_path, memory=2 * ONE)
     assert not cache.holds(key, STORAGE)
-    first = cache.shard(key, STORAGE)
+    cache.shard(key, STORAGE)
     assert cache.holds(key, STORAGE)
+    cache.flush()
+    first = cache.shard(key, STORAGE)
     assert cache.shard(key, STORAGE) is first
+
+
+def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(2)]
+    cache = cache_in(tmp_path, memory=4 * ONE)
+    may_write, real = threading.Event(), DiskCache.put
+
+    def put(*args: Any) -> None:
+        assert may_write.wait(60)
+        real(*args)
+
+    monkeypatch.setattr(DiskCache, "put", put)
+    first = cache.shard(keys[0], STORAGE)
+    assert not files_of(tmp_path)
+    other = threading.Thread(target=cache.shard, args=(keys[1], STORAGE))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()  # else all shards of a large index would be held until a slow disk has them
+    may_write.set()
+    other.join(60)
+    cache.flush()
+    assert len(files_of(tmp_path)) == 2
+    again = cache.shard(keys[0], STORAGE)
+    assert again is not first  # mapped now
+    assert same(again, first)
+    assert cache.held_bytes == sum(cache.shard(key, STORAGE).nbytes for key in keys)
 
 
 def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
@@ -85,16 +118,16 @@ def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_pa
 
 
 def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
-    cache_in(tmp_path).shard(stored(tmp_path, SHARD, "old"), STORAGE)
+    kept_by(cache_in(tmp_path), stored(tmp_path, SHARD, "old"))
     copied = stored(tmp_path, SHARD, "new")
     (tmp_path / "new").unlink()
-    assert cache_in(tmp_path).shard(copied, STORAGE).count == SHARD.count
+    assert kept_by(cache_in(tmp_path), copied).count == SHARD.count
 
 
 def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies(tmp_path: Path) -> None:
     keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}", known=False) for seed in range(2)]
     for _ in range(2):
-        found = [cache_in(tmp_path).shard(key, STORAGE).row_positions[0] for key in keys]
+        found = [kept_by(cache_in(tmp_path), key).row_positions[0] for key in keys]
         assert found == [0, 1000]
 
 
@@ -102,7 +135,7 @@ def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Pa
     key = stored(tmp_path, SHARD)
     other = stored(tmp_path, made_shard(1), "other")
     with pytest.raises(ChecksumError, match="sha256"):
-        cache_in(tmp_path).shard(ShardKey(other.where, key.sha256), STORAGE)
+        kept_by(cache_in(tmp_path), ShardKey(other.where, key.sha256))
     assert not files_of(tmp_path)
 
 
@@ -110,7 +143,7 @@ def test_a_blob_that_is_not_valid_does_not_enter(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD, known=False)
     (tmp_path / "shard").write_bytes(b"nothing" * 100)
     with pytest.raises(BadBlobError):
-        cache_in(tmp_path).shard(key, STORAGE)
+        kept_by(cache_in(tmp_path), key)
     assert not files_of(tmp_path)
 
 
@@ -136,22 +169,22 @@ def test_a_damaged_file_is_seen_and_fetched_again(
     tmp_path: Path, harm: Callable[[bytearray, int], None], at: int
 ) -> None:
     key = stored(tmp_path, SHARD)
-    cache_in(tmp_path).shard(key, STORAGE)
+    kept_by(cache_in(tmp_path), key)
     (file,) = files_of(tmp_path)
     data = bytearray(file.read_bytes())
     harm(data, at % len(data))
     file.write_bytes(data)
-    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
+    assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
     (file,) = files_of(tmp_path)
-    assert same(cache_in(tmp_path).shard(key, STORAGE), ready(SHARD))
+    assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
 
 
 def test_a_file_under_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> None:
-    cache_in(tmp_path).shard(stored(tmp_path, SHARD), STORAGE)
+    kept_by(cache_in(tmp_path), stored(tmp_path, SHARD))
     (first,) = files_of(tmp_path)
     key = stored(tmp_path, made_shard(1), "other")
     first.rename(first.with_name(f"{key.name}.shard"))
-    assert cache_in(tmp_path).shard(key, STORAGE).row_positions[0] == 1000
+    assert kept_by(cache_in(tmp_path), key).row_positions[0] == 1000
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -166,7 +199,7 @@ def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
     recent: list[int] = []
     for number in asked:
         cache = cache_in(folder, disk=budget)
-        cache.shard(keys[number], STORAGE)
+        kept_by(cache, keys[number])
         recent = (
             [*(item for item in recent if item != number), number][-int(budget // (size - 1)) :] if room >= 1 else []
         )
@@ -177,7 +210,7 @@ def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
 
 def file_size(key: ShardKey, folder: Path) -> int:
     cache = ShardCache(CacheSettings(folder / "measure", 1 << 30, 0))
-    cache.shard(key, STORAGE)
+    kept_by(cache, key)
     return next((folder / "measure").glob("*/*.shard")).stat().st_size
 
 
@@ -222,7 +255,7 @@ def test_principals_of_the_environment_are_told_apart(monkeypatch: pytest.Monkey
 
 def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o755)
-    cache_in(tmp_path).shard(stored(tmp_path, SHARD), STORAGE)
+    kept_by(cache_in(tmp_path), stored(tmp_path, SHARD))
     (file,) = files_of(tmp_path)
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", file.parent, file)]
     assert modes == [0o700, 0o700, 0o600]
@@ -234,7 +267,7 @@ def test_a_folder_that_cannot_be_had_costs_the_disk_and_says_so(
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "elsewhere")
     with caplog.at_level(logging.WARNING):
-        assert cache_in(tmp_path).shard(stored(tmp_path, SHARD), STORAGE).count == SHARD.count
+        assert kept_by(cache_in(tmp_path), stored(tmp_path, SHARD)).count == SHARD.count
     assert "not a folder of this user" in caplog.text
     (tmp_path / "cache").unlink()
     (tmp_path / "cache").write_text("a file")
