@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 _BUFFER = 8 << 20
@@ -18,14 +19,17 @@ _BLOCK = 4_096
 class DirectSink:
     """Appends to an open file, in whole blocks past the cache where the file system can; the rest of a block at last.
 
-    A context manager: what is still held is written when the block ends without an error.
+    A context manager: what is still held is written when the block ends without an error. One buffer is filled while
+    the other is written; an error of writing is raised by a later call, at the latest by the end of the block.
     """
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        self._view = memoryview(mmap.mmap(-1, _BUFFER))
+        self._view, self._other = (memoryview(mmap.mmap(-1, _BUFFER)) for _ in range(2))
         self._held = 0
         self._direct = _switch(handle, on=True)
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
 
     def __enter__(self) -> "DirectSink":
         return self
@@ -33,10 +37,13 @@ class DirectSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._write(self._held - self._held % _BLOCK)
-            self._through_cache()
-            self._write(self._held)
+        with self._writer:  # in any case nothing is written any more when this returns
+            if kind is None:
+                self._wait()
+                whole = self._held - self._held % _BLOCK
+                self._write(self._view[:whole])
+                self._through_cache()
+                self._write(self._view[whole : self._held])
 
     def append(self, data: bytes) -> None:
         """These bytes next."""
@@ -62,20 +69,23 @@ class DirectSink:
     def _take(self, count: int) -> None:
         self._held += count
         if self._held == _BUFFER:
-            self._write(_BUFFER)
+            self._wait()
+            self._writing = self._writer.submit(self._write, self._view)
+            self._view, self._other, self._held = self._other, self._view, 0
 
-    def _write(self, count: int) -> None:
-        """The first so many of the bytes that are held; the others move to the front."""
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, view: memoryview) -> None:
         done = 0
-        while done < count:
+        while done < len(view):
             try:
-                done += os.write(self._handle, self._view[done:count])
+                done += os.write(self._handle, view[done:])
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
                 self._through_cache()  # this one wants larger blocks
-        self._view[: self._held - count] = self._view[count : self._held]
-        self._held -= count
 
     def _through_cache(self) -> None:
         if self._direct:

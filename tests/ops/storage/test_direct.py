@@ -83,6 +83,21 @@ def test_a_range_past_the_end_says_how_much_there_was(tmp_path: Path, source: Pa
         assert sink.append_range(given.fileno(), 199 * BLOCK, 2 * BLOCK) == BLOCK
 
 
+def test_an_error_of_writing_behind_is_raised(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = os.write, []
+
+    def fails_once(handle: int, data: memoryview) -> int:
+        calls.append(len(data))
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "full")
+        return real(handle, data)
+
+    monkeypatch.setattr(direct.os, "write", fails_once)
+    with pytest.raises(OSError, match="full"):
+        joined(tmp_path / "joined", source)
+    assert len(calls) == 2  # what comes after a gap is not written
+
+
 def interrupted(path: Path) -> None:
     with path.open("xb") as taken, DirectSink(taken.fileno()) as sink:
         sink.append(b"held")
