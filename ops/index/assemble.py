@@ -1,10 +1,15 @@
-"""Stage 2: one Puffin file out of the shards; what can be copied inside the store is."""
+"""Stage 2: one Puffin file out of the shards; what can be copied inside the store is.
+
+Shards come first in it, in their order, so that those at its beginning are copied while those at its end are made.
+"""
 
 import contextlib
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import TracebackType
 
 import numpy as np
 
@@ -25,6 +30,8 @@ from puffin.codec import compress
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
+Segments = tuple[bytes | ObjectRange, ...]
+"""A blob with what comes before it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class AssembledFile:
     bytes_copied: int
     """Bytes that were in a base's file already"""
     copy_seconds: float
-    """What the store took to join the parts"""
+    """For which the store was waited for, to join the parts"""
     recall: float
     """Live-weighted mean of the shards'"""
     rows: int
@@ -62,47 +69,96 @@ def check_coverage(plan: VersionPlan, made: ShardsMade) -> None:
         )
 
 
-def assemble(plan: VersionPlan, made: ShardsMade, *, storage: StorageConfig) -> AssembledFile:
-    """Write the file beside the table's metadata, and read its footer and routing back."""
-    store = open_storage(plan.live.location, storage)
-    check_coverage(plan, made)
-    shards = tuple(_entry(shard) for shard in made.shards)
-    routing = Routing(
-        base_snapshot_id=plan.live.snapshot_id,
-        build_id=plan.build_id,
-        definition=plan.definition.to_json(),
-        codebook=made.layout.codebook,
-        partition_to_shard=made.layout.partition_to_shard,
-        shards=shards,
-        files=made.slots,
-    )
-    heads = [
-        (ROUTING_V1, compress(routing_blob.encode(routing), "zstd")),
-        (CENTROID_V1, compress(centroid_blob.encode(_centroids(plan, made, storage)), "zstd")),
-    ]
-    curve = made.layout.routing_curve
-    advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
-    blobs = [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
-    blobs += [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
-    layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-    bodies: list[Sequence[bytes | ObjectRange]] = [
-        *([data] for _, data in heads),
-        *(shard.parts for shard in made.shards),
-    ]
-    segments: list[bytes | ObjectRange] = []
-    for gap, body in zip(layout.gaps, bodies, strict=True):
-        segments += [gap, *body]
-    segments.append(layout.tail)
-    begun = time.perf_counter()
-    path = _write(store, plan, segments)
-    copy_seconds = time.perf_counter() - begun
-    _verify(store, path, layout.file_size, plan)
-    old = plan.base.version.puffin_path if plan.base else None
-    copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
-    rows = sum(entry.live for entry in shards)
-    return AssembledFile(
-        path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows
-    )
+class Assembly:
+    """The file of a version, beside the table's metadata. A context manager: left early, it leaves no file.
+
+    What `begin` is given is copied from then on by a thread; `finish` gives it the rest.
+    """
+
+    def __init__(self, plan: VersionPlan, storage: StorageConfig) -> None:
+        self._plan = plan
+        self._storage = storage
+        self._store = open_storage(plan.live.location, storage)
+        self._first: list[Segments] = []
+        self._rest: Future[list[Segments]] = Future()
+        self._thread = ThreadPoolExecutor(1)
+        self._path: Future[str] | None = None
+
+    def __enter__(self) -> "Assembly":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rest.cancel()
+        self._thread.shutdown()
+
+    def begin(self, shards: Sequence[ShardResult]) -> None:
+        """These are the version's first shards, whatever becomes of the others."""
+        layout = plan_puffin([_planned_shard(self._plan, number, shard) for number, shard in enumerate(shards)])
+        self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
+        self._path = self._thread.submit(self._write)
+
+    def finish(self, made: ShardsMade) -> AssembledFile:
+        """Write what is left, and read footer and routing back. Raises CoverageError, StorageError."""
+        plan = self._plan
+        check_coverage(plan, made)
+        heads = self._heads(made)
+        curve = made.layout.routing_curve
+        advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
+        blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
+        blobs += [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
+        layout = plan_puffin(blobs, {"created-by": CREATED_BY})
+        bodies: list[Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data in heads)]
+        segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
+        begun = time.perf_counter()
+        self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
+        path = (self._path or self._thread.submit(self._write)).result()
+        copy_seconds = time.perf_counter() - begun
+        _verify(self._store, path, layout.file_size, plan)
+        old = plan.base.version.puffin_path if plan.base else None
+        copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
+        rows = sum(shard.live for shard in made.shards)
+        return AssembledFile(
+            path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows
+        )
+
+    def _heads(self, made: ShardsMade) -> list[tuple[str, bytes]]:
+        plan = self._plan
+        routing = Routing(
+            base_snapshot_id=plan.live.snapshot_id,
+            build_id=plan.build_id,
+            definition=plan.definition.to_json(),
+            codebook=made.layout.codebook,
+            partition_to_shard=made.layout.partition_to_shard,
+            shards=tuple(_entry(shard) for shard in made.shards),
+            files=made.slots,
+        )
+        return [
+            (ROUTING_V1, compress(routing_blob.encode(routing), "zstd")),
+            (CENTROID_V1, compress(centroid_blob.encode(_centroids(plan, made, self._storage)), "zstd")),
+        ]
+
+    def _write(self) -> str:
+        """Write the file as the paper names it; a repeated attempt gets a suffix: published names are never reused."""
+        plan = self._plan
+        stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
+        for number in itertools.count():
+            path = f"{stem}-{number}.puffin" if number else f"{stem}.puffin"
+            if self._store.exists(path):
+                continue
+            with contextlib.suppress(ObjectExistsError):  # another run of this build took the name meanwhile
+                self._store.concat(path, self._segments())
+                return path
+        raise AssertionError("unreachable")
+
+    def _segments(self) -> Iterator[bytes | ObjectRange]:
+        for segments in self._first:
+            if self._rest.cancelled():
+                break
+            yield from segments
+        for segments in self._rest.result():
+            yield from segments
 
 
 def _entry(shard: ShardResult) -> ShardEntry:
@@ -173,19 +229,6 @@ def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> C
         max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
         files=tuple(file.path for file in made.slots),
     )
-
-
-def _write(store: Storage, plan: VersionPlan, segments: list[bytes | ObjectRange]) -> str:
-    """Write the file as the paper names it; a repeated attempt gets a suffix: published names are never reused."""
-    stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
-    for number in itertools.count():
-        path = f"{stem}-{number}.puffin" if number else f"{stem}.puffin"
-        if store.exists(path):
-            continue
-        with contextlib.suppress(ObjectExistsError):  # another run of this build took the name meanwhile
-            store.concat(path, segments)
-            return path
-    raise AssertionError("unreachable")
 
 
 def _verify(store: Storage, path: str, size: int, plan: VersionPlan) -> None:

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from ops.catalog import bind
 from ops.catalog.bind import Binding, LostRaceError
 from ops.catalog.versions import DerivedVersion, versions
-from ops.index.assemble import AssembledFile, assemble, mean_recall
+from ops.index.assemble import AssembledFile, Assembly, mean_recall
 from ops.index.clock import StageClock
 from ops.index.definition import IndexDefinition
 from ops.index.errors import GateFailedError
@@ -105,18 +105,21 @@ def carry_out(
         dead = find_dead(plan, base, runner=runner, storage=storage) if base else None
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
-    made: ShardsMade | None
-    with clock.stage("work"):
-        if base and dead:
-            made = refresh_shards(plan, base, dead, runner=runner, storage=storage, progress=progress)
-        else:
-            made = build_shards(plan, runner=runner, storage=storage, progress=progress)
-    if made is None:
-        return _report(plan, clock, None, None, None)
-    pass_gate(plan, made)
-    reached(Step.MADE)
-    with clock.stage("assemble"):
-        file = assemble(plan, made, storage=storage)
+    with Assembly(plan, storage) as assembly:
+        made: ShardsMade | None
+        with clock.stage("work"):
+            if base and dead:
+                made = refresh_shards(
+                    plan, base, dead, runner=runner, storage=storage, progress=progress, settled=assembly.begin
+                )
+            else:
+                made = build_shards(plan, runner=runner, storage=storage, progress=progress)
+        if made is None:
+            return _report(plan, clock, None, None, None)
+        pass_gate(plan, made)
+        reached(Step.MADE)
+        with clock.stage("assemble"):
+            file = assembly.finish(made)
     reached(Step.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):

@@ -1,9 +1,9 @@
 """A version derived from an older one, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -120,9 +120,13 @@ def refresh_shards(
     *,
     runner: TaskRunner,
     storage: StorageConfig,
+    settled: Callable[[Sequence[ShardResult]], None],
     progress: Progress | None = None,
 ) -> ShardsMade:
-    """Recognise rows that moved, place those that are new, write the shards that are not the same."""
+    """Recognise rows that moved, place those that are new, write the shards that are not the same.
+
+    `settled` is told the first shards of the new version that are the base's, before any other is written.
+    """
     routing = base.routing
     layout = Layout(
         routing.codebook,
@@ -150,7 +154,7 @@ def refresh_shards(
     scattered = work.scatter(known.left, routes)
     spilled = _spill(work, [shards[number] for number in placement.spilled])
     blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
-    made = _make(work, kept, blocks, placement)
+    made = _make(work, kept, blocks, placement, settled)
     read = known.read or FilesRead.of(scattered)
     merged = sum(shards[number].live for number in placement.spilled)
     slots = file_table(plan, work.slots, read.rows, dead.lost, _referenced(made))
@@ -210,7 +214,11 @@ def _spill(work: Work, deltas: Sequence[_Shard]) -> list[tuple[tuple[int, str, i
 
 
 def _make(
-    work: Work, kept: Sequence[_Shard], blocks: Mapping[int, tuple[Block, ...]], placement: Placement
+    work: Work,
+    kept: Sequence[_Shard],
+    blocks: Mapping[int, tuple[Block, ...]],
+    placement: Placement,
+    settled: Callable[[Sequence[ShardResult]], None],
 ) -> tuple[ShardResult, ...]:
     """All shards of the new version, in their order; those that need a task are written by it."""
     done: dict[int, ShardResult] = {}
@@ -230,6 +238,7 @@ def _make(
     if placement.target == NEW_DELTA and len(kept) in blocks:
         tasks.append(work.shard_task(len(kept), How.BUILT, blocks[len(kept)]))
         rows += sum(count for _, count in blocks[len(kept)])
+    settled([done[number] for number in takewhile(done.__contains__, range(len(kept)))])
     done |= {result.number: result for result in [*work.make(tasks, rows), *_relocate(work, moved)]}
     return tuple(done[number] for number in sorted(done))
 

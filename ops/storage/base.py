@@ -1,6 +1,6 @@
 """What every store can do. Objects are immutable once published; nothing half-written ever has its final name."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -55,9 +55,10 @@ class Storage(Protocol):
         """
         ...
 
-    def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
         """Publish the segments, joined, copying stored bytes inside the store where it can.
 
+        Later segments may still be made while earlier ones are copied; where making them raises, nothing appears.
         Returns how many bytes the store copied by itself. Raises ObjectExistsError.
         """
         ...

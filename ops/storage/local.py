@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -72,7 +72,7 @@ class LocalStorage:
         if durable:
             _sync_directory(final.parent)
 
-    def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
         copied = 0
         with self.open_output(path) as output, DirectSink(output.fileno()) as sink:
             for segment in segments:

@@ -4,7 +4,7 @@ A stored range that is large enough is copied inside the store; what is too smal
 sent with its neighbours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,8 +60,10 @@ class CopyPart:
         return self.range.length
 
 
-def plan_parts(segments: Sequence[bytes | ObjectRange], limits: PartLimits = S3_LIMITS) -> list[UploadPart | CopyPart]:
-    """Parts in order, each within the limits; their number is not looked at."""
+def plan_parts(
+    segments: Iterable[bytes | ObjectRange], limits: PartLimits = S3_LIMITS
+) -> Iterator[UploadPart | CopyPart]:
+    """Parts in order, each within the limits, and as soon as it is known; their number is not looked at."""
     plan = _Plan(limits)
     for segment in segments:
         rest: bytes | ObjectRange | None = segment
@@ -70,24 +72,36 @@ def plan_parts(segments: Sequence[bytes | ObjectRange], limits: PartLimits = S3_
             rest = plan.fill(rest, limits.min_part)
         if isinstance(rest, ObjectRange) and rest.length >= limits.min_part:
             plan.close()
-            plan.parts += _copies(rest, limits.copy)
+            plan.add(_copies(rest, limits.copy))
             rest = None
         while rest:
-            rest = plan.fill(rest, limits.size_of(len(plan.parts)))
+            rest = plan.fill(rest, limits.size_of(plan.number))
             if rest:
                 plan.close()
+        yield from plan.take()
     plan.close()
-    return plan.parts
+    yield from plan.take()
 
 
 class _Plan:
-    """Parts so far, and the pieces that wait to become one."""
+    """Parts that are known, and the pieces that wait to become one."""
 
     def __init__(self, limits: PartLimits) -> None:
         self._limits = limits
-        self.parts: list[UploadPart | CopyPart] = []
+        self._parts: list[UploadPart | CopyPart] = []
+        self.number = 0
+        """Of parts so far, taken or not"""
         self.waiting: list[bytes | ObjectRange] = []
         self._size = 0
+
+    def add(self, parts: Sequence[UploadPart | CopyPart]) -> None:
+        self._parts += parts
+        self.number += len(parts)
+
+    def take(self) -> list[UploadPart | CopyPart]:
+        """Parts that have not been taken yet."""
+        taken, self._parts = self._parts, []
+        return taken
 
     def fill(self, piece: bytes | ObjectRange, size: int) -> bytes | ObjectRange | None:
         """Let as much of `piece` wait as makes a part of `size`; -> the rest, None where there is none."""
@@ -100,7 +114,7 @@ class _Plan:
 
     def close(self) -> None:
         if self.waiting:
-            self.parts.append(UploadPart(tuple(self.waiting)))
+            self.add([UploadPart(tuple(self.waiting))])
             self.waiting, self._size = [], 0
 
 

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import io
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,13 +92,10 @@ class S3Storage:
                 sink.abort()
             raise
 
-    def concat(self, path: str, segments: Sequence[bytes | ObjectRange]) -> int:
+    def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
         copied = 0
-        parts = plan_parts(segments, self._limits)
-        if len(parts) > self._limits.max_parts:
-            raise StorageError(f"{path} needs {len(parts):,} parts, the store takes {self._limits.max_parts:,}")
         with self.open_output(path) as sink:
-            for part in parts:
+            for part in plan_parts(segments, self._limits):
                 if isinstance(part, CopyPart):
                     sink.copy(part)
                     copied += part.length

@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ SEGMENTS = st.lists(
 
 @given(SEGMENTS)
 def test_parts_keep_every_byte_in_order_and_stay_within_the_limits(segments: list[bytes | ObjectRange]) -> None:
-    parts = plan_parts(segments, SMALL)
+    parts = list(plan_parts(segments, SMALL))
     flat: list[bytes | ObjectRange] = []
     for part in parts:
         flat += [part.range] if isinstance(part, CopyPart) else part.pieces
@@ -44,9 +46,20 @@ def _bytes(pieces: list[bytes | ObjectRange]) -> list[tuple[str, int, int] | byt
 
 
 def test_a_large_range_is_copied_but_for_what_a_small_neighbour_borrows() -> None:
-    parts = plan_parts([b"abc", ObjectRange("x", 100, 60)], SMALL)
+    parts = list(plan_parts([b"abc", ObjectRange("x", 100, 60)], SMALL))
     assert [part.length for part in parts] == [5, 29, 29]
     assert [isinstance(part, CopyPart) for part in parts] == [False, True, True]
+
+
+def test_a_part_is_known_before_later_segments_are() -> None:
+    def segments() -> Iterator[bytes | ObjectRange]:
+        yield ObjectRange("x", 0, 30)
+        raise KeyError
+
+    parts = plan_parts(segments(), SMALL)
+    assert next(parts) == CopyPart(ObjectRange("x", 0, 30))
+    with pytest.raises(KeyError):
+        next(parts)
 
 
 def test_ten_thousand_parts_hold_the_largest_object() -> None:
