@@ -10,9 +10,8 @@ Recall@10 is of 200 queries against exact search, of the refreshed and the fresh
 
 Tasks run in this process, or in Spark's workers, whose session is warm by then; on both sides. `ratio_to_rebuild` is
 of all seconds, `ratio_without_copying` leaves out those in which nothing was done but join the file's parts: shards
-that stay are copied while others are made. Bytes are what this
-process read and wrote by system calls, the store's copying and Spark's workers not among them; nor are the workers'
-kernels among `kernel_seconds`.
+that stay are copied while others are made. Bytes are what this process read and wrote by system calls, the store's
+copying and Spark's workers not among them; nor are the workers' kernels among `kernel_seconds`.
 
 At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 of them.
 """
