@@ -24,7 +24,8 @@ class PuffinReader:
     def __init__(self, source: RangeSource, *, max_blob_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._source = source
         self._max_blob_bytes = max_blob_bytes
-        self._tail_start, self._tail = 0, b""
+        self._tail = 0, b""
+        """(its place, the file's bytes from there on), in one, as other threads may be reading it"""
 
     @cached_property
     def footer(self) -> Footer:
@@ -53,7 +54,7 @@ class PuffinReader:
             start = footer_start
         if (mark := tail[footer_start - start : footer_start - start + 4]) != MAGIC:
             raise BadMagicError(f"the footer at {footer_start} starts with {mark!r}, not with {MAGIC!r}")
-        self._tail_start, self._tail = start, tail
+        self._tail = start, tail
         payload = tail[footer_start - start + 4 : -FOOTER_TAIL]
         if flags & FLAG_FOOTER_COMPRESSED:
             payload = decompress(payload, "lz4", where="footer payload", max_bytes=_MAX_FOOTER)
@@ -81,8 +82,9 @@ class PuffinReader:
         return self._read(blob.offset + offset, length)
 
     def _read(self, offset: int, length: int) -> bytes:
-        if 0 <= (at := offset - self._tail_start) <= len(self._tail) - length:
-            return self._tail[at : at + length]
+        start, tail = self._tail
+        if 0 <= (at := offset - start) <= len(tail) - length:
+            return tail[at : at + length]
         data = self._source.read_range(offset, length)
         if len(data) != length:
             raise TruncatedFileError(f"{length:,} bytes were expected at {offset}, the source gave {len(data):,}")

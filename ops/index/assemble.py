@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -19,7 +19,7 @@ from ops.index.plan import VersionPlan
 from ops.index.versions import RECALL_CURVE, ROUTING_CURVE, read_centroids
 from ops.index.work import ShardsMade
 from ops.model import ObjectRange, StorageConfig
-from ops.storage import ObjectExistsError, Storage, open_storage
+from ops.storage import ObjectExistsError, Storage, StorageError, open_storage
 from ops.tasks.shard import ShardResult
 from puffin import PlannedBlob, PuffinReader, plan_puffin
 from puffin.blobs import centroid as centroid_blob
@@ -83,6 +83,7 @@ class Assembly:
         self._rest: Future[list[Segments]] = Future()
         self._thread = ThreadPoolExecutor(1)
         self._path: Future[str] | None = None
+        self._is_left = False
 
     def __enter__(self) -> "Assembly":
         return self
@@ -90,8 +91,12 @@ class Assembly:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_left = True
         self._rest.cancel()
         self._thread.shutdown()
+        if error is not None and self._path is not None and self._path.exception() is None:
+            with contextlib.suppress(StorageError, OSError):  # the error that is on its way matters more; gc takes it
+                self._store.delete(self._path.result())
 
     def begin(self, shards: Sequence[ShardResult]) -> None:
         """These are the version's first shards, whatever becomes of the others."""
@@ -113,7 +118,8 @@ class Assembly:
         segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
         begun = time.perf_counter()
         self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
-        path = (self._path or self._thread.submit(self._write)).result()
+        self._path = self._path or self._thread.submit(self._write)
+        path = self._path.result()
         copy_seconds = time.perf_counter() - begun
         _verify(self._store, path, layout.file_size, plan)
         old = plan.base.version.puffin_path if plan.base else None
@@ -153,12 +159,13 @@ class Assembly:
         raise AssertionError("unreachable")
 
     def _segments(self) -> Iterator[bytes | ObjectRange]:
-        for segments in self._first:
-            if self._rest.cancelled():
-                break
+        for segments in itertools.chain(self._first, self._later()):
+            if self._is_left:
+                raise CancelledError
             yield from segments
-        for segments in self._rest.result():
-            yield from segments
+
+    def _later(self) -> Iterator[Segments]:
+        yield from self._rest.result()
 
 
 def _entry(shard: ShardResult) -> ShardEntry:

@@ -1,6 +1,8 @@
 """What a version keeps of its base is copied while the rest is made; a refresh that fails leaves nothing of it."""
 
+import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from ops.index import GateFailedError, materialize, work
-from ops.storage import local
-from ops.storage.local import to_path
+from ops.index import assemble, materialize, work
+from ops.storage import StorageError, local
+from ops.storage.local import LocalStorage, to_path
 from ops.tasks.shard import ShardResult, ShardTask, make_shard
 from tests.conftest import make_rows
 from tests.ops.index.history import found_and_true, index_head
@@ -48,6 +50,11 @@ def files(table: Table) -> set[Path]:
     return {path for path in to_path(table.location()).rglob("*") if path.is_file()}
 
 
+def left(table: Table, before: set[Path]) -> set[Path]:
+    """Files that came since, but for those that are staged for the next attempt."""
+    return {path for path in files(table) - before if "_icepuffin" not in path.parts}
+
+
 def test_the_base_is_copied_while_new_shards_are_made(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,17 +68,77 @@ def test_the_base_is_copied_while_new_shards_are_made(
     assert found_and_true(changed)[1] >= 0.95
 
 
-@pytest.mark.parametrize("at", ["task", "gate"])
-def test_of_a_refresh_that_fails_meanwhile_no_file_is_left(
-    changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, at: str
+@pytest.mark.parametrize("at", [(work, "make_shard"), (materialize, "pass_gate"), (assemble, "_verify")])
+def test_of_a_refresh_that_fails_no_file_is_left(
+    changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]
 ) -> None:
-    def failing(_: Any, *__: Any) -> ShardResult:
+    def failing(*_: Any) -> None:
         assert copied.wait(60)
-        raise LostError if at == "task" else GateFailedError
+        raise LostError
 
-    monkeypatch.setattr(*((work, "make_shard", failing) if at == "task" else (materialize, "pass_gate", failing)))
+    monkeypatch.setattr(*at, failing)
     before = files(changed)
-    with pytest.raises((LostError, GateFailedError)):
+    with pytest.raises(LostError):
         index_head(changed)
-    left = {path for path in files(changed) - before if "_icepuffin" not in path.parts}  # staged: for the next attempt
-    assert not left
+    assert not left(changed, before)
+
+
+def test_ctrl_c_while_the_last_parts_are_written_leaves_no_file(
+    changed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = LocalStorage.concat
+
+    def interrupted(*args: Any) -> int:
+        copied = real(*args)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.5)  # the main thread waits for this one, and hears of it first
+        return copied
+
+    before = files(changed)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "concat", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            index_head(changed)
+    assert not left(changed, before)
+    assert index_head(changed).shards_copied
+
+
+def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
+    changed: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = threading.Event()
+
+    def failing(*_: Any) -> None:
+        raise StorageError("the store is away")
+
+    def counted(task: ShardTask) -> ShardResult:
+        made.set()
+        return make_shard(task)
+
+    monkeypatch.setattr(local, "_append_range", failing)
+    monkeypatch.setattr(work, "make_shard", counted)
+    before = files(changed)
+    with pytest.raises(StorageError, match="the store is away"):
+        index_head(changed)
+    assert made.is_set()
+    assert not left(changed, before)
+
+
+def test_where_another_run_takes_the_name_the_file_is_written_under_the_next(
+    changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+
+    def taking(task: ShardTask) -> ShardResult:
+        assert copied.wait(60)
+        hidden = next(path for path in files(changed) if path.name.startswith(".ann-"))
+        taken.append(hidden.with_name(hidden.name[1:].rpartition(".")[0]))
+        taken[0].write_bytes(b"theirs")
+        return make_shard(task)
+
+    monkeypatch.setattr(work, "make_shard", taking)
+    path = index_head(changed).puffin_path
+    assert path is not None
+    assert to_path(path) == taken[0].with_name(f"{taken[0].stem}-1.puffin")
+    assert taken[0].read_bytes() == b"theirs"
+    assert found_and_true(changed)[1] >= 0.95
