@@ -26,8 +26,8 @@ class Step(StrEnum):
     TASK_RECORDED = "task-recorded"
     """The object, and the marker by which a retry finds it. In the worker."""
     MADE = "made"
-    """All staged objects and markers; measured and accepted. Nothing is visible to a reader. In a refresh, since it knew
-    which shards stay, also the beginning of the index file: a hidden file, on S3 an upload that is not complete.
+    """All staged objects and markers; measured and accepted. Nothing is visible to a reader. In a refresh also the
+    beginning of the index file, since it knew which shards stay: a hidden file, on S3 an upload that is not complete.
     """
     ASSEMBLED = "assembled"
     """The index file under its final name, verified; no metadata names it."""
