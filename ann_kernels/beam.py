@@ -4,11 +4,8 @@ import numpy as np
 from numba import njit
 
 from ann_kernels.pool import NO_KEY, insert, key_distance, key_node, sort_key, unexpanded
-from ann_kernels.simd import prefetch
+from ann_kernels.simd import prefetch_row
 from ann_kernels.spaces import FAST, distance, fetch
-
-_EDGES_A_LINE = 16
-"""Node ids in a cache line"""
 
 
 @njit(nogil=True, cache=True)
@@ -18,16 +15,6 @@ def next_stamp(seen, stamp):  # type: ignore[no-untyped-def]
         seen[:] = 0
         stamp = np.uint8(0)
     return np.uint8(stamp + np.uint8(1))
-
-
-@njit(nogil=True, cache=True)
-def _fetch_edges(neighbors, key):  # type: ignore[no-untyped-def]
-    """Ask for the cache lines of a node's list, which is likely to be the next to be read."""
-    limit = neighbors.shape[1]
-    first = np.intp(key_node(key)) * limit
-    for slot in range(0, limit, _EDGES_A_LINE):
-        prefetch(neighbors, first + slot)
-    prefetch(neighbors, first + limit - 1)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -65,7 +52,7 @@ def beam_search(  # type: ignore[no-untyped-def]
         pool[current] |= 1
         following = unexpanded(pool, size, current + 1)
         if following < size:
-            _fetch_edges(neighbors, pool[following])
+            prefetch_row(neighbors, key_node(pool[following]))  # likely to be the next to be read
         count = 0
         for slot in range(degrees[node]):  # written first, counted after: no branch, which nobody could foresee
             other = np.uint32(neighbors[node, slot])  # unsigned: numba looks for negative indices otherwise
@@ -84,7 +71,7 @@ def beam_search(  # type: ignore[no-untyped-def]
             if keys[slot] < pool[width - 1]:
                 place = insert(pool, min(size, width - 1), keys[slot])
                 if place <= following:
-                    _fetch_edges(neighbors, keys[slot])
+                    prefetch_row(neighbors, key_node(keys[slot]))
                 nearest = min(nearest, place)
                 size = min(size + 1, width)
         computed += count

@@ -17,6 +17,8 @@ LANES = 16
 """32-bit lanes of one AVX-512 register"""
 BLOCK = 64
 """Bytes that one VNNI instruction takes; rows of codes are padded to it"""
+LINE = 64
+"""Bytes of a cache line"""
 TILE_ROWS = 6
 TILE_PANELS = 4
 """A tile is 6 rows x 4 panels of 16 columns: 24 accumulators of AVX-512's 32 registers"""
@@ -286,3 +288,13 @@ lowest_bit: Any = _lowest_bit if JIT else _plain_lowest_bit
 nearest_of_lanes: Any = _nearest_of_lanes if JIT else _plain_nearest_of_lanes
 """nearest_of_lanes(points f32[D, 16], centroids f32[k, D], norms f32[k], labels int32[16]): for each of 16 points, the
 first c with the smallest norms[c] + centroids[c] . point."""
+
+
+@njit(nogil=True, cache=True)
+def prefetch_row(rows, row):  # type: ignore[no-untyped-def]
+    """Fetch all cache lines of a row of a C-contiguous array; rows need not begin where lines do."""
+    width = rows.shape[1]
+    first = np.intp(row) * width
+    for column in range(0, width, LINE // rows.itemsize):
+        prefetch(rows, first + column)
+    prefetch(rows, first + width - 1)

@@ -13,12 +13,10 @@ import numpy.typing as npt
 from numba import njit
 from numba.extending import overload as untyped_overload
 
-from ann_kernels.simd import BLOCK, JIT, dot, prefetch
+from ann_kernels.simd import BLOCK, JIT, LINE, dot, prefetch, prefetch_row
 
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Fast-math flags of all kernels here: never nnan or ninf, user data is checked but not trusted."""
-_LINE = 64
-"""Bytes of a cache line"""
 overload: Any = untyped_overload
 
 
@@ -157,24 +155,18 @@ def _code_focus(space, node, scratch):  # type: ignore[no-untyped-def]
 
 
 def _float_fetch(point, node):  # type: ignore[no-untyped-def]
-    size = point.query.size
-    first = np.intp(node) * size
-    for d in range(0, size, _LINE // 4):
-        prefetch(point.vectors, first + d)
-    prefetch(point.vectors, first + size - 1)  # rows need not begin where lines do
+    prefetch_row(point.vectors, node)
 
 
 def _code_fetch(point, node):  # type: ignore[no-untyped-def]
     size = point.query.size
-    for i in range(0, size, _LINE):
+    for i in range(0, size, LINE):
         prefetch(point.codes, np.intp(node) * size + i)
     prefetch(point.norms, np.intp(node))
 
 
 def _pq_fetch(point, node):  # type: ignore[no-untyped-def]
-    first = np.intp(node) * point.codes.shape[1]
-    prefetch(point.codes, first)
-    prefetch(point.codes, first + point.codes.shape[1] - 1)
+    prefetch_row(point.codes, node)
 
 
 def _float_aim(target, row):  # type: ignore[no-untyped-def]

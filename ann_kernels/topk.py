@@ -9,9 +9,14 @@ from numba import njit
 from ann_kernels.distance import internal_pairwise, reported
 from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
+from ann_kernels.spaces import FAST, DotTarget, FloatTarget, aim, distance, fetch, frozen
 
 Neighbors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 _LIVE_ROWS = 8_192
+_FEW_QUERIES = 8
+"""Comparing rows with fewer where they lie is faster than copying them for a matrix product"""
+_AHEAD = 8
+"""Rows that are fetched before they are compared"""
 _BLOCK_BYTES = 4 * 1024**2
 
 
@@ -36,15 +41,34 @@ class ExactTopK:
         for start in range(0, len(vectors), block):
             self._update_block(vectors[start : start + block], ids[start : start + block])
 
+    def update_in_place(self, vectors: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> None:
+        """Show vectors[ids], without a copy of them; for few queries."""
+        kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
+        target = kind(frozen(vectors), frozen(self._queries))
+        rough = np.empty((len(self._queries), len(ids)), np.float32)
+        for row, far in enumerate(rough):
+            _compare(target, row, ids, far)
+        self._keep(rough, vectors, ids, ids)
+
     def _update_block(self, vectors: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> None:
-        k = self._ids.shape[1]
         rough = internal_pairwise(self._queries, vectors, self._metric)
-        wide = min(len(vectors), 2 * k + 10)
-        if wide < len(vectors):
+        self._keep(rough, vectors, np.arange(len(vectors)), ids)
+
+    def _keep(
+        self,
+        rough: npt.NDArray[np.float32],
+        vectors: npt.NDArray[np.float32],
+        rows: npt.NDArray[np.int64],
+        ids: npt.NDArray[np.int64],
+    ) -> None:
+        """The nearest of vectors[rows], whose distances f32[Q, N] are about `rough`."""
+        k = self._ids.shape[1]
+        wide = min(len(rows), 2 * k + 10)
+        if wide < len(rows):
             head = np.argpartition(rough, wide - 1, axis=1)[:, :wide]
         else:
             head = np.broadcast_to(np.arange(wide), (len(self._queries), wide))
-        exact = _exact_distances(self._queries, vectors, head, self._metric)
+        exact = _exact_distances(self._queries, vectors, rows[head], self._metric)
         all_ids = np.concatenate([self._ids, ids[head]], axis=1)
         all_distances = np.concatenate([self._distances, exact], axis=1)
         order = np.lexsort((np.where(all_ids < 0, np.iinfo(np.int64).max, all_ids), all_distances), axis=1)[:, :k]
@@ -72,6 +96,16 @@ def _exact_distances(
     return out
 
 
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _compare(target, row, ids, distances):  # type: ignore[no-untyped-def]
+    """Distances f32[N] of one query of a target from nodes ids int64[N]."""
+    point = aim(target, row)
+    for place in range(ids.size):
+        if place + _AHEAD < ids.size:
+            fetch(point, ids[place + _AHEAD])
+        distances[place] = distance(point, ids[place])
+
+
 def exact_top_k(
     queries: npt.NDArray[np.float32],
     vectors: npt.NDArray[np.float32],
@@ -89,6 +123,9 @@ def exact_top_k(
         top.update(vectors, np.arange(len(vectors), dtype=np.int64))
         return top.result()
     ids = np.flatnonzero(live).astype(np.int64)
+    if len(queries) < _FEW_QUERIES:
+        top.update_in_place(vectors, ids)
+        return top.result()
     for start in range(0, len(ids), _LIVE_ROWS):  # some at a time: a copy of all would double a build's memory
         some = ids[start : start + _LIVE_ROWS]
         top.update(vectors[some], some)
