@@ -74,7 +74,7 @@ def defs() -> dg.Definitions:
         catalogs = catalogs_of(settings)
         found = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
         for key, item in found.items():
-            if item.note:
-                logger.warning("%s: %s", settings.tables[key].name, item.note)
+            if item.unknown:
+                logger.warning("%s: its own indexes are not known: %s", settings.tables[key].name, item.unknown)
     with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
         return build(settings, found).with_reconstruction_metadata({_FOUND: to_text(found)})

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pyiceberg.table import Table
+
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.index import list_definitions
@@ -26,24 +28,29 @@ class Found:
     """The indexes that a table's own properties define."""
 
     definitions: tuple[IndexDefinition, ...] = ()
-    note: str = ""
+    unknown: str = ""
     """Why they are not known, where they are not."""
 
 
-def find_indexes(table: TableSettings, catalogs: Catalogs) -> Found:
-    """One call to the catalog. One that does not answer leaves the settings' own indexes, and the note says so."""
-    if not table.indexes_from_table:
+def indexes_of(table: Table, settings: TableSettings) -> Found:
+    """Of a table that is loaded. Raises DefinitionError where its properties make no sense."""
+    return Found(list_definitions(table)) if settings.indexes_from_table else Found()
+
+
+def find_indexes(settings: TableSettings, catalogs: Catalogs) -> Found:
+    """One call to the catalog. One that does not answer leaves the settings' own indexes, and `unknown` says why."""
+    if not settings.indexes_from_table:
         return Found()
     try:
-        return Found(list_definitions(catalogs.look(table.catalog, table.name)))
+        return indexes_of(catalogs.look(settings.catalog, settings.name), settings)
     except IcepuffinError as error:
-        return Found(note=f"Indexes in table properties are not shown: {error}.")
+        return Found(unknown=str(error))
 
 
 def to_text(found: Mapping[str, Found]) -> str:
     """What was found of each table, for processes that need not ask again."""
     told = {
-        key: {"definitions": [definition.to_json() for definition in item.definitions], "note": item.note}
+        key: {"definitions": [definition.to_json() for definition in item.definitions], "unknown": item.unknown}
         for key, item in found.items()
     }
     return json.dumps(told)
@@ -51,7 +58,7 @@ def to_text(found: Mapping[str, Found]) -> str:
 
 def from_text(text: str) -> dict[str, Found]:
     return {
-        key: Found(tuple(IndexDefinition.from_json(it) for it in item["definitions"]), item["note"])
+        key: Found(tuple(IndexDefinition.from_json(it) for it in item["definitions"]), item["unknown"])
         for key, item in json.loads(text).items()
     }
 
@@ -76,5 +83,5 @@ def table_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = N
         max_freshness_minutes=table.max_freshness_minutes,
         retention=retention(table.keep),
         retentions={name: retention(item.keep) for name, item in table.indexes.items() if item.keep is not None},
-        note=found.note,
+        note=f"Indexes in table properties are not shown: {found.unknown}." if found.unknown else "",
     )

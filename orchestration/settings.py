@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as VariableError
 
 from assets.spec import slug
 from ops.errors import IcepuffinError
@@ -21,6 +22,7 @@ from ops.index.definition import KNOBS, DefinitionError, MetricName, VectorForma
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
+_PREFIX = "ICEPUFFIN__"
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -181,7 +183,7 @@ class Settings(BaseSettings):
     """Everything that can be set. See `docs/settings.md`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="ICEPUFFIN__",
+        env_prefix=_PREFIX,
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
@@ -262,12 +264,24 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
+    _require_known(os.environ)
     try:
         return Settings(**_filled_in(raw, file, ()))
+    except VariableError as error:
+        raise SettingsError(f"an environment variable {_PREFIX}... is not valid JSON: {error}") from None
     except ValidationError as error:
         raise SettingsError(
             _explain(file, error)
         ) from None  # pydantic's own text repeats the values, which may be secret
+
+
+def _require_known(environment: Mapping[str, str]) -> None:
+    """Raises SettingsError: pydantic passes over variables that name no setting."""
+    for name in environment:
+        key = name.upper().removeprefix(_PREFIX).partition("__")[0].lower()
+        if name.upper().startswith(_PREFIX) and key not in Settings.model_fields:
+            known = ", ".join(_PREFIX + field.upper() for field in Settings.model_fields)
+            raise SettingsError(f"the environment variable {name} names no setting; there are {known}")
 
 
 def _filled_in(value: Any, file: Path, key: tuple[str, ...]) -> Any:

@@ -12,7 +12,7 @@ from ops.errors import IcepuffinError
 from ops.resources import Catalogs
 from orchestration import watch
 from orchestration.definitions import build
-from orchestration.discovery import find_indexes, table_spec
+from orchestration.discovery import find_indexes, indexes_of, table_spec
 from orchestration.engines import catalogs_of
 from orchestration.facts import gather, run_tags
 from orchestration.looks import Look, look
@@ -47,7 +47,7 @@ class TickResult:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A table that could not be looked at: it or its catalog is not there. The others were."""
+    """A table that could not be looked at: it or its catalog is not there, or its properties are wrong."""
 
     table: str
     message: str
@@ -76,8 +76,8 @@ def _path(table: TableSettings) -> str:
 
 
 def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> Due:
-    spec = table_spec(table, catalogs)
-    loaded = catalogs.table(spec.catalog, spec.identifier)
+    loaded = catalogs.table(table.catalog, table.name)
+    spec = table_spec(table, catalogs, indexes_of(loaded, table))
     facts = gather(instance, spec, loaded)
     known = [item.key for item in facts.watched]
     shown = replace(facts, partitions=known, recorded=known)
@@ -136,6 +136,9 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResul
     found = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
     definitions = build(settings, found)
     for key, table in settings.tables.items():
+        if found[key].unknown:  # a snapshot would pass for dealt with, without their versions
+            yield Unseen(_path(table), found[key].unknown)
+            continue
         spec = table_spec(table, catalogs, found[key])
         try:
             looked = look_at(instance, spec, table, catalogs)

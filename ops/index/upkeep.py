@@ -36,7 +36,10 @@ _CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
     """The indexes that a table's properties define. Raises DefinitionError for broken ones."""
-    return from_properties(table.properties)
+    try:
+        return from_properties(table.properties)
+    except DefinitionError as error:
+        raise DefinitionError(f"{table_name(table)}: {error}. Set it right, or drop the index") from None
 
 
 def load_definition(table: Table, name: str) -> IndexDefinition:

@@ -1,6 +1,7 @@
 """`icepuffin index create | list | show | verify | drop`."""
 
 import dataclasses
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,10 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
     from ops.index import create
     from ops.index.definition import IndexDefinition
 
+    if definition["name"] in on.settings.indexes:
+        raise click.ClickException(
+            f"{on.session.settings_file} defines index {definition['name']} of {on.name} and would win; change it there"
+        )
     made = create(on.loaded, IndexDefinition(**definition))
     if on.as_json:
         print_json(dataclasses.asdict(made))
@@ -199,18 +204,23 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
 def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. Its files go with `icepuffin gc`, after the grace period."""
     from ops.index import drop
+    from ops.index.definition import DefinitionError
 
-    on.index(name)
+    with suppress(DefinitionError):  # one whose properties are wrong can be dropped as well
+        on.index(name)
     if not yes:
         click.confirm(f"Drop index {name} of {on.name}? Searches will be exact scans", abort=True)
     drop(on.loaded, name)
+    in_settings = name in on.settings.indexes
     if on.as_json:
-        print_json({"dropped": name})
+        print_json({"dropped": name, "in_settings": in_settings})
         return
     on.session.console.print(
         f"index {name} of {on.name} is dropped. Its files go with: icepuffin gc {on.name} (after the grace period)",
         markup=False,
     )
+    if in_settings:
+        on.session.warn([f"{on.session.settings_file} defines it too: take it out, or the next run makes it again"])
 
 
 def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

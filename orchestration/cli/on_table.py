@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from assets.spec import TableSpec
     from ops.index.definition import IndexDefinition
     from ops.model import StorageConfig
+    from orchestration.settings import TableSettings
 
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
 catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
@@ -44,10 +45,15 @@ class OnTable:
         return storage_of(self.loaded)
 
     @cached_property
+    def settings(self) -> "TableSettings":
+        return self.session.table_settings(self.catalog, self.name)
+
+    @cached_property
     def spec(self) -> "TableSpec":
         """What is kept of the table, by the settings and by its own properties."""
-        _ = self.loaded  # where there is no such table, that is what to say
-        return self.session.spec(self.catalog, self.name)
+        from orchestration.discovery import indexes_of, table_spec
+
+        return table_spec(self.settings, self.session.catalogs, indexes_of(self.loaded, self.settings))
 
     @property
     def indexes(self) -> tuple["IndexDefinition", ...]:

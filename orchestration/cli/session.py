@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
-    from assets.spec import TableSpec
     from ops.resources import Catalogs, Engine
     from orchestration.settings import Settings, TableSettings
 
@@ -88,11 +87,6 @@ class Session:
         name = self.catalog_name(catalog, table)
         known = [item for item in self.settings.tables.values() if (item.catalog, item.name) == (name, table)]
         return known[0] if known else TableSettings(catalog=name, name=table)
-
-    def spec(self, catalog: str | None, table: str) -> "TableSpec":
-        from orchestration.discovery import table_spec
-
-        return table_spec(self.table_settings(catalog, table), self.catalogs)
 
     def warn(self, warnings: Iterable[str]) -> None:
         """A line for each."""

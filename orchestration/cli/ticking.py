@@ -33,6 +33,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     from orchestration.ticks import TickedRun, Unseen, due, tick
 
     session = session.at(directory, settings)
+    if not session.settings.tables:
+        raise click.ClickException(f"{session.settings_file} names no table to look at; add [tables.<key>]")
     told: list[dict[str, Any]] = []
     failed = False
     with open_instance(home_of(session.settings, session.settings_file)) as instance:

@@ -175,6 +175,28 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
     assert [item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))] == ["embedding"]
 
 
+def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_dropped(
+    run: Run, refused: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with lake.table.refresh().transaction() as transaction:
+        transaction.set_properties({"ann.index.second.colum": "embedding"})
+    wrong = "demo.packages: table property 'ann.index.second.colum' is no knob of an index"
+    for arguments in (("stats",), ("refresh",), ("search", "--like-id", "5")):
+        assert wrong in refused(arguments[0], "demo.packages", *arguments[1:])
+    for options in (("--dry-run",), ()):
+        with pytest.raises(SystemExit):
+            run("sensor-tick", "--json", *options)
+        (told,) = json.loads(capsys.readouterr().out)
+        assert wrong in told["error"], "no snapshot passes for dealt with"
+    run("index", "drop", "demo.packages", "second", "--yes")
+    assert "has a version" in run("stats", "demo.packages")
+
+
+def test_an_index_of_the_settings_comes_back_after_a_drop_and_the_command_says_so(run: Run) -> None:
+    assert "defines it too: take it out" in run("index", "drop", "demo.packages", "embedding", "--yes")
+    assert json.loads(run("refresh", "demo.packages", "--json"))["embedding"]["action"] in ("reused", "retagged")
+
+
 def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
     run: Run, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +299,7 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("index", "create", "demo.packages", "--name", "a/b", "--column", "embedding"), "cannot name an index"),
         (("index", "create", "demo.packages", "--name", "c", "--column", "absent"), "absent"),
         (("index", "create", "demo.packages", "--name", "c", "--column", "v", "--max-degree", "3"), "4<=x<=512"),
+        (("index", "create", "demo.packages", "--name", "embedding", "--column", "embedding"), "and would win; change"),
         (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
         (("plan", "demo.packages", "absent"), "has no index 'absent'"),
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),

@@ -57,6 +57,21 @@ def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.Monk
     assert settings.tables["t"].name == "a.b"
 
 
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("ICEPUFFIN__SPRK__MASTER", "ICEPUFFIN__SPRK__MASTER names no setting; there are ICEPUFFIN__CATALOGS"),
+        ("ICEPUFFIN__SPARK__CONF", "is not valid JSON"),
+        ("ICEPUFFIN__THREADS", "threads: Input should be a valid integer"),
+    ],
+)
+def test_a_wrong_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
+    monkeypatch.setenv(variable, "some")
+    file.write_text(MINIMAL, encoding="utf-8")
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        load(file)
+
+
 def test_secrets_come_from_the_environment_and_never_show(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_TOKEN", "hunter2")
     settings = loaded(file, MINIMAL + 'token = "${LAKE_TOKEN}"\n')
