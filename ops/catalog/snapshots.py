@@ -113,6 +113,14 @@ def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> Da
     return as_data_snapshot(table, data or snapshot)
 
 
+def lineage_ids(table: Table, snapshot_id: int) -> frozenset[int]:
+    """The snapshot and what it descends from, as far as metadata reaches; the oldest of them may have expired."""
+    lineage = tuple(_ancestors(table, snapshot_id))
+    return frozenset(
+        {snapshot_id, *(item.parent_snapshot_id for item in lineage if item.parent_snapshot_id is not None)}
+    )
+
+
 def require_data_snapshot(table: Table, snapshot_id: int) -> None:
     """Raises UnknownSnapshotError for a derived snapshot: nothing is derived from those."""
     base = base_snapshot_id(find_snapshot(table, snapshot_id))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version as package_version
 
@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from ops.catalog.commit import refresh
 from ops.catalog.deletes import fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import ref_snapshot_id, require_data_snapshot, table_name
+from ops.catalog.snapshots import lineage_ids, ref_snapshot_id, require_data_snapshot, table_name
 from ops.catalog.versions import DerivedVersion, tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
@@ -103,14 +103,20 @@ def plan_version(
     )
     known = versions(table, "ann", definition.name)
     verify = verify or not any(version.tags for version in known)  # dropped: the remedy for an index that is broken
-    opened, unreadable = _open_near(_nearest_first(known, snapshot_id), definition, live, storage, verify=verify)
+    lineage = lineage_ids(table, snapshot_id)
+    near = _nearest_first(table, known, snapshot_id)
+    opened, unreadable = _open_near(near, definition, live, lineage, storage, verify=verify)
     candidates = [item for item in opened if _alike(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
-    # of equals the newest: after a rewrite no version shares a file, and the last one is most alike
-    base = max(candidates, key=lambda item: (shared_rows(item, live), item.version.sequence_number), default=None)
+    # after a rewrite no version shares a file: then the last one of the snapshot's own lineage is most alike
+    base = max(
+        candidates,
+        key=lambda item: (shared_rows(item, live), item.version.base_snapshot_id in lineage),
+        default=None,
+    )
     if base is not None:
         plan = _refresh_or_build(table, plan, base, storage)
     elif unreadable:
@@ -120,10 +126,17 @@ def plan_version(
     return replace(plan, build_id=_build_id(plan))
 
 
-def _nearest_first(known: Sequence[DerivedVersion], snapshot_id: int) -> list[DerivedVersion]:
-    """The version of this very snapshot, then the newest ones."""
-    ordered = sorted(known, key=lambda item: (item.base_snapshot_id != snapshot_id, -item.sequence_number))
-    return ordered[:_BASES_LOOKED_AT]
+def _nearest_first(table: Table, known: Sequence[DerivedVersion], snapshot_id: int) -> list[DerivedVersion]:
+    """Those of this very snapshot, then those of the newest snapshots, whenever they were made: a backfill makes some
+    of old ones. Where the snapshot has expired the version itself tells the time.
+    """
+    at = {item.snapshot_id: (item.sequence_number or 0, item.timestamp_ms) for item in table.metadata.snapshots}
+
+    def place(item: DerivedVersion) -> tuple[bool, tuple[int, int], tuple[int, int]]:
+        base, made = item.base_snapshot_id, at[item.derived_snapshot_id]
+        return base == snapshot_id, at.get(base, made), made
+
+    return sorted(known, key=place, reverse=True)[:_BASES_LOOKED_AT]
 
 
 def _alike(version: OpenVersion, definition: IndexDefinition) -> bool:
@@ -134,11 +147,14 @@ def _open_near(
     known: Sequence[DerivedVersion],
     definition: IndexDefinition,
     live: LiveFiles,
+    lineage: Collection[int],
     storage: StorageConfig,
     *,
     verify: bool,
 ) -> tuple[list[OpenVersion], list[str]]:
-    """Versions in the order given, up to the first that no later one can be better than; and what could not be read."""
+    """Versions in the order given, up to the first of the snapshot's lineage that no later one can be better than; and
+    what could not be read.
+    """
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in known:
@@ -147,6 +163,8 @@ def _open_near(
             found, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken
         opened += found
+        if version.base_snapshot_id not in lineage:
+            continue
         own = version.base_snapshot_id == live.snapshot_id
         if any(_alike(item, definition) and (own or is_nearest(item, live)) for item in found):
             break

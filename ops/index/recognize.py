@@ -40,8 +40,10 @@ class Known:
     """What has none"""
     arriving: int = 0
     """How many, at most"""
-    read: FilesRead | None = None
-    """All new files; None where they were not read for this"""
+    read: tuple[FilesRead, ...] = ()
+    """New files, as far as they were read for this"""
+    left_is_read: bool = False
+    """Whether `left` is in `read`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,12 @@ class _Search:
         """Of hashes or versions: what one task matches fits into its memory."""
         return max(0, (max(self.rows, sum(map(len, self.dead))) - 1) // HASHES_AT_ONCE).bit_length()
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether a node that had a row in the base has none."""
+        before = self.base.routing.shards
+        return any(len(now) > len(entry.tombstones) for now, entry in zip(self.dead, before, strict=True))
+
     def without(self, found: _Found) -> "_Search":
         """What is left to be looked for."""
         dead = list(self.dead)
@@ -101,20 +109,21 @@ def recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> Known:
     added = {file.path for file in work.plan.added}
     files = tuple(FileRows(slot, file) for slot, file in work.slots if file.path in added)
     search = _Search(work, base, files, tuple(dead))
-    fresh = any(len(now) > len(entry.tombstones) for now, entry in zip(dead, base.routing.shards, strict=True))
-    if not files or not fresh:
+    if not files or not search.has_lost:
         return Known(left=files, arriving=search.rows)
     found = []
     if by_lineage := _by_lineage(search):
         found.append(by_lineage)
         search = search.without(by_lineage)
-    if search.files:
+    hashed = bool(search.files) and search.has_lost
+    if hashed:
         found.append(_by_hash(search))
     moves: dict[int, tuple[Moves, ...]] = {}
     for item in (item for part in found for item in part.moves):
         moves[item.shard] = (*moves.get(item.shard, ()), item)
     left = found[-1].left
-    return Known(moves, left, sum(map(_count, left)), FilesRead.joined([part.read for part in found]))
+    read = tuple(part.read for part in found)
+    return Known(moves, left, sum(map(_count, left)), read, left_is_read=hashed)
 
 
 def _count(item: FileRows) -> int:

@@ -155,7 +155,7 @@ def refresh_shards(
     spilled = _spill(work, [shards[number] for number in placement.spilled])
     blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
     made = _make(work, kept, blocks, placement, settled)
-    read = known.read or FilesRead.of(scattered)
+    read = FilesRead.joined(known.read if known.left_is_read else (*known.read, FilesRead.of(scattered)))
     merged = sum(shards[number].live for number in placement.spilled)
     slots = file_table(plan, work.slots, read.rows, dead.lost, _referenced(made))
     return ShardsMade(layout, slots, made, read, merged)

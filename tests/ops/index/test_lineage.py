@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from ops.catalog.live import live_files
 from ops.catalog.versions import versions
 from ops.index import changes, plan, recognize, refresh
-from ops.index.versions import open_version
+from ops.index.versions import balls_by_slot, open_version
 from ops.model import LiveFiles
 from ops.spark.runner import LocalRunner
 from ops.storage import PartSource, open_storage
@@ -58,7 +58,7 @@ def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) 
 
     def with_ids(table: Table, snapshot_id: int) -> LiveFiles:
         live = live_files(table, snapshot_id)
-        files = [replace(f, first_row_id=first.get(f.path, ROWS), has_row_ids=f.path not in first) for f in live.files]
+        files = [replace(f, first_row_id=first.get(f.path, ROWS), has_row_ids=f.path == new.path) for f in live.files]
         return replace(live, files=tuple(files))
 
     monkeypatch.setattr(plan, "live_files", with_ids)
@@ -94,6 +94,17 @@ def test_lineage_finds_what_hashes_find(table: Table, at_once: int, monkeypatch:
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted) == (ROWS, 0)
     assert addresses(table) == expected
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.append(make_rows(ROWS, ROWS + 40))
+    monkeypatch.setattr(recognize, "hash_files", None)
+    report = refreshed(table, PackedRunner(2))
+    assert (report.remapped, report.inserted, report.tombstones) == (ROWS, 40, 0)
+    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    assert sorted(file.live_rows for file in opened.routing.files if file.present) == [40, ROWS]
+    assert all(balls_by_slot(opened, STORAGE).values())
     assert found_and_true(table)[1] >= 0.95
 
 

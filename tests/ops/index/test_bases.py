@@ -1,0 +1,84 @@
+"""Which of several versions a refresh starts from: it shall cost what has changed, whatever was indexed meanwhile."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.snapshots import data_snapshots
+from ops.index import IndexReport, materialize_index, plan
+from ops.spark.runner import LocalRunner
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+
+@pytest.fixture
+def table(table_factory: Callable[..., Table]) -> Table:
+    """Three files of 300 rows; the head is indexed."""
+    made = table_factory()
+    for start in range(0, 900, 300):
+        made.append(make_rows(start, start + 300))
+    index_head(made)
+    return made
+
+
+@pytest.fixture
+def head(table: Table) -> int:
+    assert table.metadata.current_snapshot_id is not None
+    return table.metadata.current_snapshot_id
+
+
+def index_snapshot(table: Table, snapshot_id: int) -> IndexReport:
+    return materialize_index(table.refresh(), DEFINITION, snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+
+
+def index_a_branch(table: Table, head: int) -> None:
+    """With 100 rows more than `head`."""
+    table.manage_snapshots().create_branch(head, "audit").commit()
+    table.append(make_rows(2000, 2100), branch="audit")
+    assert index_snapshot(table, table.refresh().metadata.refs["audit"].snapshot_id).inserted == 100
+
+
+def test_a_backfill_of_an_old_snapshot_does_not_lead_the_next_append_astray(table: Table, head: int) -> None:
+    index_snapshot(table, data_snapshots(table)[0].snapshot_id)
+    table.refresh().append(make_rows(900, 940))
+    report = index_head(table)
+    assert (report.base_snapshot_id, report.inserted, report.tombstones) == (head, 40, 0)
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_an_append_starts_from_its_own_branch(table: Table, head: int) -> None:
+    index_a_branch(table, head)
+    table.append(make_rows(900, 940))
+    report = index_head(table)
+    assert (report.base_snapshot_id, report.inserted, report.tombstones) == (head, 40, 0)
+
+
+def test_a_rewrite_starts_from_its_own_branch(table: Table, head: int) -> None:
+    index_a_branch(table, head)
+    table.overwrite(table.scan().to_arrow())
+    report = index_head(table)
+    assert (report.base_snapshot_id, report.remapped, report.inserted, report.tombstones) == (head, 900, 0, 0)
+    assert found_and_true(table)[1] >= 0.95
+
+
+def test_what_was_rolled_back_is_no_base_for_what_comes_next(table: Table, head: int) -> None:
+    table.append(make_rows(900, 1200))
+    index_head(table)
+    table.refresh().manage_snapshots().rollback_to_snapshot(head).commit()
+    table.append(make_rows(1200, 1240))
+    report = index_head(table)
+    assert (report.base_snapshot_id, report.inserted, report.tombstones) == (head, 40, 0)
+
+
+def test_after_an_append_to_many_versions_one_is_opened(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in (900, 940):
+        table.refresh().append(make_rows(start, start + 40))
+        index_head(table)
+    table.refresh().append(make_rows(980, 1020))
+    opened: list[Any] = []
+    real = plan.open_versions
+    monkeypatch.setattr(plan, "open_versions", lambda known, storage: opened.extend(known) or real(known, storage))
+    assert index_head(table).inserted == 40
+    assert len(opened) == 1
