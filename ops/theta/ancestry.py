@@ -12,8 +12,9 @@ from ops.catalog.snapshots import table_name
 from ops.catalog.statistics import find
 from ops.errors import IcepuffinError
 from ops.storage import Storage
+from ops.tasks.theta_columns import kind_of
 from ops.theta.file_sketches import FileKey, file_key
-from ops.theta.slot import counted_for, listed_thetas, read_sketches
+from ops.theta.slot import BUILD_PROPERTY, counted_for, listed_thetas, read_sketches
 from puffin.blobs.theta import ThetaSketch
 from puffin.errors import PuffinError
 
@@ -23,6 +24,9 @@ _FARTHEST = 100
 """How many ancestors are asked for statistics."""
 _MOST_DIFFS = 4
 """How many ancestors' file lists are read to find one that was only added to."""
+_HASHED_DIFFERENTLY = frozenset({"uuid", "decimal"})
+"""Types of which not every engine hashes the bytes that the spec names: Spark hashes a uuid's text, Bodo a decimal at
+full width. United with ours, a value that both have seen would count twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,15 @@ def choose_extensions(
 
 
 def _usable(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> set[int]:
-    """Columns whose sketch was counted for the ancestor itself, and whose type is still the same."""
+    """Columns whose sketch was counted for the ancestor itself, of values that are still hashed the same."""
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {
         field_id
         for field_id, blob in listed_thetas(find(table, ancestor.snapshot_id)).items()
-        if counted_for(blob, ancestor) and field_id in then and then[field_id] == now.get(field_id)
+        if counted_for(blob, ancestor)
+        and field_id in then
+        and then[field_id] == now.get(field_id)
+        and (BUILD_PROPERTY in (blob.properties or {}) or kind_of(then[field_id]) not in _HASHED_DIFFERENTLY)
     }
 
 

@@ -40,8 +40,9 @@ def choose_columns(
 
     `sketched_before`: field ids with a sketch in the snapshot's history. If there are none this is a creation: columns
     of the types in `CREATED_TYPES`. Otherwise it is an increment: the columns that have one, of whatever type.
-    `wanted` (names in the current schema) overrides both. Columns that were dropped since never get one: an entry for
-    them makes Spark's optimiser fail. Raises UnknownColumnError.
+    `wanted` (names in the current schema) overrides both; those that the snapshot does not have yet are left out.
+    Columns that were dropped since never get one: an entry for them makes Spark's optimiser fail. Raises
+    UnknownColumnError.
     """
     types = {f.field_id: str(f.field_type) for f in snapshot_schema.fields if f.field_type.is_primitive}
     columns = [
@@ -50,10 +51,11 @@ def choose_columns(
         if f.field_id in types and kind_of(types[f.field_id]) in SKETCHED_TYPES
     ]
     if wanted is not None:
-        if missing := sorted(set(wanted) - {c.name for c in columns}):
+        possible = [f.name for f in current_schema.fields if kind_of(str(f.field_type)) in SKETCHED_TYPES]
+        if missing := sorted(set(wanted) - set(possible)):
             raise UnknownColumnError(
-                f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type "
-                f"of the snapshot; these are: {', '.join(c.name for c in columns)}"
+                f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type; "
+                f"these are: {', '.join(possible)}"
             )
         chosen = [c for c in columns if c.name in wanted]
     elif sketched_before:

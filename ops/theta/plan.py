@@ -18,7 +18,7 @@ from ops.model import LiveFiles
 from ops.storage import Storage
 from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from ops.theta.columns import SketchedColumn, choose_columns
-from ops.theta.errors import ThetaError
+from ops.theta.errors import ThetaError, UnknownColumnError
 from ops.theta.file_sketches import FileKey, file_key
 from ops.theta.keep import KeptSketches, open_kept
 from ops.theta.slot import BUILD_PROPERTY, listed_thetas
@@ -66,12 +66,11 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     keys = {file.path: file_key(file, live.location) for file in live.files}
     kept = open_kept(table, store, snapshot)
     schema = table.schemas().get(live.schema_id, table.schema())
-    columns = choose_columns(
-        schema,
-        table.schema(),
-        sketched_before=fields_sketched_before(table, snapshot) | kept.field_ids(),
-        wanted=wanted,
-    )
+    before = fields_sketched_before(table, snapshot) | kept.field_ids()
+    try:
+        columns = choose_columns(schema, table.schema(), sketched_before=before, wanted=wanted)
+    except UnknownColumnError as error:
+        raise UnknownColumnError(f"{table_name(table)}, theta_columns: {error}") from None
     files = sorted((key.path, key.deletes) for key in keys.values())
     build_ids = {
         c.field_id: hashlib.sha256(

@@ -70,6 +70,12 @@ def test_names_are_the_current_schemas_and_types_the_snapshots() -> None:
     assert [(c.field_id, c.name, c.type) for c in found] == [(1, "z", "int")]
 
 
+def test_a_named_column_that_the_snapshot_does_not_have_yet_is_left_out() -> None:
+    then = Schema(NestedField(1, "a", IntegerType(), required=False))
+    now = Schema(NestedField(1, "a", IntegerType(), required=False), NestedField(2, "b", LongType(), required=False))
+    assert [c.name for c in choose_columns(then, now, sketched_before=(), wanted=["a", "b"])] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("setting", "environment", "enabled"),
     [(None, {}, True), (True, {}, True), (False, {}, False), (None, {"BODO_ENABLE_THETA_SKETCHES": "1"}, True)]
