@@ -36,8 +36,8 @@ from ann_kernels.spaces import (
 from ann_kernels.topk import exact_top_k
 
 COMPARED_A_NODE = 20
-"""To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie at
-random, 40 where they lie together and mostly far from the query (measured, 128 and 384 dimensions)"""
+"""To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie
+at random, 40 where they lie together and mostly far from the query (measured, 128 and 384 dimensions)"""
 FEWEST_CODED = 1_024
 """Fewer vectors fit the caches as they are"""
 _QUERIES_A_PIECE = 64
@@ -159,7 +159,9 @@ class Searcher:
         """Whether comparing every live node is faster than a beam of that width."""
         return self._vectors is not None and self._live_count <= COMPARED_A_NODE * width
 
-    def compare(self, queries: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def compare(
+        self, queries: npt.NDArray[np.float32], k: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The k nearest live nodes of queries f32[Q, D], by comparing every one; ids and distances as of `search`."""
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")

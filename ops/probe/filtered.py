@@ -1,7 +1,7 @@
 """Searching an index version in memory, for the nearest of all its rows or of some only.
 
-The latter in one of two ways, by what they cost in distances: comparing every matching node, or a beam that walks
-through all nodes and returns matching ones, wide enough to meet some.
+The latter in one of two ways, whichever is faster: comparing every matching node, or a beam that walks through all
+nodes and returns matching ones, wide enough to meet some.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.topk import exact_top_k
+from ann_kernels.search import COMPARED_A_NODE
 from ops.probe.candidates import Candidates, merge
 from ops.probe.filters import Matches
 from ops.probe.knobs import Knobs
@@ -17,8 +17,6 @@ from ops.probe.loaded import Indexed, LoadedVersion, ShardWork, as_candidates, s
 
 MATCHES_IN_BEAM = 3
 """Times k: how many matching nodes a beam is to hold"""
-DISTANCES_A_NODE = 30
-"""Computed per expanded node: neighbours that were not met before (measured, R = 64)"""
 _COMPARED = "exact over matches"
 
 
@@ -40,7 +38,7 @@ def search_version(
         return Indexed(Candidates.none(len(queries), k), _COMPARED)
     share = held / sum(len(shard.live) for shard in version.shards)
     width = max(knobs.search_list, int(np.ceil(MATCHES_IN_BEAM * k / share)))
-    if held <= DISTANCES_A_NODE * width and not version.lean:
+    if held <= COMPARED_A_NODE * width * len(version.shards) and not version.lean:
         return _compare(version, queries, k if version.exact else k * knobs.oversample)
     found = search(version, queries, k, replace(knobs, search_list=width), threads=threads)
     return replace(found, strategy="filtered beam")
@@ -50,12 +48,8 @@ def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float32], k: int) 
     """Every matching node with every query."""
     parts, work = [], []
     for number, shard in zip(matching.numbers, matching.shards, strict=True):
-        nodes = np.flatnonzero(shard.live)
-        if not len(nodes):
+        if not (held := shard.searcher.live_count):
             continue
-        if shard.vectors is None:
-            raise ValueError("a lean shard has no vectors to compare")
-        places, distances = exact_top_k(queries, shard.vectors[nodes], k, matching.metric)
-        parts.append(as_candidates(shard, np.where(places >= 0, nodes[places], -1), distances))
-        work.append(ShardWork(number, len(shard.live), len(queries), 0, len(nodes) * len(queries)))
+        parts.append(as_candidates(shard, *shard.searcher.compare(queries, k)))
+        work.append(ShardWork(number, len(shard.live), len(queries), 0, held * len(queries)))
     return Indexed(merge(parts, k), _COMPARED, approximate=not matching.exact, work=tuple(work))

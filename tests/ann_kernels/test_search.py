@@ -123,6 +123,30 @@ def test_equal_vectors_are_all_found(vectors: np.ndarray) -> None:
     assert (vectors[found[0]] == vectors[0]).all()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_few_queries_are_compared_in_place_with_the_same_result(metric: Metric) -> None:
+    vectors, queries = prepare(clustered(500, 70), metric), prepare(clustered(12, 70, seed=1), metric)
+    live = np.random.default_rng(0).random(500) < 0.5
+    ids, distances = exact_top_k(queries, vectors, 9, metric, live=live)
+    for row in range(len(queries)):
+        alone = exact_top_k(queries[row : row + 1], vectors, 9, metric, live=live)
+        assert (alone[0][0] == ids[row]).all()
+        assert (alone[1][0] == distances[row]).all()
+
+
+def test_a_beam_that_meets_too_few_live_nodes_compares_them_all() -> None:
+    vectors = clustered(3000, 8)
+    far = np.argsort(np.linalg.norm(vectors - vectors[0], axis=1))[-60:]
+    live = np.zeros(len(vectors), bool)
+    live[far] = True
+    searcher = Searcher(vamana.build(vectors, Metric.L2, PARAMS), vectors, Metric.L2, live=live)
+    found, distances, stats = searcher.search(vectors[:1], 10, search_list=32)
+    wanted = exact_top_k(vectors[:1], vectors, 10, Metric.L2, live=live)
+    assert (found == wanted[0]).all()
+    assert (distances == wanted[1]).all()
+    assert stats.expanded[0] < 100
+
+
 def test_tombstones_are_walked_through_and_never_returned() -> None:
     vectors, queries = clustered(2000, 16), clustered(30, 16, seed=1)
     live = np.random.default_rng(0).random(2000) < 0.1
