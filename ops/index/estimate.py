@@ -16,7 +16,7 @@ from ops.datafile import column_names, open_data_file
 from ops.index.known import known_share
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, place
-from ops.index.rates import Amounts, predicted_seconds
+from ops.index.rates import Amounts, predicted_seconds, rows_read
 from ops.index.refresh import Dead, find_dead
 from ops.index.report import Action
 from ops.index.sample import choose_shards, rows_a_shard
@@ -100,7 +100,7 @@ def estimate(
             shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
         else:
             shards = _of_build(plan, dims)
-        amounts = _amounts(plan, shards, dims)
+        amounts = _amounts(plan, shards, dims, merged)
         by_lineage = bool(plan.changes.left)  # then vectors are read of new rows alone
         rows = sum(shard.insert for shard in shards) if by_lineage else sum(file.record_count for file in plan.added)
         shards = _with_data_files(shards, rows * width)
@@ -245,9 +245,9 @@ def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int
     return size / rows, dims or max(1, values // rows)
 
 
-def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int) -> Amounts:
+def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int, merged: int) -> Amounts:
     return Amounts(
-        read=_live_rows(plan.added),
+        **rows_read(plan, _live_rows(plan.added), sum(shard.insert for shard in shards) - merged),
         built=sum(_rows_built(shard) for shard in shards),
         inserted=sum(shard.insert for shard in shards if shard.how == "inserted"),
         rewritten=sum(shard.nodes for shard in shards if shard.how in ("inserted", "rebuilt")),

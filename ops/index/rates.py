@@ -26,6 +26,10 @@ class Amounts:
 
     read: int = 0
     """Rows of data files that are read and dealt out to shards."""
+    hashed: int = 0
+    """Rows of new files that are compared by their vectors with nodes that have lost theirs."""
+    followed: int = 0
+    """The same, by their lineage."""
     built: int = 0
     """Rows of graphs that are made from nothing."""
     inserted: int = 0
@@ -42,17 +46,27 @@ class Amounts:
 def default_seconds(amounts: Amounts, threads: int) -> float:
     """By rates measured on one machine (two cores of an AMD EPYC, local disk; see docs/performance_tables.md).
 
-    Core microseconds a row at R = 64, L = 100; reading and rewriting go with the dimensions.
+    Core microseconds a row at R = 64, L = 100; reading and rewriting go with the dimensions. What stays is copied
+    beside the work. Half a second goes by until a new process has loaded the compiled kernels.
     """
     width = amounts.dims / 384
     core = (
         70 * amounts.built
         + 280 * amounts.inserted
         + 40 * width * amounts.read
+        + 8 * width * amounts.hashed
+        + amounts.followed
         + 30 * width * amounts.rewritten
-        + 4 * amounts.looked_up
+        + amounts.looked_up
     )
-    return 0.2 + core * 1e-6 / threads + amounts.copied / 1e9
+    return 0.5 + max(core * 1e-6 / threads, amounts.copied / 1e9)
+
+
+def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
+    """How the `arriving` rows of added files are read, `new` of which no node has: fields of `Amounts`."""
+    if not plan.live_positions_change:
+        return {"read": arriving}
+    return {"read": new, "followed" if plan.changes.left else "hashed": arriving}
 
 
 def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runner: TaskRunner) -> str:
@@ -60,8 +74,9 @@ def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runne
     `ops.index.history` tells it.
     """
     new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
+    inserted = sum(shard.inserted for shard in made.shards) - made.merged
     amounts = Amounts(
-        read=sum(made.read.rows.values()),
+        **rows_read(plan, sum(made.read.rows.values()), inserted),
         built=sum(shard.count for shard in new if shard.how in ("built", "rebuilt")),
         inserted=sum(shard.inserted for shard in new if shard.how == "inserted"),
         rewritten=sum(shard.count for shard in new if shard.how in ("inserted", "rebuilt")),

@@ -132,6 +132,21 @@ def test_each_version_notes_what_it_took(table: Table) -> None:
     assert 0 < told["seconds"] <= report.seconds
 
 
+def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
+    index_head(table)
+    table.overwrite(table.scan().to_arrow())
+    table.append(make_rows(1200, 1240))
+    index_head(table)
+    told = json.loads(versions(table.refresh(), "ann", "e")[-1].took)
+    assert (told["read"], told["hashed"], told["followed"]) == (40, 1240, 0)
+
+
+def test_copying_goes_on_beside_the_work() -> None:
+    work, both = Amounts(read=10_000, dims=384), Amounts(read=10_000, dims=384, copied=10_000_000)
+    assert default_seconds(work, 1) == default_seconds(both, 1)
+    assert default_seconds(replace(both, copied=10_000_000_000), 1) > default_seconds(both, 1) + 1
+
+
 def test_more_work_takes_longer_and_more_threads_shorten_it() -> None:
     little, much = Amounts(read=100, inserted=100, dims=64), Amounts(read=10_000, inserted=10_000, dims=64)
     assert default_seconds(little, 1) < default_seconds(much, 2) < default_seconds(much, 1)

@@ -2,6 +2,7 @@
 tests/interop/test_lineage.py has Spark's own.
 """
 
+import json
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -102,7 +103,9 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
     monkeypatch.setattr(recognize, "hash_files", None)
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted, report.tombstones) == (ROWS, 40, 0)
-    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    version = versions(table.refresh(), "ann", "e")[-1]
+    assert {"read": 40, "hashed": 0, "followed": ROWS + 40}.items() <= json.loads(version.took).items()
+    opened = open_version(version, STORAGE)
     assert sorted(file.live_rows for file in opened.routing.files if file.present) == [40, ROWS]
     assert all(balls_by_slot(opened, STORAGE).values())
     assert found_and_true(table)[1] >= 0.95
