@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 @click.option("--within", type=float, help="Every row nearer than this, exactly; -k is not looked at.")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
 @click.option("--where", help="Only rows that match, such as \"section = 'database'\".")
-@click.option("--exact", is_flag=True, help="Compare with every row; no index.")
+@click.option("--exact", is_flag=True, help="Compare with every row: of the index's column, or of --vector-column.")
+@click.option("--vector-column", help="With --exact: the column that is searched. It needs no index.")
+@click.option(
+    "--metric", type=click.Choice(["cosine", "l2", "ip"]), help="With --vector-column: the distance. [default: cosine]"
+)
 @click.option(
     "--stale",
     type=click.Choice(["complete", "exact", "nearest-only", "fail"]),
@@ -49,7 +53,16 @@ if TYPE_CHECKING:
 )
 @click.option("--explain", is_flag=True, help="Say how the answer came about: path, knobs, shards, stages, bytes.")
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
-def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **query: Any) -> None:
+def command(
+    on: OnTable,
+    /,
+    index: str | None,
+    k: int,
+    snapshot: str | None,
+    vector_column: str | None,
+    metric: str | None,
+    **query: Any,
+) -> None:
     """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.
 
     The answer says how it was found: by the snapshot's own index version, by the nearest version and a scan of the rows
@@ -61,18 +74,36 @@ def command(on: OnTable, /, index: str | None, k: int, snapshot: str | None, **q
       icepuffin search demo.packages --like-id 48182 --snapshot 6170229538723520381 --json
       icepuffin search demo.packages --query-file queries.npy --where "section = 'database'"
       icepuffin search demo.packages --like-id 48182 --within 0.2
+      icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
-    definition = on.index(index)
+    definition = _definition(on, index, vector_column, metric, exact=query["exact"])
     snapshot_id = on.snapshot_id(snapshot)
     column = on.vector_column(definition, snapshot_id)
     vectors = _vectors(on.loaded, column, snapshot_id, query)
     answer = _search(on, definition, vectors, k, snapshot_id, {**query, "column": column})
     asked = {"k": k} if query["within"] is None else {"within": query["within"]}
-    told = {"table": on.name, "index": definition.name, "column": column, **asked, **answer}
+    told = {"table": on.name, "index": None if vector_column else definition.name, "column": column, **asked, **answer}
     if on.as_json:
         print_json(told)
         return
     _show(on.session, told)
+
+
+def _definition(
+    on: OnTable, index: str | None, vector_column: str | None, metric: str | None, *, exact: bool
+) -> "IndexDefinition":
+    """What says which column is searched, and by which metric: an index, or the options that stand for one."""
+    from ops.index.definition import IndexDefinition
+
+    if vector_column is None:
+        if metric is not None:
+            raise click.UsageError("--metric goes with --exact --vector-column; an index has a metric of its own")
+        if exact and index is None and not on.indexes:
+            raise click.UsageError(f"{on.name} has no index: say what to compare with --vector-column and --metric")
+        return on.index(index)
+    if not exact or index is not None:
+        raise click.UsageError("--vector-column goes with --exact, and without --index")
+    return IndexDefinition(name="none", column=vector_column, metric=metric or "cosine")
 
 
 def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -> Any:

@@ -46,6 +46,35 @@ def test_all_rows_within_a_distance(run: Run) -> None:
     assert "k" not in told
 
 
+def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = make_lake(tmp_path / "lake", snapshots=1)
+    search = ["search", "demo.packages", "--vector", VECTOR, "--exact", "--json", "--dir", str(lake.directory)]
+
+    def results(*arguments: str) -> list[dict[str, object]]:
+        main([*search, *arguments])
+        told = json.loads(capsys.readouterr().out)
+        assert told["coverage"] == "exact-scan"
+        return list(told["results"])
+
+    of_index = results()
+    text = lake.settings_file.read_text(encoding="utf-8")
+    lake.settings_file.write_text(text[: text.index("[tables.packages.indexes")], encoding="utf-8")
+    assert results("--vector-column", "embedding") == of_index
+    assert results("--vector-column", "embedding", "--metric", "l2") != of_index
+    assert results("--vector-column", "embedding", "--within", "0.5")
+    for wrong, told in (
+        ([], "demo.packages has no index: say what to compare with --vector-column"),
+        (["--metric", "l2"], "--metric goes with --exact --vector-column"),
+        (["--vector-column", "embedding", "--index", "e"], "--vector-column goes with --exact, and without --index"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*search, *wrong])
+        assert told in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        main([*search, "--vector-column", "nope"])
+    assert "has no column 'nope'" in capsys.readouterr().err
+
+
 def test_a_search_explains_itself(run: Run) -> None:
     arguments = ("search", "demo.packages", "--vector", VECTOR, "--target-recall", "0.9", "--explain")
     told = json.loads(run(*arguments, "--json"))["explain"]
