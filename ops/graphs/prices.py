@@ -36,7 +36,6 @@ class Prices:
     compute_hour: float = 0.0
     """An hour of everything that is busy while a version is made: driver and executors."""
     written_gib: float = 0.0
-
     read_gib: float = 0.0
     """Of data files and of earlier versions: what a store or a network charges for bytes that leave it."""
 
@@ -45,7 +44,7 @@ class Prices:
         return self.compute_hour * seconds / 3600 + moved / _GIB
 
     def told(self, report: Report) -> dict[str, float]:
-        """`cost/<currency>` of what was made and what was expected of it; of work that was estimated.
+        """`cost/<currency>` of what was made; and, where it was estimated, of what was expected.
 
         Bytes read are the expected ones in both: nobody counts them while executors read.
         """
