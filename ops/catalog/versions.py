@@ -18,6 +18,8 @@ class DerivedVersion:
     puffin_path: str
     sequence_number: int
     timestamp_ms: int
+    base_sequence_number: int
+    """Of the data snapshot; where that has expired, the version's own."""
     tags: tuple[str, ...]
     """Tags that point at it; none where it only waits to expire."""
     took: str = ""
@@ -29,6 +31,7 @@ def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
     tags: dict[int, list[str]] = {}
     for ref, target in table.metadata.refs.items():
         tags.setdefault(target.snapshot_id, []).append(ref)
+    sequence = {item.snapshot_id: item.sequence_number or 0 for item in table.metadata.snapshots}
     paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
     found = []
     for snapshot in table.metadata.snapshots:
@@ -48,6 +51,7 @@ def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
                 puffin_path=path,
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
+                base_sequence_number=sequence.get(int(base), snapshot.sequence_number or 0),
                 tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
                 took=properties.get(f"{kind}.took", ""),
             )

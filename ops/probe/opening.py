@@ -153,7 +153,7 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
         return replace(source, why="the index has no version yet")
     if stale is StalePolicy.EXACT:
         return replace(source, why="the snapshot has no version of its own, and the policy is to scan then")
-    nearest = sorted(known, key=lambda item: abs(item.sequence_number - at))
+    nearest = sorted(known, key=lambda item: abs(item.base_sequence_number - at))
     others, unreadable = open_versions(
         [item for item in nearest if not is_own(item, here)][:_VERSIONS_LOOKED_AT], target.storage
     )

@@ -7,7 +7,9 @@ import pytest
 from pyiceberg.table import Table
 
 from ops.catalog.snapshots import data_snapshots
+from ops.catalog.versions import versions
 from ops.index import IndexReport, materialize_index, plan
+from ops.probe import opening
 from ops.spark.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
@@ -82,3 +84,15 @@ def test_after_an_append_to_many_versions_one_is_opened(table: Table, monkeypatc
     monkeypatch.setattr(plan, "open_versions", lambda known, storage: opened.extend(known) or real(known, storage))
     assert index_head(table).inserted == 40
     assert len(opened) == 1
+
+
+def test_a_backfill_does_not_lead_a_search_astray_either(
+    table: Table, head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index_snapshot(table, data_snapshots(table)[0].snapshot_id)
+    table.refresh().append(make_rows(900, 940))
+    monkeypatch.setattr(opening, "_VERSIONS_LOOKED_AT", 1)
+    found, recall = found_and_true(table)
+    of_head = next(item for item in versions(table.refresh(), "ann", "e") if item.base_snapshot_id == head)
+    assert found.index_snapshot_id == of_head.derived_snapshot_id
+    assert recall >= 0.95
