@@ -84,7 +84,8 @@ def plan_version(
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
     schema = table.schemas()[live.schema_id]
-    field_id = resolve_field(definition, schema, table_name(table))
+    is_early = _comes_later(definition, schema, table.schema())
+    field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
     definition = replace(definition, field_id=field_id)
     is_head = ref_snapshot_id(table, watched_ref) == snapshot_id
     tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
@@ -101,6 +102,8 @@ def plan_version(
         build_id="",
         changes=Changes(added=live.files),
     )
+    if is_early:
+        return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
     known = versions(table, "ann", definition.name)
     verify = verify or not any(version.tags for version in known)  # dropped: the remedy for an index that is broken
     lineage = lineage_ids(table, snapshot_id)
@@ -124,6 +127,14 @@ def plan_version(
     elif opened:
         plan = replace(plan, reason="the definition has changed since the versions there are")
     return replace(plan, build_id=_build_id(plan))
+
+
+def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool:
+    """Whether the table has the column by now, and the snapshot has not: no row of it has a vector."""
+    known = {field.field_id for field in then.fields}
+    named = {field.name: field.field_id for field in now.fields}
+    field_id = definition.field_id or named.get(definition.column)
+    return field_id in named.values() and field_id not in known
 
 
 def _nearest_first(table: Table, known: Sequence[DerivedVersion], snapshot_id: int) -> list[DerivedVersion]:

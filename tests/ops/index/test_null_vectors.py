@@ -1,17 +1,20 @@
 """Rows without a vector: in no index and in no answer, through every kind of change."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.types import FloatType, ListType
 
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import Action
+from ops.index import Action, create, materialize_index
 from ops.index.report import IndexReport
 from ops.probe import Coverage, open_index
+from ops.spark.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 
@@ -86,6 +89,20 @@ def test_files_without_any(table: Table) -> None:
     index_head(table)
     table.append(some_without(400, 410, range(400, 410)))
     assert_right(table, index_head(table), 300)
+
+
+def test_snapshots_from_before_the_column_have_no_version(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 10))
+    first = table.metadata.current_snapshot_id
+    assert first is not None
+    with table.update_schema() as change:
+        change.add_column("late", ListType(0, FloatType(), element_required=False))
+    definition = create(table, replace(DEFINITION, column="late"))
+    table.append(make_rows(10, 40).append_column("late", make_rows(10, 40)["embedding"]))
+    assert index_head(table, definition).rows == 30
+    report = materialize_index(table, definition, first, runner=LocalRunner(1), storage=STORAGE)
+    assert (report.action, report.reason) == (Action.EMPTY, "the snapshot has no column 'late' yet")
 
 
 def test_a_table_without_any_has_no_version_until_one_comes(table_factory: TableFactory) -> None:
