@@ -1,6 +1,7 @@
 """Real parts for every test: a SQLite catalog, tables with vectors, runners."""
 
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from hypothesis import settings
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from sqlalchemy import Engine, event
 
 from ops.cache.settings import DIRECTORY
 from ops.catalog.connect import open_catalog
@@ -30,6 +33,16 @@ ROWS = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("section", pa.string()), ("embedding", pa.list_(pa.float32()))]
 )
 STORAGE = StorageConfig({})
+
+settings.register_profile("icepuffin", deadline=None)  # a busy machine is no failure
+settings.load_profile("icepuffin")
+
+
+@event.listens_for(Engine, "connect")
+def _leave_writing_to_the_system(connection: object, _: object) -> None:
+    """Catalogs and Dagster's instances do not wait for the disk: no test takes the machine's power away."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
 
 
 def make_rows(first: int, last: int, *, seed: int = 0, dims: int = DIMS) -> pa.Table:
