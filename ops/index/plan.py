@@ -107,7 +107,7 @@ def plan_version(
     known = versions(table, "ann", definition.name)
     verify = verify or not any(version.tags for version in known)  # dropped: the remedy for an index that is broken
     lineage = lineage_ids(table, snapshot_id)
-    near = _nearest_first(table, known, snapshot_id)
+    near = _nearest_first(known, live)
     opened, unreadable = _open_near(near, definition, live, lineage, storage, verify=verify)
     candidates = [item for item in opened if _alike(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
@@ -137,17 +137,14 @@ def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool
     return field_id in named.values() and field_id not in known
 
 
-def _nearest_first(table: Table, known: Sequence[DerivedVersion], snapshot_id: int) -> list[DerivedVersion]:
-    """Those of this very snapshot, then those of the newest snapshots, whenever they were made: a backfill makes some
-    of old ones. Where the snapshot has expired the version itself tells the time.
-    """
-    at = {item.snapshot_id: (item.sequence_number or 0, item.timestamp_ms) for item in table.metadata.snapshots}
+def _nearest_first(known: Sequence[DerivedVersion], live: LiveFiles) -> list[DerivedVersion]:
+    """Those of this very snapshot, then those of the snapshots before and after it, whenever they were made."""
 
-    def place(item: DerivedVersion) -> tuple[bool, tuple[int, int], tuple[int, int]]:
-        base, made = item.base_snapshot_id, at[item.derived_snapshot_id]
-        return base == snapshot_id, at.get(base, made), made
+    def distance(item: DerivedVersion) -> tuple[bool, int, int, int]:
+        apart = abs(item.base_sequence_number - live.sequence_number)
+        return item.base_snapshot_id != live.snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
-    return sorted(known, key=place, reverse=True)[:_BASES_LOOKED_AT]
+    return sorted(known, key=distance)[:_BASES_LOOKED_AT]
 
 
 def _alike(version: OpenVersion, definition: IndexDefinition) -> bool:

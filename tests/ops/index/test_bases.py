@@ -50,6 +50,17 @@ def test_a_backfill_of_an_old_snapshot_does_not_lead_the_next_append_astray(tabl
     assert found_and_true(table)[1] >= 0.95
 
 
+def test_a_backfill_starts_from_the_next_snapshot_that_has_a_version(
+    table: Table, head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in (900, 940):
+        table.refresh().append(make_rows(start, start + 40))
+        index_head(table)
+    monkeypatch.setattr(plan, "_BASES_LOOKED_AT", 1)
+    report = index_snapshot(table, data_snapshots(table)[1].snapshot_id)
+    assert (report.base_snapshot_id, report.gone, report.inserted) == (head, 300, 0)
+
+
 def test_an_append_starts_from_its_own_branch(table: Table, head: int) -> None:
     index_a_branch(table, head)
     table.append(make_rows(900, 940))
