@@ -115,7 +115,7 @@ def carry_out(
             else:
                 made = build_shards(plan, runner=runner, storage=storage, progress=progress)
         if made is None:
-            return _report(plan, clock, None, None, None)
+            return _report(replace(plan, reason="no live row has a vector"), clock, None, None, None)
         pass_gate(plan, made)
         reached(Step.MADE)
         with clock.stage("assemble"):

@@ -169,7 +169,7 @@ def staging_prefix(plan: VersionPlan) -> str:
 def build_shards(
     plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: Progress | None = None
 ) -> ShardsMade | None:
-    """Sample, scatter and build. None where no row is live after deletes."""
+    """Sample, scatter and build. None where no live row has a vector."""
     layout = lay_out(plan, storage, threads=max(2, runner.task_threads))
     if layout is None:
         return None

@@ -88,6 +88,8 @@ def _of_sketches(report: "ThetaReport") -> dict[str, str]:
 
 
 def _of_index(report: "IndexReport") -> dict[str, str]:
+    if report.index_snapshot_id is None:
+        return {"action": f"nothing to publish: {report.reason}"}
     stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report.stage_seconds.items() if seconds >= 0.05)
     lines = {
         "action": f"{report.action}: {report.reason}",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyiceberg.types import FloatType, ListType
 
 from orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
@@ -190,6 +191,17 @@ def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_drop
         assert wrong in told["error"], "no snapshot passes for dealt with"
     run("index", "drop", "demo.packages", "second", "--yes")
     assert "has a version" in run("stats", "demo.packages")
+
+
+def test_a_refresh_without_vectors_says_so(run: Run, lake: Lake) -> None:
+    first = lake.table.refresh().metadata.snapshots[0].snapshot_id
+    with lake.table.update_schema() as change:
+        change.add_column("late", ListType(0, FloatType(), element_required=False))
+    run("index", "create", "demo.packages", "--name", "late", "--column", "late")
+    told = run("refresh", "demo.packages", "--snapshot", str(first), "--index", "late").split("\n")
+    assert told[1].strip() == "action  nothing to publish: the snapshot has no column 'late' yet"
+    assert told[2:] == [""]
+    run("index", "drop", "demo.packages", "late", "--yes")
 
 
 def test_an_index_of_the_settings_comes_back_after_a_drop_and_the_command_says_so(run: Run) -> None:

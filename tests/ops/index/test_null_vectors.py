@@ -109,7 +109,7 @@ def test_a_table_without_any_has_no_version_until_one_comes(table_factory: Table
     table = table_factory()
     table.append(some_without(0, 10, range(10)))
     report = index_head(table)
-    assert (report.action, report.index_snapshot_id) == (Action.EMPTY, None)
+    assert (report.action, report.index_snapshot_id, report.reason) == (Action.EMPTY, None, "no live row has a vector")
     assert open_index(table, DEFINITION, storage=STORAGE).search(queries(), 10).rows.num_rows == 0
     table.append(make_rows(10, 40))
     assert_right(table, index_head(table), 30)
