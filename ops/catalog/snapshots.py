@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -111,6 +112,15 @@ def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> Da
     base = base_snapshot_id(snapshot)
     data = table.metadata.snapshot_by_id(base) if base is not None else None
     return as_data_snapshot(table, data or snapshot)
+
+
+def schema_at(table: Table, at: int | str | datetime | None = None) -> Schema:
+    """What columns are called where the table is read at `at`: as in that snapshot; at the head of main as now, since a
+    change of the schema makes no snapshot. Raises UnknownSnapshotError.
+    """
+    if at in (None, "main"):
+        return table.schema()
+    return table.schemas()[resolve_snapshot(table, at).schema_id]
 
 
 def lineage_ids(table: Table, snapshot_id: int) -> frozenset[int]:

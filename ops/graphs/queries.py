@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import DataScan, Table
 
-from ops.catalog.snapshots import resolve_snapshot, table_name
+from ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
 from ops.datafile import vectors_from_arrow
 from ops.errors import IcepuffinError
 
@@ -22,13 +22,14 @@ class NoSuchColumnError(IcepuffinError):
     """The snapshot has no column of that name, or rows cannot be told apart by it."""
 
 
-def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapshot_id: int) -> FloatArray:
+def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapshot: str | None = None) -> FloatArray:
     """f32[1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its names.
 
-    Raises NoSuchColumnError, NoSuchRowError.
+    Raises NoSuchColumnError, NoSuchRowError, UnknownSnapshotError.
     """
     name = table_name(table)
-    schema = table.schemas()[resolve_snapshot(table, snapshot_id).schema_id]
+    schema = schema_at(table, snapshot)
+    snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
     fields = {field.name: field for field in schema.fields}
     if id_column not in fields:
         raise NoSuchColumnError(f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}")
@@ -36,7 +37,8 @@ def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapsh
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     wanted = EqualTo(term=id_column, value=row)
     try:
-        scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=snapshot_id)
+        at = None if snapshot in (None, "main") else snapshot_id  # a scan of a snapshot knows its names alone
+        scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=at)
         found = scan.to_arrow()
     except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third
         raise NoSuchColumnError(

@@ -12,11 +12,11 @@ from pyiceberg.table import Table
 from ann_kernels.metric import Metric
 from ops.cache import process_cache
 from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import resolve_snapshot, table_name
+from ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
 from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
-from ops.index.definition import DefinitionError, IndexDefinition, resolve_field
-from ops.index.upkeep import list_definitions
+from ops.index.definition import IndexDefinition, resolve_field
+from ops.index.upkeep import load_definition
 from ops.index.versions import OpenVersion, open_versions, shared_rows
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
@@ -115,17 +115,10 @@ def _target(
     at = resolve_snapshot(table, snapshot)
     live = live_files(table, at.snapshot_id)
     require_positional_deletes(live)
-    schema = table.schemas()[live.schema_id]
-    definition = index if isinstance(index, IndexDefinition) else _definition(table, index)
+    schema = schema_at(table, snapshot)
+    definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
     field_id = resolve_field(definition, schema, table_name(table))
     return Target(table, live, schema, definition, field_id, storage or storage_of(table))
-
-
-def _definition(table: Table, name: str) -> IndexDefinition:
-    found = next((item for item in list_definitions(table) if item.name == name), None)
-    if found is None:
-        raise DefinitionError(f"{table_name(table)} has no index {name!r}: create it, or pass its definition")
-    return found
 
 
 def _answers(version: OpenVersion, target: Target) -> bool:

@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
-from ops.catalog.snapshots import resolve_snapshot
+from ops.catalog.snapshots import resolve_snapshot, schema_at
 from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
@@ -132,7 +132,7 @@ class SqlSession:
 
     def _search(self, asked: Nearest) -> SqlResult:
         table, storage = self._open(asked.table)
-        schema = _schema(table, asked)
+        schema = schema_at(table, asked.snapshot)
         index, why = _find_index(table, schema, asked)
         first = _first_step(schema, asked)
         wanted = first.columns()
@@ -192,7 +192,7 @@ class SqlSession:
             lines = [found.how, *([] if found.search is None else found.search.explain().splitlines())]
             return SqlResult(pa.table({"plan": lines}), found.how, found.search)
         table, storage = self._open(statement.table)
-        schema = _schema(table, statement)
+        schema = schema_at(table, statement.snapshot)
         _first_step(schema, statement)
         index, why = _find_index(table, schema, statement)
         lines = [why]
@@ -258,11 +258,6 @@ def _plan_lines(asked: Nearest) -> list[str]:
         if done:
             lines.append("then, of the rows that were found: " + ", ".join(done).replace(f"`{DISTANCE}`", "distance"))
     return lines
-
-
-def _schema(table: Table, asked: Nearest) -> Schema:
-    """The snapshot's: names mean what they meant then."""
-    return table.schemas()[resolve_snapshot(table, asked.snapshot).schema_id]
 
 
 def _first_step(schema: Schema, asked: Nearest) -> Step:

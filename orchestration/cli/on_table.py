@@ -85,12 +85,12 @@ class OnTable:
         remedy = f"it has: {names}" if names else f"make one with: {self._create}"
         raise click.ClickException(f"{self.name} has no {which}; {remedy}")
 
-    def vector_column(self, definition: "IndexDefinition", snapshot_id: int) -> str:
+    def vector_column(self, definition: "IndexDefinition", snapshot: str | None) -> str:
         """The name that the index's column has in the snapshot: it may have been renamed since, or before."""
-        from ops.catalog.snapshots import resolve_snapshot
+        from ops.catalog.snapshots import schema_at
         from ops.index.definition import resolve_field
 
-        schema = self.loaded.schemas()[resolve_snapshot(self.loaded, snapshot_id).schema_id]
+        schema = schema_at(self.loaded, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
 
     @property

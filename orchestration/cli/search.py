@@ -77,10 +77,9 @@ def command(
       icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
     definition = _definition(on, index, vector_column, metric, exact=query["exact"])
-    snapshot_id = on.snapshot_id(snapshot)
-    column = on.vector_column(definition, snapshot_id)
-    vectors = _vectors(on.loaded, column, snapshot_id, query)
-    answer = _search(on, definition, vectors, k, snapshot_id, {**query, "column": column})
+    column = on.vector_column(definition, snapshot)
+    vectors = _vectors(on.loaded, column, snapshot, query)
+    answer = _search(on, definition, vectors, k, snapshot, {**query, "column": column})
     asked = {"k": k} if query["within"] is None else {"within": query["within"]}
     told = {"table": on.name, "index": None if vector_column else definition.name, "column": column, **asked, **answer}
     if on.as_json:
@@ -106,7 +105,7 @@ def _definition(
     return IndexDefinition(name="none", column=vector_column, metric=metric or "cosine")
 
 
-def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -> Any:
+def _vectors(table: Any, column: str, snapshot: str | None, query: dict[str, Any]) -> Any:
     import numpy as np
 
     from ops.graphs.queries import vector_of_row
@@ -115,7 +114,7 @@ def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -
     if len(given) != 1:
         raise click.UsageError("give one of --like-id, --vector and --query-file")
     if query["like_id"] is not None:
-        return vector_of_row(table, column, query["like_id"], id_column=query["id_column"], snapshot_id=snapshot_id)
+        return vector_of_row(table, column, query["like_id"], id_column=query["id_column"], snapshot=snapshot)
     try:
         if query["vector"] is not None:
             found = np.asarray(json.loads(query["vector"]), np.float32)
@@ -131,7 +130,7 @@ def _vectors(table: Any, column: str, snapshot_id: int, query: dict[str, Any]) -
 
 
 def _search(
-    on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot_id: int, query: dict[str, Any]
+    on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot: str | None, query: dict[str, Any]
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric
     from ops.graphs.queries import held_texts
@@ -142,12 +141,12 @@ def _search(
     columns = tuple(name.strip() for name in query["columns"].split(",")) if query["columns"] else None
     shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
     if query["exact"]:
-        reader = open_exact(on.loaded, query["column"], metric, snapshot=snapshot_id, storage=on.storage)
+        reader = open_exact(on.loaded, query["column"], metric, snapshot=snapshot, storage=on.storage)
     else:
         reader = open_index(
             on.loaded,
             definition,
-            snapshot=snapshot_id,
+            snapshot=snapshot,
             storage=on.storage,
             stale=StalePolicy(query["stale"]),
             threads=on.session.settings.thread_count,

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from pyiceberg.expressions import GreaterThanOrEqual
 from pyiceberg.table import Table
+from pyiceberg.types import StringType
 
 from ann_kernels.metric import Metric
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.datafile import DataFileError
-from ops.index import IndexDefinition
+from ops.index import IndexDefinition, create
 from ops.probe import Coverage, FilterError, exact_search, open_index
 from ops.probe.filters import Matches, find_matches
 from ops.storage.local import to_path
@@ -149,6 +150,24 @@ def test_a_condition_means_the_columns_of_the_snapshot(table: Table) -> None:
     assert old.search(queries(1), where="section = 'section 1'").profile.matching_rows == 360
     with pytest.raises(FilterError, match="its columns are id, name, section"):
         old.search(queries(1), where="part = 'section 1'")
+
+
+def test_a_change_of_the_schema_alone_is_seen_at_the_head_of_main(table: Table) -> None:
+    create(table, DEFINITION)
+    index_head(table)
+    head = table.metadata.current_snapshot_id
+    with table.update_schema() as update:
+        update.rename_column("section", "part")
+        update.rename_column("embedding", "vector")
+        update.add_column("added", StringType())
+    for snapshot in (None, "main"):
+        now = open_index(table.refresh(), "e", snapshot=snapshot, storage=STORAGE)
+        found = now.search(queries(1), 3, where="part = 'section 1' and added is null", columns=["part", "added"])
+        assert found.rows["part"].to_pylist() == ["section 1"] * 3
+        assert found.rows["added"].null_count == 3
+        assert now.search(queries(1), where="added = 'x'").rows.num_rows == 0
+    as_then = open_index(table, "e", snapshot=head, storage=STORAGE)
+    assert as_then.search(queries(1), 3, where="section = 'section 1'").rows.num_rows == 3
 
 
 def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:

@@ -125,6 +125,7 @@ def test_a_column_is_that_of_the_snapshot(sql_catalog: Catalog) -> None:
     assert found.rows.equals(wanted)
     assert "no index on embedding" in found.how
     assert session.sql(text.replace("embedding", "other")).how.startswith("index o")
+    assert session.sql(text.replace(f"VERSION AS OF {then}", "")).how.startswith("index o")
 
 
 def test_an_unknown_knob_is_refused(session: SqlSession) -> None:
