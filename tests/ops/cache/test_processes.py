@@ -21,13 +21,15 @@ SHARDS = 6
 def ask_at_random(folder: Path, budget: int, keys: list[ShardKey], seed: int, rounds: int) -> None:
     """Ask for shards in any order, each looked at as a search would; a wrong byte ends the process with an error."""
     rng = np.random.default_rng(seed)
+    cache = ShardCache(CacheSettings(folder, budget, 0))
     for number in rng.integers(0, len(keys), rounds):
-        found = ShardCache(CacheSettings(folder, budget, 0)).shard(keys[number], STORAGE)
+        found = cache.shard(keys[number], STORAGE)
         np.testing.assert_array_equal(found.row_positions, np.arange(ROWS) + 1000 * number)
         assert found.vectors is not None
         assert int(found.graph.neighbors.max()) < ROWS
         used = DiskCache(folder, budget).used()
         assert used <= budget, used
+    cache.flush()
 
 
 def fetch_once(folder: Path, key: ShardKey, log: Path, start: Barrier) -> None:
