@@ -135,7 +135,7 @@ def _spark_catalog(uri: str, warehouse: str, files: dict[str, str]) -> dict[str,
         url = make_url(uri)
         conf |= {".type": "jdbc", ".jdbc.schema-version": "V1"}
         if url.drivername == "sqlite":
-            conf[".uri"] = f"jdbc:sqlite:{url.database}"
+            conf[".uri"] = f"jdbc:sqlite:{url.database}?synchronous=OFF"
         else:
             conf[".uri"] = f"jdbc:postgresql://{url.host}:{url.port}/{url.database}"
             conf |= {".jdbc.user": str(url.username), ".jdbc.password": str(url.password)}

@@ -87,7 +87,7 @@ def both(spark: Any, tmp_path: Path) -> Iterator[Both]:
     settings = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "jdbc",
-        ".uri": f"jdbc:sqlite:{tmp_path}/catalog.db",
+        ".uri": f"jdbc:sqlite:{tmp_path}/catalog.db?synchronous=OFF",
         ".warehouse": warehouse,
         ".jdbc.schema-version": "V1",
         ".cache-enabled": "false",

@@ -30,7 +30,7 @@ def rest_catalog(folder: Path, s3: Mapping[str, str]) -> Iterator[str]:
     """Run the server; -> its URI. Tables without a location of their own lie under `folder`/warehouse; s3:// works."""
     port = free_port()
     properties = {
-        "uri": f"jdbc:sqlite:{folder}/catalog.db",
+        "uri": f"jdbc:sqlite:{folder}/catalog.db?synchronous=OFF",
         "warehouse": f"file://{folder}/warehouse",
         "io-impl": "org.apache.iceberg.io.ResolvingFileIO",
         "s3.path-style-access": "true",
