@@ -48,8 +48,8 @@ def table_definitions(spec: TableSpec, table: TableSettings, retention: Retentio
     maintenance = maintenance_job(spec, table, retention)
     if not spec.derived_keys:
         return dg.Definitions(assets=assets, jobs=[maintenance])
-    refresh = refresh_job(spec)
-    verify = verify_job(spec) if spec.indexes else None
+    refresh = refresh_job(spec, table)
+    verify = verify_job(spec, table) if spec.indexes else None
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,

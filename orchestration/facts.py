@@ -122,10 +122,11 @@ def unknown_lags(spec: TableSpec, since: float, why: str) -> list[dg.AssetCheckE
     return [freshness_evaluation(spec, index.name, passed=False, metadata=metadata) for index in spec.indexes]
 
 
+def job_tags(spec: TableSpec, max_runtime_seconds: int) -> dict[str, str]:
+    """Tags of every run of the table's jobs. One that hangs is ended after the maximum."""
+    return {TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(max_runtime_seconds)}
+
+
 def run_tags(spec: TableSpec, key: str, max_runtime_seconds: int) -> dict[str, str]:
-    """Tags of a run for one snapshot. A run without a heartbeat is ended after the maximum."""
-    return {
-        TABLE_TAG: "/".join(spec.path),
-        SNAPSHOT_TAG: key,
-        "dagster/max_runtime": str(max_runtime_seconds),
-    }
+    """Tags of a run for one snapshot."""
+    return {**job_tags(spec, max_runtime_seconds), SNAPSHOT_TAG: key}

@@ -24,6 +24,7 @@ concurrency:
 run_monitoring:
   enabled: true
   start_timeout_seconds: 300
+  max_runtime_seconds: 86400    # of backfills and clicks; runs of the tables' jobs have their own limit
   max_resume_run_attempts: 0
 """
 WORKSPACE_YAML = """\

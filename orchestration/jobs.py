@@ -8,22 +8,22 @@ from assets.spec import TableSpec
 from ops.catalog.vended import storage_of
 from ops.graphs.upkeep import collect, maintain_index, told
 from ops.resources import Catalogs, Engine
-from orchestration.facts import TABLE_TAG
+from orchestration.facts import job_tags
 from orchestration.settings import RetentionSettings, TableSettings
 
 
-def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+def refresh_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDefinition:
     """Sketches and every index of one snapshot. In one process: a process an op would start a JVM each."""
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
         selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
         executor_def=dg.in_process_executor,
-        tags={TABLE_TAG: "/".join(spec.path)},
+        tags=job_tags(spec, settings.max_runtime_seconds),
         description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
     )
 
 
-def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+def verify_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDefinition:
     """The checks that read whole index files, and how far behind the indexes are."""
     freshness = dg.AssetSelection.checks(
         *(dg.AssetCheckKey(spec.index_key(index.name), "freshness") for index in spec.indexes)
@@ -32,7 +32,7 @@ def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
         name=f"verify_{spec.slug}",
         selection=_whole_file_checks(spec) | freshness,
         executor_def=dg.in_process_executor,
-        tags={TABLE_TAG: "/".join(spec.path)},
+        tags=job_tags(spec, settings.max_runtime_seconds),
         description=f"Are the index files of {spec.identifier} whole, and how far behind are they?",
     )
 
@@ -86,7 +86,7 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
     @dg.job(
         name=f"maintain_{spec.slug}",
         executor_def=dg.in_process_executor,
-        tags={TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(settings.max_runtime_seconds)},
+        tags=job_tags(spec, settings.max_runtime_seconds),
         description=(
             f"Rebuild worn shards of {spec.identifier}, let go of versions by `keep`, sweep files that nothing needs."
         ),

@@ -141,6 +141,7 @@ def test_the_instance_keeps_everything_in_postgres(tmp_path: Path) -> None:
         assert told.run_queue_config is not None
         assert told.run_queue_config.max_concurrent_runs == 4
         assert instance.run_monitoring_enabled
+        assert instance.run_monitoring_max_runtime_seconds == 86_400
         assert instance.run_retries_enabled
         assert not instance.telemetry_enabled
 

@@ -13,6 +13,7 @@ from ops.index import IndexDefinition, create, drop
 from ops.resources import Catalogs
 from orchestration import definitions as entry_point
 from orchestration.definitions import build
+from orchestration.instance import open_instance
 from orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake
 
@@ -136,6 +137,14 @@ def test_sensor_and_schedules_run_only_where_it_is_set(lake: Lake) -> None:
     running = build(load(file))
     assert [sensor.default_status for sensor in running.sensors or ()] == [dg.DefaultSensorStatus.RUNNING]
     assert {schedule.default_status for schedule in running.schedules or ()} == {dg.DefaultScheduleStatus.RUNNING}
+
+
+def test_a_run_that_hangs_is_ended_whatever_started_it(lake: Lake, tmp_path: Path) -> None:
+    jobs = [job for job in build(load(lake.settings_file)).resolve_all_job_defs() if not job.name.startswith("__")]
+    assert {job.tags["dagster/max_runtime"] for job in jobs} == {"86400"}
+    assert len(jobs) == 3
+    with open_instance(tmp_path) as instance:
+        assert instance.run_monitoring_max_runtime_seconds == 86_400, "backfills are no job's runs"
 
 
 def test_table_names_may_hold_what_dagster_refuses(lake: Lake, tmp_path: Path) -> None:
