@@ -43,7 +43,7 @@ class Retention:
 
     versions: Keep = Keep.ALL
     last: int | None = None
-    """At most so many, the newest of them; those of tagged snapshots are not counted. None: no limit."""
+    """At most so many, those of the newest snapshots; those of tagged snapshots are not counted. None: no limit."""
     days: float | None = None
     """No longer than this; those of tagged snapshots as long as the tag. None: as long as Iceberg keeps them."""
 
@@ -117,10 +117,10 @@ def _judged(
     retention: Retention,
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
-    """(version, why it goes; empty where it stays), newest first."""
+    """(version, why it goes; empty where it stays), those of the newest snapshots first, whenever they were made."""
     seen: set[int] = set()
     counted = 1 if newest is not None else 0
-    for version in reversed(known):
+    for version in sorted(known, key=_place, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
         repeated = base in seen
         seen.add(base)
@@ -146,6 +146,11 @@ def _judged(
         else:
             counted += 1
         yield version, why
+
+
+def _place(version: DerivedVersion) -> tuple[int, int, int]:
+    """Orders versions by their snapshots, and those of one snapshot as they were made."""
+    return version.base_sequence_number, version.sequence_number, version.timestamp_ms
 
 
 def _owners_snapshots(table: Table) -> frozenset[int]:

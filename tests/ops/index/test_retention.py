@@ -1,6 +1,7 @@
 """Which versions stay: by policy, by the owner's tags, by age; and what is left of those that go."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -60,6 +61,15 @@ def test_only_the_newest_stays(table: Table) -> None:
 def test_the_last_few_stay(table: Table) -> None:
     assert going(table, Retention(last=2)) == [0, 1]
     assert going(table, Retention(last=9)) == []
+
+
+def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(100, 110))
+    with_versions(table, 3)
+    old = data_snapshots(table.refresh())[0].snapshot_id
+    bind.publish(table, replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old))
+    assert going(table, Retention(last=2)) == [0, 1]
 
 
 def test_young_ones_stay(table: Table) -> None:
