@@ -203,13 +203,14 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
 def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(bind, "_ATTEMPTS", 2)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
-        wanted = binding(lake.load("t"))
+        wanted, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])
-        with pytest.raises(UnknownOutcomeError, match="the catalog's answer was lost"):
-            bind.publish(lake.load("t"), wanted)
+        with monkeypatch.context() as patch:
+            patch.setattr(connect, "ANSWER_SECONDS", 2)
+            with pytest.raises(UnknownOutcomeError, match="the catalog's answer was lost"):
+                bind.publish(table, wanted)
         line.released.set()
         assert open_storage(wanted.puffin_path, STORAGE).exists(wanted.puffin_path)
         assert bind.publish(lake.load("t"), wanted).tags == ("ann_e",)
@@ -225,6 +226,6 @@ def test_a_catalog_that_goes_away_is_named_within_bounds(
     begun = time.monotonic()
     with pytest.raises(CatalogUnavailableError, match="does not answer"):
         bind.publish(table, wanted)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     with open_lake(f"bad_{tmp_path.name}", rest_uri, tmp_path) as again:
         assert versions(again.load("t"), "ann", "e") == ()
