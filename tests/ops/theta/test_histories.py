@@ -1,0 +1,133 @@
+"""Random histories: after every change each NDV is the number of distinct values that a scan of the snapshot finds."""
+
+import struct
+from decimal import Decimal
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import IsNull, LessThan
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.snapshots import is_derived
+from ops.theta import materialize_theta_sketches
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
+
+TYPES = {
+    "count": IntegerType(),
+    "id": LongType(),
+    "text": StringType(),
+    "octets": BinaryType(),
+    "ratio": FloatType(),
+    "weight": DoubleType(),
+    "price": DecimalType(9, 2),
+    "at": TimestamptzType(),
+    "key": UUIDType(),
+}
+SCHEMA = Schema(*(NestedField(i, name, kind, required=False) for i, (name, kind) in enumerate(TYPES.items(), 1)))
+ODD = (0.0, -0.0, float("nan"), float("inf"), 0.5)
+
+
+class History:
+    """A table, and changes of it that chance chooses."""
+
+    def __init__(self, table: Table, seed: int) -> None:
+        self.table = table
+        self.random = Random(seed)
+        self.append()
+
+    def change(self) -> None:
+        self.random.choice(
+            [self.append, self.append, self.delete, self.delete_rows, self.rewrite, self.evolve, self.go_back]
+        )()
+        self.table.refresh()
+
+    def append(self) -> None:
+        rows, spread = self.random.randrange(1, 60), self.random.choice([2, 20, 200])
+        columns = []
+        for field, target in zip(self.table.schema().fields, self.table.schema().as_arrow(), strict=True):
+            values = [self.value(list(TYPES)[field.field_id - 1], spread) for _ in range(rows)]
+            plain = target.type.storage_type if isinstance(target.type, pa.BaseExtensionType) else target.type
+            made = pa.array(values, plain)
+            columns.append(made if plain is target.type else pa.ExtensionArray.from_storage(target.type, made))
+        self.table.append(pa.table(columns, schema=self.table.schema().as_arrow()))
+
+    def value(self, name: str, spread: int) -> Any:
+        number = self.random.randrange(spread)
+        made = {
+            "count": number, "id": number * 2**33, "text": "é" * number, "octets": bytes(number),
+            "ratio": ODD[number % 5], "weight": ODD[number % 5] if number < 10 else number / 7,
+            "price": Decimal(number - 10).scaleb(-2), "at": 10**15 - number, "key": UUID(int=number).bytes,
+        }  # fmt: skip
+        return None if self.random.random() < 0.1 else made[name]
+
+    def delete(self) -> None:
+        first, text = (self.table.schema().find_column_name(i) for i in (1, 3))
+        self.table.delete(self.random.choice([LessThan(str(first), 3), IsNull(str(text))]))
+
+    def delete_rows(self) -> None:
+        files = {task.file.file_path: task.file.record_count for task in self.table.scan().plan_files()}
+        if files:
+            path = self.random.choice(sorted(files))
+            append_position_deletes(self.table, {path: np.array([self.random.randrange(files[path])])})
+
+    def rewrite(self) -> None:
+        self.table.overwrite(self.table.scan().to_arrow())
+
+    def evolve(self) -> None:
+        with self.table.update_schema() as change:
+            change.rename_column(str(self.table.schema().find_column_name(3)), f"text{self.random.randrange(10**6)}")
+            if isinstance(self.table.schema().find_type(1), IntegerType):
+                change.update_column("count", LongType())
+                change.update_column("ratio", DoubleType())
+                change.update_column("price", DecimalType(12, 2))
+
+    def go_back(self) -> None:
+        self.table.manage_snapshots().set_current_snapshot(snapshot_id=self.random.choice(self.snapshots())).commit()
+
+    def snapshots(self) -> list[int]:
+        return [item.snapshot_id for item in self.table.metadata.snapshots if not is_derived(item)]
+
+
+def distinct(column: pa.ChunkedArray) -> int:
+    """As Iceberg's statistics count: floats by their bits, neither nulls nor what is empty."""
+    values = [value for value in column.to_pylist() if value is not None and value not in ("", b"")]
+    return len({struct.pack("<d", value) if isinstance(value, float) else value for value in values})
+
+
+@pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+@pytest.mark.parametrize("seed", range(2))
+def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int) -> None:
+    table = catalog.create_table("db.h", SCHEMA, properties={"format-version": "2"})
+    history = History(table, seed)
+    for step in range(10):
+        history.change()
+        snapshot_id = current(table) if step % 3 else history.random.choice(history.snapshots())
+        names = [field.name for field in table.schema().fields]
+        told = materialize_theta_sketches(
+            table, snapshot_id, runner=ThreadlessRunner(), storage=STORAGE, columns=names if step % 2 else None
+        )
+        then = table.schemas()[table.metadata.snapshot_by_id(snapshot_id).schema_id or 0]  # type: ignore[union-attr]
+        rows = table.scan(snapshot_id=snapshot_id).to_arrow().rename_columns([field.name for field in then.fields])
+        for name, ndv in told.ndv.items():
+            field = table.schema().find_field(name)
+            assert ndv == distinct(rows[str(then.find_column_name(field.field_id))]), (step, name)
+        assert told.fresh or not told.ndv
