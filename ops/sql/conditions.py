@@ -12,11 +12,13 @@ from pyiceberg.expressions import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNaN,
     IsNull,
     LessThan,
     LessThanOrEqual,
     Not,
     NotEqualTo,
+    NotNull,
     Or,
     StartsWith,
 )
@@ -71,6 +73,12 @@ def _is(node: Node, _: Values) -> BooleanExpression:
     return made
 
 
+def _is_nan(node: Node, _: Values) -> BooleanExpression:
+    if not isinstance(node.this, exp.Column):
+        raise NotIndexableError(f"{node.sql()}: only of a column")
+    return And(*(cast("Any", kind)(node.this.name) for kind in (NotNull, IsNaN)))  # of null it is false, not unknown
+
+
 def _in(node: Node, values: Values) -> BooleanExpression:
     if not node.expressions:
         raise NotIndexableError(f"{node.sql()}: IN takes constants")
@@ -98,6 +106,7 @@ _RULES: dict[type, Callable[[Any, Values], BooleanExpression]] = {
     exp.Or: lambda node, values: Or(to_filter(node.left, values), to_filter(node.right, values)),
     exp.Not: lambda node, values: Not(to_filter(node.this, values)),
     exp.Is: _is,
+    exp.IsNan: _is_nan,
     exp.In: _in,
     exp.Between: _between,
     exp.Like: _like,

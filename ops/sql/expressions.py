@@ -243,6 +243,7 @@ _RULES: dict[type, Callable[[Any, pa.Table], Value]] = {
     exp.Paren: lambda node, rows: _evaluate(node.this, rows),
     exp.Div: _divide,
     exp.Is: _is,
+    exp.IsNan: lambda node, rows: pc.fill_null(pc.is_nan(_evaluate(node.this, rows)), fill_value=False),
     exp.In: _in,
     exp.Between: _between,
     exp.Like: _like,

@@ -58,7 +58,7 @@ class Step:
     def apply(self, rows: pa.Table) -> pa.Table:
         """Raises SqlError for an expression that has no value."""
         if self.where is not None:
-            rows = rows.filter(as_column(evaluate(self.where, rows), rows.num_rows))
+            rows = rows.filter(_condition(self.where, rows))
         for order in reversed(self.order):
             rows = rows.take(_places(as_column(evaluate(order.key, rows), rows.num_rows), order))
         rows = rows.slice(self.offset, self.limit)
@@ -67,6 +67,13 @@ class Step:
             return rows.select([name for name in rows.column_names if name != DISTANCE])
         arrays = [as_column(evaluate(output.node, rows), rows.num_rows) for output in outputs]
         return pa.Table.from_arrays(arrays, names=[output.name for output in outputs])
+
+
+def _condition(node: Node, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
+    found = as_column(evaluate(node, rows), rows.num_rows)
+    if not (pa.types.is_boolean(found.type) or pa.types.is_null(found.type)):
+        raise SqlError(f"WHERE {shown(node)}: that is {found.type}, not a condition")
+    return found.cast(pa.bool_())
 
 
 def _places(keys: pa.ChunkedArray | pa.Array, order: Order) -> pa.Array:

@@ -57,6 +57,12 @@ def test_a_condition_on_a_column_of_each_type(
     assert mine == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
 
 
+def test_null_is_not_nan(session: SqlSession) -> None:
+    for where, wanted in (("isnan(score)", []), ("NOT isnan(score)", list(range(COUNT)))):
+        assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == wanted
+        assert ids(session, f"SELECT id FROM (SELECT * FROM db.typed ORDER BY {NEAR} LIMIT 99) WHERE {where}") == wanted
+
+
 @pytest.mark.parametrize(
     ("where", "wanted"),
     [
