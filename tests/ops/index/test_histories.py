@@ -179,15 +179,19 @@ class TableHistory(RuleBasedStateMachine):
             self.table.maintenance.expire_snapshots().by_id(old[pick % len(old)]).commit()
             COUNTS["expire"] += 1
 
-    @rule(count=st.integers(1, 30))
-    def write_to_a_branch(self, count: int) -> None:
+    @rule(count=st.integers(1, 30), indexed=st.booleans())
+    def write_to_a_branch(self, count: int, indexed: bool) -> None:
         if "audit" not in self.table.metadata.refs:
             head = self.table.metadata.current_snapshot_id
             if head is None:
                 return
             self.table.manage_snapshots().create_branch(head, "audit").commit()
         self.table.append(self._rows(count), branch="audit")
-        self._check(self.table.metadata.refs["audit"].snapshot_id)
+        head = self.table.metadata.refs["audit"].snapshot_id
+        if indexed:
+            self._index(head)
+        else:
+            self._check(head)
         COUNTS["write to a branch"] += 1
 
     # ---------------------------------------------------------------------------------------------- what we do
