@@ -61,9 +61,11 @@ def _show(session: Session, told: dict[str, Any]) -> None:
     title = cell(f"{told['table']} at snapshot {told['snapshot_id']}", 200)
     shown = Table("column", "distinct values", "fresh", title=title)
     for name, entry in told["columns"].items():
-        shown.add_row(cell(name, 80), f"{entry['ndv']:,}", "yes" if entry["fresh"] else entry["why"])
+        shown.add_row(cell(name, 80), f"{entry['ndv']:,}", "yes" if entry["fresh"] else "no")
     if told["columns"]:
         session.console.print(shown)
+        for why in dict.fromkeys(entry["why"] for entry in told["columns"].values() if not entry["fresh"]):
+            session.console.print(f"not fresh: {why}", markup=False, highlight=False)
     else:
         remedy = f"icepuffin refresh {told['table']} --snapshot {told['snapshot_id']}"
         session.console.print(

@@ -251,7 +251,9 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     assert "behind" not in run("stats", "demo.packages")
     lake.append(30)
     before = lake.table.refresh().metadata_location
-    assert "no version for this snapshot; 1 snapshot behind, the oldest of 0 min ago" in run("stats", "demo.packages")
+    told = run("stats", "demo.packages")
+    assert "no version for this snapshot; 1 snapshot behind, the oldest of 0 min ago" in told
+    assert told.count("not fresh: counted for snapshot") == 1
     assert json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["lag"]["snapshots"] == 1
     monkeypatch.setenv("ICEPUFFIN__PRICES", '{"currency": "CHF", "compute_hour": 36.0}')
     plan = json.loads(run("plan", "demo.packages", "--json"))
