@@ -15,11 +15,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from ann_kernels.metric import Metric
-from ops.catalog.snapshots import resolve_snapshot, schema_at
+from ops.catalog.snapshots import schema_at
 from ops.catalog.vended import storage_of
-from ops.catalog.versions import versions
-from ops.index import create, drop, list_definitions, load_definition, materialize_index
-from ops.index.definition import KNOBS, IndexDefinition
+from ops.index import IndexDefinition, list_definitions
 from ops.model import StorageConfig
 from ops.probe import IndexReader, SearchResult, open_exact, open_index
 from ops.probe.distributed import IN_PROCESS_MB
@@ -28,6 +26,7 @@ from ops.spark.types import as_spark
 from ops.sql.errors import SqlError
 from ops.sql.expressions import DISTANCE
 from ops.sql.foreign import for_spark
+from ops.sql.indexes import run_on
 from ops.sql.parse import parse
 from ops.sql.statements import (
     CreateIndex,
@@ -113,20 +112,15 @@ class SqlSession:
         """
         return self._run(parse(text, parameters))
 
-    def _run(self, statement: Statement) -> SqlResult:  # noqa: PLR0911  one a kind of statement
+    def _run(self, statement: Statement) -> SqlResult:
         match statement:
             case Nearest():
                 return self._search(statement)
             case Explain():
                 return self._explain(statement)
-            case CreateIndex():
-                return self._create(statement)
-            case RefreshIndex():
-                return self._refresh(statement)
-            case DropIndex():
-                return self._drop(statement)
-            case ShowIndexes():
-                return self._show(statement)
+            case CreateIndex() | RefreshIndex() | DropIndex() | ShowIndexes():
+                table, storage = self._open(statement.table)
+                return SqlResult(*run_on(table, statement, runner=self._runner, storage=storage))
             case Foreign():
                 return self._foreign(statement)
 
@@ -201,36 +195,6 @@ class SqlSession:
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
         return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])
 
-    def _create(self, statement: CreateIndex) -> SqlResult:
-        table, _ = self._open(statement.table)
-        if statement.unless_there and _has(table, statement.name):
-            return _told(f"{statement.table} has an index {statement.name} already")
-        made = create(table, IndexDefinition(name=statement.name, column=statement.column, **_knobs(statement)))
-        return _told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
-
-    def _drop(self, statement: DropIndex) -> SqlResult:
-        table, _ = self._open(statement.table)
-        if statement.if_there and not _has(table, statement.name):
-            return _told(f"{statement.table} has no index {statement.name}")
-        return _told(f"index {statement.name} is dropped", tag=list(drop(table, statement.name)))
-
-    def _refresh(self, statement: RefreshIndex) -> SqlResult:
-        table, storage = self._open(statement.table)
-        definition = load_definition(table, statement.name)
-        head = resolve_snapshot(table).snapshot_id
-        report = materialize_index(table, definition, head, runner=self._runner, storage=storage)
-        columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
-        return SqlResult(pa.table({name: [getattr(report, name)] for name in columns}), report.reason)
-
-    def _show(self, statement: ShowIndexes) -> SqlResult:
-        table, _ = self._open(statement.table)
-        found = list_definitions(table)
-        columns: dict[str, list[Any]] = {
-            name: [getattr(item, name) for item in found] for name in ("name", "column", "metric", "vectors")
-        }
-        columns["versions"] = [len(versions(table, "ann", item.name)) for item in found]
-        return SqlResult(pa.table(columns), f"indexes in the properties of {statement.table}")
-
     def _foreign(self, statement: Foreign) -> SqlResult:
         if self._spark is None:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
@@ -271,10 +235,6 @@ def _first_step(schema: Schema, asked: Nearest) -> Step:
     return first
 
 
-def _has(table: Table, index: str) -> bool:
-    return any(item.name == index for item in list_definitions(table))
-
-
 def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefinition | None, str]:
     """The index on the column with the metric. Columns are compared by field id: a rename does not lose an index."""
     field = next((field for field in schema.fields if field.name == asked.vector_column), None)
@@ -287,12 +247,5 @@ def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefi
     return None, f"no index on {asked.vector_column} by {asked.metric.label} (there are: {others})"
 
 
-def _knobs(statement: CreateIndex) -> dict[str, Any]:
-    unknown = [key for key in statement.options if key not in KNOBS]
-    if unknown:
-        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(KNOBS)}")
-    return {key: KNOBS[key].parse(value) for key, value in statement.options.items()}
-
-
-def _told(text: str, **columns: list[Any]) -> SqlResult:
-    return SqlResult(pa.table(columns or {"result": [text]}), text)
+def _told(text: str) -> SqlResult:
+    return SqlResult(pa.table({"result": [text]}), text)
