@@ -18,20 +18,23 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import FloatType, IntegerType, StructField, StructType
+from pyspark.sql.types import ArrayType, FloatType, IntegerType, NullType, NumericType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from ops.cache import CacheSettings, process_cache, use_settings
 from ops.catalog.connect import open_catalog
 from ops.catalog.file_io import file_io
-from ops.catalog.snapshots import resolve_snapshot
+from ops.catalog.snapshots import schema_at
 from ops.catalog.vended import storage_of
 from ops.datafile import arrow_schema
+from ops.index.definition import resolve_field
+from ops.index.upkeep import load_definition
 from ops.model import StorageConfig
 from ops.probe.candidates import answer_names
+from ops.probe.conditions import Condition
 from ops.probe.errors import QueryError
 from ops.probe.opening import open_index
-from ops.probe.question import field_ids
+from ops.probe.question import at_least_one, field_ids
 from ops.probe.reader import IndexReader
 from ops.spark.types import as_spark, spark_schema
 
@@ -59,9 +62,12 @@ class Planned(AnalyzeResult):
 
     identifier: tuple[str, ...] = ()
     metadata_location: str = ""
-    snapshot_id: int = 0
+    snapshot: int | str | None = None
     index: str = ""
+    k: int = 0
     columns: tuple[str, ...] = ()
+    where: str | None = None
+    search_list: int | None = None
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
@@ -100,14 +106,14 @@ def _function(settings: Settings) -> type:
         def analyze(  # type: ignore[no-untyped-def]
             table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
         ):
-            _ = query, k, where, search_list
-            return plan(settings, table, index, columns, snapshot)
+            given = {"k": k, "columns": columns, "where": where, "snapshot": snapshot, "search_list": search_list}
+            return plan(settings, table, index, query, {name: item for name, item in given.items() if item is not None})
 
         def eval(  # type: ignore[no-untyped-def]
-            self, table, index, query, k=10, columns=None, where=None, snapshot=None, search_list=None
+            self, table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
         ):
-            _ = table, index, columns, snapshot
-            yield from answer(settings, self._planned, query, k, where, search_list)
+            _ = table, index, k, columns, where, snapshot, search_list
+            yield from answer(settings, self._planned, query)
 
     return VectorSearch
 
@@ -116,47 +122,62 @@ def plan(
     settings: Settings,
     table: AnalyzeArgument,
     index: AnalyzeArgument,
-    columns: AnalyzeArgument | None,
-    snapshot: AnalyzeArgument | None,
+    query: AnalyzeArgument,
+    options: Mapping[str, AnalyzeArgument],
 ) -> Planned:
-    """Body of `analyze`. Raises IcepuffinError for a table, an index, a column or a snapshot that is not there."""
-    identifier = tuple(_constant("table", table).split("."))
+    """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
+    would, so that no task starts.
+    """
+    told = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
+    _require_vectors(query)
+    identifier = tuple(told["table"].split("."))
     if len(identifier) > 2 and identifier[0] == settings.catalog:
         identifier = identifier[1:]
     found = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
-    at = _constant("snapshot", snapshot)
-    resolved = resolve_snapshot(found, int(at) if isinstance(at, int) else at)
-    schema = found.schemas()[resolved.schema_id]
-    names = _constant("columns", columns)
-    wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, names, ".".join(identifier))]
+    at = told.get("snapshot")
+    schema = schema_at(found, at)
+    called = ".".join(identifier)
+    resolve_field(load_definition(found, told["index"]), schema, called)
+    k, where, search_list = told.get("k", 10), told.get("where"), told.get("search_list")
+    at_least_one(k=k, search_list=search_list)
+    if where is not None:
+        Condition(where, schema)
+    wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, told.get("columns"), called)]
     fields = [StructField("rank", IntegerType()), StructField("distance", FloatType())]
     if wanted:
         types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
         fields += [
-            StructField(told, types[name].dataType) for name, told in zip(wanted, answer_names(wanted), strict=True)
+            StructField(told_as, types[name].dataType)
+            for name, told_as in zip(wanted, answer_names(wanted), strict=True)
         ]
     return Planned(
         schema=StructType(fields),
         identifier=identifier,
         metadata_location=found.metadata_location,
-        snapshot_id=resolved.snapshot_id,
-        index=_constant("index", index),
+        snapshot=at,
+        index=told["index"],
+        k=k,
         columns=tuple(wanted),
+        where=where,
+        search_list=search_list,
         storage=settings.storage or storage_of(found),
     )
 
 
-def answer(
-    settings: Settings, planned: Planned, query: Any, k: int, where: str | None, search_list: int | None
-) -> Iterator[tuple[Any, ...]]:
+def answer(settings: Settings, planned: Planned, query: Any) -> Iterator[tuple[Any, ...]]:
     """Body of `eval`: the rows of one call. No query (null) has no neighbours."""
     if query is None:
         return
     if process_cache().settings != settings.cache:
         use_settings(settings.cache)
-    reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot_id, planned.index, planned.storage)
-    asked = np.asarray(query, np.float64)  # literals are decimals to Spark
-    found = reader.search(asked, k, columns=planned.columns, where=where, search_list=search_list)
+    reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot, planned.index, planned.storage)
+    found = reader.search(
+        np.asarray(query, np.float64),  # literals are decimals to Spark
+        planned.k,
+        columns=planned.columns,
+        where=planned.where,
+        search_list=planned.search_list,
+    )
     for warning in found.warnings:
         _tell(warning)
     rows = as_spark(found.rows.drop_columns(["query"]))
@@ -171,9 +192,9 @@ def _tell(warning: str) -> None:
 
 @lru_cache(maxsize=_READERS)
 def _reader(
-    identifier: tuple[str, ...], location: str, snapshot_id: int, index: str, storage: StorageConfig
+    identifier: tuple[str, ...], location: str, snapshot: int | str | None, index: str, storage: StorageConfig
 ) -> IndexReader:
-    return open_index(_table_at(identifier, location, storage), index, snapshot=snapshot_id, storage=storage, threads=1)
+    return open_index(_table_at(identifier, location, storage), index, snapshot=snapshot, storage=storage, threads=1)
 
 
 def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig) -> Table:
@@ -183,10 +204,16 @@ def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig
     return Table(identifier, metadata, location, io, NoopCatalog("planned"))
 
 
-def _constant(name: str, argument: AnalyzeArgument | None) -> Any:
+def _require_vectors(query: AnalyzeArgument) -> None:
+    kind = query.dataType
+    if not isinstance(kind, NullType) and not (
+        isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
+    ):
+        raise QueryError(f"vector_search: the query is {kind.simpleString()}, not an array of numbers")
+
+
+def _constant(name: str, argument: AnalyzeArgument) -> Any:
     """The value of an argument that is the same for all rows."""
-    if argument is None:
-        return None
     if argument.isTable or not argument.isConstantExpression:
         raise QueryError(f"vector_search: {name} is to be a constant; only the query may differ from row to row")
     return argument.value

@@ -1,7 +1,8 @@
 """`vector_search` in Spark SQL, on a classic session and through a Connect server."""
 
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -61,8 +62,43 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
     mine = open_index(table, "e", snapshot=first, storage=STORAGE).search(asked, 4, columns=["id"])
     assert many["id"].to_pylist() == mine.rows["id"].to_pylist()
     assert many["n"].to_pylist() == mine.rows["query"].to_pylist()
-    with pytest.raises(Exception, match="has no column 'nope'"):
-        session.sql(f"SELECT * FROM vector_search('db.t', 'e', {literal([0.0])}, columns => array('nope'))").toArrow()
+    with pytest.raises(Exception, match=r"db\.t has no index 'absent'"):  # without a task
+        _ = session.sql(f"SELECT * FROM vector_search('db.t', 'absent', {literal([0.0] * 16)})").schema
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"table": "db.nothing"}, "Table does not exist: db.nothing"),
+        ({"index": "absent"}, "db.t has no index 'absent'; it has: e"),
+        ({"columns": ["nope"]}, "has no column 'nope'"),
+        ({"k": 0}, "k is 0; ask for at least 1"),
+        ({"k": 2.5}, "it is a whole number"),
+        ({"search_list": 0}, "search_list is 0"),
+        ({"where": "nope > 5"}, "does not fit the table"),
+        ({"snapshot": "nope"}, "db.t has no ref 'nope'"),
+        ({"query": "text"}, "the query is string, not an array of numbers"),
+    ],
+)
+def test_what_is_wrong_is_said_when_a_call_is_planned(
+    sql_catalog: Catalog, table_factory: Callable[..., Table], changed: dict[str, Any], said: str
+) -> None:
+    from pyspark.sql.types import ArrayType, DoubleType, StringType  # noqa: PLC0415
+    from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
+
+    from ops.spark.sql import Settings, plan  # noqa: PLC0415
+
+    made = table_factory()
+    made.append(make_rows(0, 3))
+    create(made, DEFINITION)
+    kinds = {"query": StringType() if "query" in changed else ArrayType(DoubleType())}
+    given = {
+        name: AnalyzeArgument(kinds.get(name, StringType()), value, isTable=False, isConstantExpression=True)
+        for name, value in {"table": "db.t", "index": "e", "query": None, **changed}.items()
+    }
+    positional = (given.pop(name) for name in ("table", "index", "query"))
+    with pytest.raises(Exception, match=re.escape(said)):
+        plan(Settings("test", dict(sql_catalog.properties), STORAGE), *positional, given)
 
 
 def test_warnings_go_to_the_log_of_the_task_once(
@@ -74,10 +110,10 @@ def test_warnings_go_to_the_log_of_the_task_once(
 
     vectors = pa.array([[float("nan")] * 16], pa.list_(pa.float32()))
     table.append(make_rows(350, 351).set_column(3, "embedding", vectors))
-    head = table.refresh().metadata.current_snapshot_id or 0
+    table.refresh()
     planned = Planned(StructType([]), identifier=("db", "t"), metadata_location=table.metadata_location,
-                      snapshot_id=head, index="e", columns=("id",))  # fmt: skip
+                      index="e", k=3, columns=("id",))  # fmt: skip
     properties = dict(sql_catalog.properties)
     for _ in range(2):
-        assert len(list(answer(Settings("test", properties, properties), planned, queries(1)[0], 3, None, None))) == 3
+        assert len(list(answer(Settings("test", properties, properties), planned, queries(1)[0]))) == 3
     assert caplog.text.count("1 row has no distance from anything") == 1
