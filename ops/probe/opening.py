@@ -80,13 +80,17 @@ def open_index(
 def open_exact(
     table: Table,
     column: str,
-    metric: Metric,
+    metric: Metric | str,
     *,
     snapshot: SnapshotName = None,
     storage: StorageConfig | None = None,
 ) -> IndexReader:
-    """Open a column at a snapshot, to be searched by comparing every live row. Needs no index."""
-    definition = IndexDefinition(name="none", column=column, metric=metric.label)
+    """Open a column at a snapshot, to be searched by comparing every live row. Needs no index.
+
+    `metric`: l2, cosine or ip. Raises UnknownSnapshotError, DefinitionError, EqualityDeletesError.
+    """
+    label = metric.label if isinstance(metric, Metric) else metric
+    definition = IndexDefinition(name="none", column=column, metric=label)
     target = _target(table, definition, snapshot, storage)
     source = Source(None, None, "an exact search was asked for", ())
     return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
@@ -95,7 +99,7 @@ def open_exact(
 def exact_search(
     table: Table,
     column: str,
-    metric: Metric,
+    metric: Metric | str,
     queries: npt.ArrayLike,
     k: int = 10,
     *,

@@ -136,7 +136,7 @@ def test_deleted_rows_do_not_match(table: Table) -> None:
 
 
 def test_without_an_index_the_condition_holds_as_well(table: Table) -> None:
-    found = exact_search(table, "embedding", Metric.L2, queries(), storage=STORAGE, where="id < 90", columns=["id"])
+    found = exact_search(table, "embedding", "l2", queries(), storage=STORAGE, where="id < 90", columns=["id"])
     assert ids_by_query(found.rows) == true_ids(table, "id < 90", "l2")
 
 
