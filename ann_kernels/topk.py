@@ -85,7 +85,7 @@ class ExactTopK:
 def _exact_distances(
     queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], head: npt.NDArray[np.int64], metric: Metric
 ) -> npt.NDArray[np.float32]:
-    out = np.empty(head.shape, np.float32)
+    out = np.empty(head.shape, np.float64)
     for row, columns in enumerate(head):
         near = vectors[columns].astype(np.float64)
         if metric is Metric.INNER_PRODUCT:
@@ -93,7 +93,8 @@ def _exact_distances(
         else:
             gap = near - queries[row]
             out[row] = np.einsum("ij,ij->i", gap, gap)
-    return out
+    with np.errstate(over="ignore"):  # further than f32 reaches is infinitely far
+        return out.astype(np.float32)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

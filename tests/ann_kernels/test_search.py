@@ -227,3 +227,11 @@ def test_bad_vectors_are_refused_at_the_boundary() -> None:
 def test_other_float_types_are_taken(dtype: type) -> None:
     vectors = clustered(10, 4).astype(dtype)
     assert prepare(vectors, Metric.L2).dtype == np.float32
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_what_is_further_than_floats_reach_is_infinitely_far(queries: int) -> None:
+    vectors = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
+    ids, distances = exact_top_k(np.full((queries, 8), 1e30, np.float32), vectors, 3, Metric.L2)
+    assert (ids >= 0).all()
+    assert np.isinf(distances).all()
