@@ -35,7 +35,7 @@ from ann_kernels.spaces import (
 )
 from ann_kernels.topk import exact_top_k
 
-COMPARED_A_NODE = 20
+_COMPARED_A_NODE = 20
 """To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie
 at random, 40 where they lie together and mostly far from the query (measured, 128 and 384 dimensions)"""
 FEWEST_CODED = 1_024
@@ -46,6 +46,11 @@ _NODES_A_START = 64
 """Fewer nodes than this for each start: the way from the medoid is short"""
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
 Target = FloatTarget | DotTarget | CodeTarget | PqTarget
+
+
+def comparing_is_faster(live: int, width: int) -> bool:
+    """Than a beam of that width (of several, the sum of their widths): where so many nodes may be returned."""
+    return live <= _COMPARED_A_NODE * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,7 +150,7 @@ class Searcher:
         last = min(k, self._live_count) - 1
         found = _Found.nothing(len(queries), k) if last < 0 else self._walk(queries, k, width, threads)
         short = np.flatnonzero(found.ids[:, last] < 0) if last >= 0 else np.empty(0, np.int64)
-        while len(short) and width < self._graph.count and not self.compares(2 * width):
+        while len(short) and width < self._graph.count and not self._compares(2 * width):
             width = min(2 * width, self._graph.count)
             found.replace(short, self._walk(queries[short], k, width, threads))
             short = short[found.ids[short, last] < 0]
@@ -155,9 +160,8 @@ class Searcher:
             found.work[short, 1] += self._live_count
         return found.ids, distances, SearchStats(found.work[:, 0], found.work[:, 1])
 
-    def compares(self, width: int) -> bool:
-        """Whether comparing every live node is faster than a beam of that width."""
-        return self._vectors is not None and self._live_count <= COMPARED_A_NODE * width
+    def _compares(self, width: int) -> bool:
+        return self._vectors is not None and comparing_is_faster(self._live_count, width)
 
     def compare(
         self, queries: npt.NDArray[np.float32], k: int

@@ -48,28 +48,25 @@ class ExactTopK:
         rough = np.empty((len(self._queries), len(ids)), np.float32)
         for row, far in enumerate(rough):
             _compare(target, row, ids, far)
-        self._keep(rough, vectors, ids, ids)
+        near = ids[self._head(rough)]
+        self._keep(near, _exact_distances(self._queries, vectors, near, self._metric))
 
     def _update_block(self, vectors: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> None:
-        rough = internal_pairwise(self._queries, vectors, self._metric)
-        self._keep(rough, vectors, np.arange(len(vectors)), ids)
+        head = self._head(internal_pairwise(self._queries, vectors, self._metric))
+        self._keep(ids[head], _exact_distances(self._queries, vectors, head, self._metric))
 
-    def _keep(
-        self,
-        rough: npt.NDArray[np.float32],
-        vectors: npt.NDArray[np.float32],
-        rows: npt.NDArray[np.int64],
-        ids: npt.NDArray[np.int64],
-    ) -> None:
-        """The nearest of vectors[rows], whose distances f32[Q, N] are about `rough`."""
+    def _head(self, rough: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """Columns, a row for each query, among which the nearest are; distances f32[Q, N] are about `rough`."""
+        count = rough.shape[1]
+        wide = min(count, 2 * self._ids.shape[1] + 10)
+        if wide < count:
+            return np.argpartition(rough, wide - 1, axis=1)[:, :wide]
+        return np.broadcast_to(np.arange(wide), (len(rough), wide))
+
+    def _keep(self, ids: npt.NDArray[np.int64], exact: npt.NDArray[np.float32]) -> None:
+        """The nearest of what was kept and of these, ids int64[Q, N] with distances f32[Q, N]."""
         k = self._ids.shape[1]
-        wide = min(len(rows), 2 * k + 10)
-        if wide < len(rows):
-            head = np.argpartition(rough, wide - 1, axis=1)[:, :wide]
-        else:
-            head = np.broadcast_to(np.arange(wide), (len(self._queries), wide))
-        exact = _exact_distances(self._queries, vectors, rows[head], self._metric)
-        all_ids = np.concatenate([self._ids, ids[head]], axis=1)
+        all_ids = np.concatenate([self._ids, ids], axis=1)
         all_distances = np.concatenate([self._distances, exact], axis=1)
         order = np.lexsort((np.where(all_ids < 0, np.iinfo(np.int64).max, all_ids), all_distances), axis=1)[:, :k]
         self._ids = np.take_along_axis(all_ids, order, axis=1)

@@ -5,6 +5,7 @@ A signed sequence is zigzag-coded differences.
 """
 
 import gc
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,7 @@ def warm() -> None:
     load_decoders()
 
 
+@cache
 def load_decoders() -> None:
     """Load what decodes bytes that were read: a process's first kernel takes it 0.15 s, whatever it does.
 

@@ -35,10 +35,14 @@ class ShardKey:
     """Of the blob's bytes; zeros where that is not known"""
 
     @property
+    def is_known(self) -> bool:
+        """Whether the blob's bytes are."""
+        return self.sha256 != UNKNOWN_SHA256
+
+    @property
     def name(self) -> str:
-        known = self.sha256 != UNKNOWN_SHA256
-        what = self.sha256.hex() if known else f"{self.where.path}\0{self.where.offset}\0{self.where.length}"
-        return hashlib.sha256(f"{_LAYOUT}\0{known}\0{what}".encode()).hexdigest()
+        what = self.sha256.hex() if self.is_known else f"{self.where.path}\0{self.where.offset}\0{self.where.length}"
+        return hashlib.sha256(f"{_LAYOUT}\0{self.is_known}\0{what}".encode()).hexdigest()
 
 
 class ShardCache:
@@ -131,14 +135,13 @@ def _fetch(key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
         coming = reader.submit(_checked_bytes, key, storage)
         load_decoders()  # takes a new process as long as 100 MB take a disk
         blob = coming.result()
-    known = key.sha256 != UNKNOWN_SHA256
-    return ready(shard_blob.decode(blob, checksums=not known), threads=threads)
+    return ready(shard_blob.decode(blob, checksums=not key.is_known), threads=threads)
 
 
 def _checked_bytes(key: ShardKey, storage: StorageConfig) -> bytes:
     where = key.where
     blob = open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
-    if key.sha256 != UNKNOWN_SHA256 and hashlib.sha256(blob).digest() != key.sha256:
+    if key.is_known and hashlib.sha256(blob).digest() != key.sha256:
         raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
     return blob
 

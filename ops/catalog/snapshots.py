@@ -114,11 +114,16 @@ def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> Da
     return as_data_snapshot(table, data or snapshot)
 
 
+def is_head_of_main(at: int | str | datetime | None) -> bool:
+    """Whether `at` names it whatever is written."""
+    return at in (None, "main")
+
+
 def schema_at(table: Table, at: int | str | datetime | None = None) -> Schema:
     """What columns are called where the table is read at `at`: as in that snapshot; at the head of main as now, since a
     change of the schema makes no snapshot. Raises UnknownSnapshotError.
     """
-    if at in (None, "main"):
+    if is_head_of_main(at):
         return table.schema()
     return table.schemas()[resolve_snapshot(table, at).schema_id]
 

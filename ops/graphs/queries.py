@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import DataScan, Table
 
-from ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
+from ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
 from ops.datafile import vectors_from_arrow
 from ops.errors import IcepuffinError
 
@@ -37,7 +37,7 @@ def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapsh
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     wanted = EqualTo(term=id_column, value=row)
     try:
-        at = None if snapshot in (None, "main") else snapshot_id  # a scan of a snapshot knows its names alone
+        at = None if is_head_of_main(snapshot) else snapshot_id  # a scan of a snapshot knows its names alone
         scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=at)
         found = scan.to_arrow()
     except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third

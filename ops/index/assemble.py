@@ -30,7 +30,7 @@ from puffin.codec import compress
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
-Segments = tuple[bytes | ObjectRange, ...]
+_Segments = tuple[bytes | ObjectRange, ...]
 """A blob with what comes before it"""
 
 
@@ -79,8 +79,8 @@ class Assembly:
         self._plan = plan
         self._storage = storage
         self._store = open_storage(plan.live.location, storage)
-        self._first: list[Segments] = []
-        self._rest: Future[list[Segments]] = Future()
+        self._first: list[_Segments] = []
+        self._rest: Future[list[_Segments]] = Future()
         self._thread = ThreadPoolExecutor(1)
         self._path: Future[str] | None = None
         self._is_left = False
@@ -114,7 +114,7 @@ class Assembly:
         blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
         blobs += [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        bodies: list[Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data in heads)]
+        bodies: list[_Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data in heads)]
         segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
         begun = time.perf_counter()
         self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
@@ -164,7 +164,7 @@ class Assembly:
                 raise CancelledError
             yield from segments
 
-    def _later(self) -> Iterator[Segments]:
+    def _later(self) -> Iterator[_Segments]:
         yield from self._rest.result()
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.search import COMPARED_A_NODE
+from ann_kernels.search import comparing_is_faster
 from ops.probe.candidates import Candidates, merge
 from ops.probe.filters import Matches
 from ops.probe.knobs import Knobs
@@ -38,7 +38,7 @@ def search_version(
         return Indexed(Candidates.none(len(queries), k), _COMPARED)
     share = held / sum(len(shard.live) for shard in version.shards)
     width = max(knobs.search_list, int(np.ceil(MATCHES_IN_BEAM * k / share)))
-    if held <= COMPARED_A_NODE * width * len(version.shards) and not version.lean:
+    if comparing_is_faster(held, width * len(version.shards)) and not version.lean:
         return _compare(version, queries, k if version.exact else k * knobs.oversample)
     found = search(version, queries, k, replace(knobs, search_list=width), threads=threads)
     return replace(found, strategy="filtered beam")

@@ -39,9 +39,9 @@ def run_on(
 
 def _create(table: Table, statement: CreateIndex) -> Answer:
     if statement.unless_there and _has(table, statement.name):
-        return _told(f"{statement.table} has an index {statement.name} already")
+        return told(f"{statement.table} has an index {statement.name} already")
     made = create(table, IndexDefinition(name=statement.name, column=statement.column, **_knobs(statement)))
-    return _told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
+    return told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
 
 
 def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
@@ -54,7 +54,7 @@ def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage:
 
 def _drop(table: Table, statement: DropIndex) -> Answer:
     if statement.if_there and not _has(table, statement.name):
-        return _told(f"{statement.table} has no index {statement.name}")
+        return told(f"{statement.table} has no index {statement.name}")
     return pa.table({"tag": list(drop(table, statement.name))}), f"index {statement.name} is dropped"
 
 
@@ -78,5 +78,6 @@ def _knobs(statement: CreateIndex) -> dict[str, Any]:
     return {key: KNOBS[key].parse(value) for key, value in statement.options.items()}
 
 
-def _told(text: str) -> Answer:
+def told(text: str) -> Answer:
+    """Words alone, as a row too."""
     return pa.table({"result": [text]}), text

@@ -26,7 +26,7 @@ from ops.spark.types import as_spark
 from ops.sql.errors import SqlError
 from ops.sql.expressions import DISTANCE
 from ops.sql.foreign import for_spark
-from ops.sql.indexes import run_on
+from ops.sql.indexes import run_on, told
 from ops.sql.parse import parse
 from ops.sql.statements import (
     CreateIndex,
@@ -178,9 +178,9 @@ class SqlSession:
         statement = explained.statement
         if isinstance(statement, Foreign):
             engine = "Spark runs it as it is" if self._spark is not None else "it cannot run here"
-            return _told(f"no index answers it: {statement.why}; {engine}")
+            return SqlResult(*told(f"no index answers it: {statement.why}; {engine}"))
         if not isinstance(statement, Nearest):
-            return _told(str(type(statement).__doc__))
+            return SqlResult(*told(str(type(statement).__doc__)))
         if explained.analyze:
             found = self._search(statement)
             lines = [found.how, *([] if found.search is None else found.search.explain().splitlines())]
@@ -245,7 +245,3 @@ def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefi
             return item, f"index {item.name}"
     others = ", ".join(f"{item.name} ({item.column}, {item.metric})" for item in known) or "none"
     return None, f"no index on {asked.vector_column} by {asked.metric.label} (there are: {others})"
-
-
-def _told(text: str) -> SqlResult:
-    return SqlResult(pa.table({"result": [text]}), text)
