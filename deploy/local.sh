@@ -148,6 +148,7 @@ start() {
     flock 9
     free code "$code_port" --code-port
     free webserver "$port" --port
+    running code || "$python" -m orchestration.processes >&2 || die "the Dagster instance in $DAGSTER_HOME does not open"
     if [ "$workers" != 0 ]; then start_spark; fi
     ICEPUFFIN_CODE_HOST=$host ICEPUFFIN_CODE_PORT=$code_port
     export ICEPUFFIN_CODE_HOST ICEPUFFIN_CODE_PORT

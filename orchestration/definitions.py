@@ -15,6 +15,7 @@ from assets.theta_sketches import theta_sketches_asset
 from orchestration.discovery import Found, find_indexes, from_text, table_spec, to_text
 from orchestration.engines import catalogs_of, engine_of
 from orchestration.jobs import maintenance_job, refresh_job, verify_job
+from orchestration.processes import run_process_executor
 from orchestration.schedules import schedules
 from orchestration.sensors import snapshot_sensor
 from orchestration.settings import RetentionSettings, Settings, TableSettings, load
@@ -31,9 +32,7 @@ def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.De
         for key, table in settings.tables.items()
     ]
     return dg.Definitions.merge(
-        dg.Definitions(
-            resources={"catalogs": catalogs, "engine": engine_of(settings)}, executor=dg.in_process_executor
-        ),
+        dg.Definitions(resources={"catalogs": catalogs, "engine": engine_of(settings)}, executor=run_process_executor),
         *parts,
     )
 

@@ -1,6 +1,7 @@
 """The facts of one look at a table, from its metadata and from the Dagster instance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -11,13 +12,16 @@ from assets.checks import freshness_evaluation, is_late, lag_metadata
 from assets.metadata import of_snapshot
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
-from ops.catalog.snapshots import DataSnapshot, data_snapshots, is_derived, resolve_snapshot
+from ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
 from ops.graphs.lag import index_lag
 from ops.theta.read import overwritten_by
-from orchestration.watch import Facts, Watched
+from orchestration.watch import Cursor, Facts, Policy, Watched, pending, run_key
 
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
+_RUN_KEY_TAG = "dagster/run_key"
+_NAMED_PARTITIONS = 1000
+"""As many are named in a question to Dagster's database; of more, all are asked for."""
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -57,23 +61,62 @@ def _parents(table: Table) -> dict[str, str | None]:
     return parents
 
 
-def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> Facts:
-    """Everything that `watch` decides from."""
+def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: Cursor, policy: Policy) -> Facts:
+    """Everything that `watch` decides from. Dagster is asked of what was not dealt with and of the head alone: a table
+    has far more snapshots behind it, expired ones among them.
+    """
     watched = watched_snapshots(table, spec.watched_refs)
     first = spec.watched_refs[0]
-    head = resolve_snapshot(table, first).snapshot_id if _exists(table, first) and watched else ""
+    head = str(resolve_snapshot(table, first).snapshot_id) if _exists(table, first) and watched else ""
     foreign = overwritten_by(table, int(head)) if spec.theta_sketches and head else None
-    done = [set(instance.get_materialized_partitions(key)) for key in spec.derived_keys]
-    return Facts(
+    tags = {TABLE_TAG: "/".join(spec.path)}
+    unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
+    oldest = instance.get_runs(unfinished, limit=1, ascending=True)
+    bare = Facts(
         watched=watched,
-        head=str(head),
+        head=head,
         parents=_parents(table),
         partitions=instance.get_dynamic_partitions(partitions_name(spec)),
-        recorded=instance.get_materialized_partitions(spec.key),
-        done=set.intersection(*done) if done else set(),
-        in_flight=instance.get_runs_count(RunsFilter(statuses=_UNFINISHED, tags={TABLE_TAG: "/".join(spec.path)})),
+        recorded=(),
+        done=(),
+        in_place=bool(spec.indexes) and bool(head) and all(_tagged_at(table, item.name, head) for item in spec.indexes),
+        asked=_has_run(instance, spec, head, run_key(str(table.metadata.table_uuid), head)) if head else False,
+        in_flight=instance.get_runs_count(unfinished),
+        waits_for=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
     )
+    wanted = {*pending(bare, cursor, policy), *([head] if head else [])}
+    done = [_materialized(instance, key, wanted) for key in spec.derived_keys]
+    return replace(
+        bare,
+        recorded=_materialized(instance, spec.key, wanted),
+        done=set.intersection(*done) if done else set(),
+    )
+
+
+def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, wanted: Set[str]) -> set[str]:
+    """Those of the partitions that have a materialisation."""
+    if not wanted:
+        return set()
+    if len(wanted) > _NAMED_PARTITIONS:
+        return instance.get_materialized_partitions(key) & wanted
+    found = instance.event_log_storage.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(wanted)
+    )
+    return set(found)
+
+
+def _tagged_at(table: Table, index: str, head: str) -> bool:
+    """Whether the index's tag is on a version of the head."""
+    ref = table.metadata.refs.get(f"ann_{index}")
+    snapshot = table.metadata.snapshot_by_id(ref.snapshot_id) if ref else None
+    return snapshot is not None and str(base_snapshot_id(snapshot)) == head
+
+
+def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, key: str) -> bool:
+    """Whether the table's sensor has had a run of this key."""
+    tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: key}
+    return bool(instance.get_runs_count(RunsFilter(tags=tags)))
 
 
 def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:

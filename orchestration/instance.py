@@ -26,6 +26,10 @@ run_monitoring:
   start_timeout_seconds: 300
   max_runtime_seconds: 86400    # of backfills and clicks; runs of the tables' jobs have their own limit
   max_resume_run_attempts: 0
+run_retries:
+  enabled: true
+  max_retries: 1
+  retry_on_asset_or_op_failure: false    # a lost process is tried again; a failed step has its own retry policy
 """
 WORKSPACE_YAML = """\
 # Written by icepuffin when there was none; yours to change.

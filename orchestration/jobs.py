@@ -9,6 +9,7 @@ from ops.catalog.vended import storage_of
 from ops.graphs.upkeep import collect, maintain_index, told
 from ops.resources import Catalogs, Engine
 from orchestration.facts import job_tags
+from orchestration.processes import run_process_executor
 from orchestration.settings import RetentionSettings, TableSettings
 
 
@@ -17,7 +18,7 @@ def refresh_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobD
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
         selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
-        executor_def=dg.in_process_executor,
+        executor_def=run_process_executor,
         tags=job_tags(spec, settings.max_runtime_seconds),
         description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
     )
@@ -31,7 +32,7 @@ def verify_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDe
     return dg.define_asset_job(
         name=f"verify_{spec.slug}",
         selection=_whole_file_checks(spec) | freshness,
-        executor_def=dg.in_process_executor,
+        executor_def=run_process_executor,
         tags=job_tags(spec, settings.max_runtime_seconds),
         description=f"Are the index files of {spec.identifier} whole, and how far behind are they?",
     )
@@ -85,7 +86,7 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
 
     @dg.job(
         name=f"maintain_{spec.slug}",
-        executor_def=dg.in_process_executor,
+        executor_def=run_process_executor,
         tags=job_tags(spec, settings.max_runtime_seconds),
         description=(
             f"Rebuild worn shards of {spec.identifier}, let go of versions by `keep`, sweep files that nothing needs."

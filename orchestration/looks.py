@@ -15,6 +15,7 @@ from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from orchestration import watch
 from orchestration.facts import gather, materialization
+from orchestration.processes import end_lost_runs
 from orchestration.settings import TableSettings
 
 WRITING_SECONDS = 3.0
@@ -32,6 +33,10 @@ class Look:
     left: int
     """Snapshots and partitions for which the time was not enough."""
     plan: watch.Plan
+    waits_for: str = ""
+    """The oldest run of the table that is not finished, in words."""
+    lost: tuple[str, ...] = ()
+    """Runs, of whatever table, that were ended because their process is gone."""
 
 
 def look(
@@ -42,14 +47,15 @@ def look(
     Cut off anywhere, it is made again with the same cursor: nothing is recorded, added or requested twice.
     """
     until = time.monotonic() + WRITING_SECONDS
-    facts = gather(instance, spec, table)
+    lost = end_lost_runs(instance)
+    facts = gather(instance, spec, table, cursor, settings.snapshots)
     new = watch.unseen(facts, cursor, settings.snapshots)
     shown = _show(instance, spec, table, facts, new, until)
     gone = watch.expired(facts)
     dropped = tuple(_within(gone, until, lambda key: instance.delete_dynamic_partition(partitions_name(spec), key)))
     facts = replace(facts, partitions=[*facts.partitions, *shown], recorded={*facts.recorded, *shown})
     plan = watch.plan(facts, cursor, policy=settings.snapshots, runs_ahead=settings.runs_ahead)
-    return Look(shown, dropped, len(new) - len(shown) + len(gone) - len(dropped), plan)
+    return Look(shown, dropped, len(new) - len(shown) + len(gone) - len(dropped), plan, facts.waits_for, lost)
 
 
 def _show(

@@ -19,13 +19,18 @@ _AWAY_MINUTES = 15
 _UNKNOWN = "unknown"
 
 
+def sensor_name(spec: TableSpec) -> str:
+    """Under which Dagster keeps its switch and its cursor."""
+    return f"watch_{spec.slug}"
+
+
 def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Looks at metadata only. A catalog that does not answer is a skipped tick that says so, and nothing is lost."""
 
     of_them = "each" if settings.snapshots == "every" else "the newest"
 
     @dg.sensor(
-        name=f"watch_{spec.slug}",
+        name=sensor_name(spec),
         job=job,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
@@ -47,6 +52,8 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
                 len(found.dropped),
                 found.left,
             )
+        for run_id in found.lost:
+            context.log.warning("run %s was ended: its process is gone", run_id)
         requests = [_request(spec, settings, uuid, key) for key in plan.request]
         if plan.returned_to:
             requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
@@ -94,6 +101,6 @@ def _told(spec: TableSpec, cursor: watch.Cursor) -> list[str | None]:
 def _nothing(found: Look) -> str:
     if found.left:
         return f"recorded {len(found.shown)} snapshots; {found.left} are left for the next look"
-    if found.plan.waiting:
-        return f"{found.plan.waiting} snapshots wait for runs of this table to end"
+    if found.plan.waiting and found.waits_for:
+        return f"{found.plan.waiting} snapshots wait for {found.waits_for} of this table to end"
     return "no snapshot that was not seen before"

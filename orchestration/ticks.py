@@ -1,9 +1,13 @@
 """One look at every table without a daemon: what the sensor would do, and the runs it asks for, in this process."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 import dagster as dg
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
 
@@ -16,9 +20,13 @@ from orchestration.discovery import find_indexes, indexes_of, table_spec
 from orchestration.engines import catalogs_of
 from orchestration.facts import gather, run_tags
 from orchestration.looks import Look, look
+from orchestration.processes import process_tags
+from orchestration.sensors import sensor_name
 from orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
+_LOOKED = "icepuffin/tick-time/"
+"""When, in seconds since the epoch."""
 _WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
 """What Dagster puts around the error of a step."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -78,16 +86,34 @@ def _path(table: TableSettings) -> str:
 def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> Due:
     loaded = catalogs.table(table.catalog, table.name)
     spec = table_spec(table, catalogs, indexes_of(loaded, table))
-    facts = gather(instance, spec, loaded)
+    cursor = _cursor(instance, spec, loaded)
+    facts = gather(instance, spec, loaded, cursor, table.snapshots)
     known = [item.key for item in facts.watched]
     shown = replace(facts, partitions=known, recorded=known)
-    plan = watch.plan(shown, _cursor(instance, spec, loaded), policy=table.snapshots, runs_ahead=len(known))
+    plan = watch.plan(shown, cursor, policy=table.snapshots, runs_ahead=len(known))
     return Due(_path(table), plan.runs)
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> watch.Cursor:
-    stored = instance.daemon_cursor_storage.get_cursor_values({_CURSOR + spec.slug}).get(_CURSOR + spec.slug)
-    return watch.Cursor.parse(stored, str(table.metadata.table_uuid))
+    """What was dealt with by looks like this one, and by the sensor's; the rest as the later of the two left it."""
+    uuid, kept = str(table.metadata.table_uuid), _CURSOR + spec.slug
+    stored = instance.daemon_cursor_storage.get_cursor_values({kept, _LOOKED + spec.slug})
+    ours, ours_at = watch.Cursor.parse(stored.get(kept), uuid), float(stored.get(_LOOKED + spec.slug, 0.0))
+    sensors, sensors_at = _sensors_cursor(instance, spec, uuid)
+    return ours.joined(sensors) if ours_at >= sensors_at else sensors.joined(ours)
+
+
+def _sensors_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> tuple[watch.Cursor, float]:
+    """(the cursor that the daemon keeps for the table's sensor, when it looked last)."""
+    if instance.schedule_storage is None:  # an instance in memory has no daemon
+        return watch.Cursor(uuid), 0.0
+    found = [
+        (state.instigator_data.last_tick_timestamp or 0.0, state.instigator_data.cursor)
+        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+        if state.instigator_name == sensor_name(spec) and isinstance(state.instigator_data, SensorInstigatorData)
+    ]
+    at, text = max(found, default=(0.0, None), key=lambda item: item[0])
+    return watch.Cursor.parse(text, uuid), at
 
 
 def look_at(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs) -> TickResult:
@@ -100,7 +126,8 @@ def look_at(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings,
 
 def finish(instance: dg.DagsterInstance, spec: TableSpec, plan: watch.Plan) -> None:
     """Remember that the plan was carried out."""
-    instance.daemon_cursor_storage.set_cursor_values({_CURSOR + spec.slug: plan.cursor.text()})
+    kept = {_CURSOR + spec.slug: plan.cursor.text(), _LOOKED + spec.slug: str(time.time())}
+    instance.daemon_cursor_storage.set_cursor_values(kept)
 
 
 def run_partition(
@@ -108,10 +135,12 @@ def run_partition(
 ) -> TickedRun:
     """The refresh job for one snapshot, in this process. A failure is a result, and is in the instance."""
     job = definitions.resolve_job_def(f"refresh_{spec.slug}")
+    run_id = str(uuid4())
     result = job.execute_in_process(
         instance=instance,
         partition_key=key,
-        tags=run_tags(spec, key, table.max_runtime_seconds),
+        run_id=run_id,
+        tags={**run_tags(spec, key, table.max_runtime_seconds), **process_tags(run_id)},
         run_config=_QUIET,
         raise_on_error=False,
     )

@@ -1,9 +1,14 @@
 """What one look at a table asks for. Pure: facts in, plan out; `orchestration.looks` carries it out."""
 
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+_log = logging.getLogger(__name__)
 
 Policy = Literal["every", "newest"]
 
@@ -47,23 +52,19 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str | None, table_uuid: str | None = None) -> "Cursor":
-        """The cursor of the table with this uuid; a new one where the table was made again under its name.
+        """The cursor of the table with this uuid; a new one where the table was made again under its name, and where
+        the text is no cursor: somebody's hand or another release wrote it. Run keys keep runs single then.
 
         Without a uuid, because the catalog did not answer: whatever is there.
         """
-        found = json.loads(text) if text else {}
-        if not found or table_uuid not in (None, found["table_uuid"]):
+        try:
+            found = _CursorText.model_validate_json(text or "{}")
+        except ValidationError as error:
+            _log.warning("the sensor starts anew, its cursor is none: %s", error.errors(include_input=False)[0]["msg"])
             return cls(table_uuid or "")
-        return cls(
-            found["table_uuid"],
-            frozenset(found.get("tips", ())),
-            frozenset(found.get("ahead", ())),
-            found["head"],
-            found["returns"],
-            found.get("told", {}),
-            found.get("merged", ""),
-            found.get("away_since"),
-        )
+        if table_uuid not in (None, found.table_uuid):
+            return cls(table_uuid or "")
+        return cls(**{field.name: getattr(found, field.name) for field in fields(cls)})
 
     def text(self) -> str:
         return json.dumps(
@@ -89,6 +90,25 @@ class Cursor:
                 at = parents[at]
         return seen | self.ahead
 
+    def joined(self, other: "Cursor") -> "Cursor":
+        """What either has dealt with, and the rest as this one says: of two who look at one table."""
+        return replace(self, tips=self.tips | other.tips, ahead=self.ahead | other.ahead)
+
+
+class _CursorText(BaseModel):
+    """A cursor as it is kept, checked: fields that are not there have their defaults."""
+
+    model_config = ConfigDict(strict=True)
+
+    table_uuid: str = ""
+    tips: frozenset[str] = frozenset()
+    ahead: frozenset[str] = frozenset()
+    head: str = ""
+    returns: int = 0
+    told: dict[str, str] = {}
+    merged: str = ""
+    away_since: float | None = None
+
 
 def _as_tips(handled: Collection[str], parents: Mapping[str, str | None]) -> tuple[frozenset[str], frozenset[str]]:
     """(tips, ahead) of what was dealt with; `parents` has each snapshot after the one that it descends from."""
@@ -113,11 +133,17 @@ class Facts:
     partitions: Sequence[str]
     """Partition keys that Dagster has."""
     recorded: Collection[str]
-    """Partitions of the table's own asset that have a materialisation."""
+    """Which of the pending snapshots and the head have a materialisation of the table's own asset."""
     done: Collection[str]
-    """Partitions for which everything derived is materialised."""
+    """For which of them everything derived is materialised."""
+    in_place: bool = False
+    """Whether each index's tag is on a version of the head."""
+    asked: bool = False
+    """Whether Dagster has a run of the head's run key, and so starts no other one of that key."""
     in_flight: int = 0
     """Runs of this table that are queued or running."""
+    waits_for: str = ""
+    """The oldest of them, in words."""
     overwritten_by: str = ""
     """The file by which another engine replaced the head's sketches, with none of ours; empty where ours are there."""
 
@@ -133,7 +159,9 @@ class Plan:
 
     request: tuple[str, ...] = ()
     returned_to: str | None = None
-    """A snapshot that the ref came back to: its version exists, and only the tag has to move."""
+    """A snapshot that the ref came to and that was dealt with before: the tag has to move, and its version to be made
+    again where it went meanwhile.
+    """
     merge: str | None = None
     """A snapshot whose sketches another engine has replaced: a run merges the two."""
     cursor: Cursor = field(default_factory=Cursor)
@@ -144,6 +172,11 @@ class Plan:
     def runs(self) -> tuple[str, ...]:
         """Every snapshot for which a run is asked for, whatever the reason."""
         return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.merge)))))
+
+
+def pending(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
+    """Snapshots that were not dealt with, in turn."""
+    return tuple(item.key for item in _in_turn(facts, cursor.handled(facts.parents), policy))
 
 
 def unseen(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
@@ -168,15 +201,16 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
 
     `every`: oldest first, until `runs_ahead` runs of the table are unfinished. `newest`: the heads, once none is.
 
-    A run is requested for a snapshot only once; one that failed is for the op's retries, the nightly schedule, or a
-    person. Nothing is lost by stopping anywhere: what was not carried out is planned again from the same facts.
+    A run is requested for a snapshot only once, and once more whenever the head comes back to it; one that failed is
+    for the op's retries, the nightly schedule, or a person. Nothing is lost by stopping anywhere: what was not carried
+    out is planned again from the same facts.
     """
     before, visible, done = cursor.handled(facts.parents), facts.visible, set(facts.done)
-    pending = _in_turn(facts, before, policy)
-    room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(pending)
+    left = _in_turn(facts, before, policy)
+    room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(left)
     request: list[str] = []
     handled: set[str] = set()
-    for item in pending:
+    for item in left:
         if item.key not in visible:
             break  # what is dealt with stays without gaps, and the cursor short
         if item.key not in done and (policy == "every" or item.is_head):
@@ -187,7 +221,12 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
             else:
                 continue
         handled.add(item.key)
-    returned = bool(cursor.head) and facts.head != cursor.head and facts.head in before
+    moved = facts.head in visible and facts.head != cursor.head
+    again = facts.asked or facts.head in before or facts.head in done
+    returned = moved and bool(cursor.head) and again and not (facts.in_place and facts.head in done)
+    if returned:  # whatever is known of it is from before: its version may have gone, and its run key is spent
+        request = [key for key in request if key != facts.head]
+        handled.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | handled, facts.parents)
     return Plan(
@@ -198,12 +237,12 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
             cursor,
             tips=tips,
             ahead=ahead,
-            head=facts.head,
+            head=facts.head if moved else cursor.head,
             returns=cursor.returns + returned,
             merged=facts.overwritten_by if merge else cursor.merged,
             away_since=None,
         ),
-        waiting=len(pending) - len(handled),
+        waiting=sum(item.key not in handled for item in left),
     )
 
 

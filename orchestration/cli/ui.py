@@ -21,7 +21,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     Example:
       icepuffin ui --start
     """
-    from orchestration.instance import WORKSPACE, home_of, prepare_home
+    from orchestration.instance import WORKSPACE, home_of, open_instance, prepare_home
+    from orchestration.processes import end_lost_runs
     from orchestration.settings import PATH_VARIABLE
 
     session = session.at(directory, settings)
@@ -30,6 +31,9 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     dagster = Path(sys.executable).with_name("dagster")
     arguments = [str(dagster), "dev", "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
     if start:
+        with open_instance(home) as instance:
+            for run_id in end_lost_runs(instance):
+                click.echo(f"run {run_id} was ended: its process is gone")
         os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
     told = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])
     click.echo(

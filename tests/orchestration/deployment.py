@@ -26,6 +26,11 @@ class Deployment:
     home: Path
     port: int
     log: Path
+    process_group: int
+
+    def kill(self) -> None:
+        """Every process of it at once, as when the machine loses its power."""
+        os.killpg(self.process_group, signal.SIGKILL)
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         request = urllib.request.Request(
@@ -65,13 +70,13 @@ def deployed(settings_file: Path, directory: Path) -> Iterator[Deployment]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        deployment = Deployment(home, port, log)
+        deployment = Deployment(home, port, log, process.pid)
         try:
             deployment.wait_for("the webserver's start", lambda: _answers(port) or process.poll() is not None, 120)
             assert process.poll() is None, log.read_text()
             yield deployment
         finally:
-            process.terminate()
+            process.terminate()  # nothing where it was killed
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(30)
             with contextlib.suppress(ProcessLookupError):  # `dagster dev` does not wait for all of its own

@@ -1,5 +1,6 @@
 """The command line: fast help, one-line errors, JSON that scripts read, everything inside a folder."""
 
+import dataclasses
 import json
 import os
 import re
@@ -361,3 +362,27 @@ def test_an_unreachable_catalog_is_one_line(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "error: catalog 'away'" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_starting_the_ui_ends_runs_whose_process_is_gone(run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dagster as dg  # noqa: PLC0415
+    from dagster._core.test_utils import create_run_for_test  # noqa: PLC0415
+
+    from orchestration.instance import open_instance  # noqa: PLC0415
+    from orchestration.processes import PROCESS_TAG, this_process  # noqa: PLC0415
+
+    here = this_process()
+    assert here is not None
+    home = lake.directory / "dagster_home"
+    with open_instance(home) as instance:
+        lost = create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED)
+        noted = {"run": lost.run_id, **dataclasses.asdict(here), "boot": "the boot before"}
+        instance.add_run_tags(lost.run_id, {PROCESS_TAG: json.dumps(noted)})
+    started: list[str] = []
+    monkeypatch.setattr(os, "execve", lambda path, *_: started.append(str(path)))
+    assert lost.run_id in run("ui", "--start")
+    assert started
+    with open_instance(home) as instance:
+        ended = instance.get_run_by_id(lost.run_id)
+        assert ended is not None
+        assert ended.status == dg.DagsterRunStatus.FAILURE

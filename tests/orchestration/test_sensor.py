@@ -1,21 +1,33 @@
 """The sensor over a real table and a real instance: what it records, adds, asks for and drops."""
 
+import json
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
+from dagster._core.test_utils import create_run_for_test
 
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
+from ops.catalog.snapshots import base_snapshot_id
 from ops.resources import Catalogs
 from ops.theta import read_ndv
 from orchestration.definitions import build
 from orchestration.discovery import table_spec
 from orchestration.engines import catalogs_of
+from orchestration.facts import TABLE_TAG
+from orchestration.instance import open_instance
+from orchestration.processes import PROCESS_TAG, this_process
 from orchestration.settings import Settings, load
-from orchestration.ticks import TickedRun, finish, look_at, tick
-from tests.orchestration.lake import Lake, make_lake
+from orchestration.ticks import Due, TickedRun, due, finish, look_at, tick
+from orchestration.watch import Cursor
+from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])
 
@@ -144,3 +156,117 @@ def test_sketches_that_another_engine_replaced_come_back_with_the_next_look(
     assert [(run.snapshot_id, run.succeeded) for run in runs] == [(str(head), True)]
     assert read_ndv(lake.table.refresh(), head).entries == ours
     assert not [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+
+
+def rolled_back_and_expired(lake: Lake) -> tuple[str, str]:
+    """(the snapshot that main is at again, the one that it left and that expired)."""
+    before, after = lake.table.refresh().metadata.snapshots[0].snapshot_id, lake.head()
+    lake.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    lake.table.refresh().maintenance.expire_snapshots().by_id(after).commit()
+    lake.table.refresh()
+    return str(before), str(after)
+
+
+def tagged(lake: Lake) -> int | None:
+    """The data snapshot whose version the index's tag is on."""
+    table = lake.table.refresh()
+    version = table.metadata.snapshot_by_id(table.metadata.refs["ann_embedding"].snapshot_id)
+    assert version is not None
+    return base_snapshot_id(version)
+
+
+def test_after_a_rollback_and_an_expiry_between_two_looks_the_tag_comes_back(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    lake = make_lake(tmp_path, snapshots=2)
+    settings = load(lake.settings_file)
+    assert len([run for run in tick(settings, instance) if isinstance(run, TickedRun) and run.succeeded]) == 2
+    before, after = rolled_back_and_expired(lake)
+    assert tagged(lake) == int(after), "it pins what the owner took back"
+    runs = [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    assert [(run.snapshot_id, run.succeeded) for run in runs] == [(before, True)]
+    assert tagged(lake) == int(before)
+    assert not [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+
+
+def test_a_rollback_to_a_snapshot_whose_run_failed_has_a_run_key_of_its_own(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    lake = make_lake(tmp_path, snapshots=2)
+    settings = load(lake.settings_file)
+    first = evaluated(settings, instance)
+    for request in first.run_requests or ():
+        tags = {**request.tags, "dagster/run_key": request.run_key or ""}
+        create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.FAILURE, tags=tags)
+    before, _ = rolled_back_and_expired(lake)
+    (request,) = evaluated(settings, instance, first.cursor).run_requests or ()
+    assert request.partition_key == before
+    assert request.run_key not in {item.run_key for item in first.run_requests or ()}
+
+
+def test_a_cursor_that_is_none_starts_the_sensor_anew(lake: Lake, instance: dg.DagsterInstance) -> None:
+    found = evaluated(load(lake.settings_file), instance, "somebody's hand")
+    assert len(found.run_requests or ()) == 3
+    assert Cursor.parse(found.cursor).head == str(lake.head())
+
+
+def test_a_look_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance: dg.DagsterInstance) -> None:
+    lake.write_settings(snapshots="newest")
+    run = create_run_for_test(
+        instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
+    )
+    skipped = evaluated(load(lake.settings_file), instance).skip_reason
+    assert skipped is not None
+    assert f"run {run.run_id} (started)" in (skipped.skip_message or "")
+
+
+def test_a_look_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, instance: dg.DagsterInstance) -> None:
+    lake.write_settings(snapshots="newest")
+    run = create_run_for_test(
+        instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
+    )
+    process = this_process()
+    assert process is not None
+    noted = {"run": run.run_id, **asdict(replace(process, boot="the boot before"))}
+    instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(noted)})
+    found = evaluated(load(lake.settings_file), instance)
+    assert [request.partition_key for request in found.run_requests or ()] == [str(lake.head())]
+    ended = instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status == dg.DagsterRunStatus.FAILURE
+
+
+def test_a_look_asks_dagster_of_what_is_new_and_not_of_all_history(
+    lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load(lake.settings_file)
+    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, TickedRun))
+
+    def all_history(*_: object, **__: object) -> set[str]:
+        raise AssertionError("all of history was asked for")
+
+    monkeypatch.setattr(instance, "get_materialized_partitions", all_history)
+    added = str(lake.append())
+    runs = [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    assert [(run.snapshot_id, run.succeeded) for run in runs] == [(added, True)]
+
+
+def test_what_is_due_is_what_the_sensor_would_ask_for(lake: Lake, tmp_path: Path) -> None:
+    """It has passed over the older snapshots while it was to make the newest alone."""
+    lake.write_settings(snapshots="newest")
+    with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
+        found = evaluated(load(lake.settings_file), instance)
+        keep_as_the_daemon(instance, "watch_demo_demo_packages", found.cursor)
+        lake.write_settings(snapshots="every")
+        settings = load(lake.settings_file)
+        assert evaluated(settings, instance, found.cursor).run_requests == []
+        assert [item.snapshots for item in due(settings, instance) if isinstance(item, Due)] == [()]
+        added = str(lake.append())
+        assert [item.snapshots for item in due(settings, instance) if isinstance(item, Due)] == [(added,)]
+
+
+def keep_as_the_daemon(instance: dg.DagsterInstance, sensor: str, cursor: str | None) -> None:
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("icepuffin"), "__repository__")
+    data = SensorInstigatorData(last_tick_timestamp=time.time(), cursor=cursor)
+    origin = RemoteInstigatorOrigin(repository, sensor)
+    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -210,3 +211,39 @@ def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions
         recorded=frozenset(partitions),
         done=(),
     )
+
+
+def test_a_head_that_came_back_is_asked_for_although_where_it_was_has_expired() -> None:
+    """Main went from 2 back to 1, and 2 expired, all between two looks: nothing descends from the cursor's tip."""
+    first = every(facts(1, 2))
+    for known in ({"done": ["1"]}, {"asked": True}):
+        back = every(facts(1, **known), first.cursor)
+        assert (back.returned_to, back.runs, back.cursor.returns) == ("1", ("1",), 1)
+        assert every(facts(1, **known), back.cursor).runs == ()
+
+
+def test_a_head_that_moves_to_what_a_backfill_has_made_is_asked_for_once_unless_its_tag_is_there() -> None:
+    first = every(facts(1, 2))
+    assert every(facts(1, 2, 3, done=["1", "2", "3"], in_place=True), first.cursor).runs == ()
+    forward = every(facts(1, 2, 3, done=["1", "2", "3"]), first.cursor)
+    assert forward.runs == ("3",)
+    assert every(facts(1, 2, 3, done=["1", "2", "3"]), forward.cursor).runs == ()
+
+
+def test_a_head_that_is_not_shown_yet_counts_as_moved_when_it_is() -> None:
+    first = every(facts(1, 2))
+    unshown = every(facts(1, parents=descent(1), partitions=[], recorded=[], done=["1"]), first.cursor)
+    assert (unshown.runs, unshown.cursor.head) == ((), "2")
+    assert every(facts(1, done=["1"]), unshown.cursor).runs == ("1",)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "3", '"x"', "null", "{}", '{"tips": 3}', '{"table_uuid": "table", "returns": "x"}', "\0"]
+)
+def test_what_is_no_cursor_is_none(text: str) -> None:
+    assert Cursor.parse(text, UUID) == Cursor(UUID)
+    assert Cursor.parse(text) == Cursor()
+
+
+def test_a_cursor_of_another_release_keeps_what_it_shares() -> None:
+    assert Cursor.parse('{"table_uuid": "table", "tips": ["1"], "later": 1}', UUID) == Cursor(UUID, frozenset({"1"}))

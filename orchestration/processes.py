@@ -1,0 +1,143 @@
+"""The process that a run works in, and whether it is still there.
+
+Dagster's own launcher notices a process that ends while the code server lives. One that went together with its code
+server, as in a reboot, it leaves "started" until the run's maximal runtime is over. So each run notes its process in a
+tag, and whoever comes by on the same machine ends the runs whose process is gone. Linux alone tells what this needs;
+elsewhere nothing is noted, and no run is ended.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.executor.in_process import InProcessExecutor
+
+PROCESS_TAG = "icepuffin/process"
+_IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process among all that ever were, on any machine."""
+
+    host: str
+    machine: str
+    """A hash of the machine's id: machines may share a name."""
+    boot: str
+    """Id of the machine's boot."""
+    namespace: str
+    """Of process ids: containers of one machine have one each."""
+    pid: int
+    began: str
+    """When it began, in clock ticks since the boot: ids are given again."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has certainly ended. False for a process that cannot be seen from here."""
+        here = this_process()
+        if here is None or (self.host, self.machine) != (here.host, here.machine):
+            return False
+        if self.boot != here.boot:
+            return True
+        return self.namespace == here.namespace and _began(self.pid) != self.began
+
+
+@cache
+def _machine() -> tuple[str, str, str, str]:
+    """(host, machine, boot, namespace) of this process."""
+    machine = ""
+    with suppress(FileNotFoundError):  # in containers
+        machine = hashlib.sha256(Path("/etc/machine-id").read_bytes()).hexdigest()[:16]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return socket.gethostname(), machine, boot, str(Path("/proc/self/ns/pid").readlink())
+
+
+def this_process() -> Process | None:
+    """None where the operating system does not tell."""
+    try:
+        return Process(*_machine(), os.getpid(), _began(os.getpid()))
+    except FileNotFoundError:
+        return None
+
+
+def _began(pid: int) -> str:
+    """Empty where there is no such process, or only what is left of it until its parent asks."""
+    try:
+        state, *rest = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if state in ("Z", "X") else rest[18]
+
+
+def process_tags(run_id: str) -> dict[str, str]:
+    """Notes that this process works on the run. With its id: who tries a run again copies its tags."""
+    here = this_process()
+    return {} if here is None else {PROCESS_TAG: json.dumps({"run": run_id, **asdict(here)}, sort_keys=True)}
+
+
+def process_of(run: dg.DagsterRun) -> Process | None:
+    """The process that the run has noted; None before it came to that, and of runs that are not ours."""
+    try:
+        noted = json.loads(run.tags.get(PROCESS_TAG, "{}"))
+        return Process(**noted) if noted.pop("run", None) == run.run_id else None
+    except (ValueError, TypeError, AttributeError):  # somebody else's tag
+        return None
+
+
+def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
+    """Ids of the runs that were in progress by Dagster's books, and whose process is gone: they are failed now."""
+    lost = []
+    for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
+        process = process_of(run)
+        if process is None or not process.is_gone:
+            continue
+        now = instance.get_run_by_id(run.run_id)
+        if now is None or now.is_finished:  # it said so before it ended
+            continue
+        instance.report_run_failed(
+            now,
+            f"The process of this run, {process.pid} on {process.host}, is gone: it was killed, or the machine was "
+            "restarted. What it had finished is there, and another run finds it",
+        )
+        lost.append(run.run_id)
+    return tuple(lost)
+
+
+class _NotedExecutor(InProcessExecutor):
+    """In this process, which it notes first."""
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
+        run_id = plan_context.run_id
+        plan_context.instance.add_run_tags(run_id, process_tags(run_id))
+        yield from super().execute(plan_context, execution_plan)
+
+
+@dg.executor(name="in_process", config_schema=dg.in_process_executor.config_schema.as_field())
+def run_process_executor(context: dg.InitExecutorContext) -> InProcessExecutor:
+    """Dagster's in-process executor, whose runs are known to have ended when their process has."""
+    made: Any = dg.in_process_executor.executor_creation_fn
+    plain = made(context)
+    return _NotedExecutor(plain.retries, plain.step_dependency_config, plain.marker_to_close)
+
+
+def main() -> None:
+    """End the lost runs of the instance in DAGSTER_HOME: before a deployment starts on it."""
+    with dg.DagsterInstance.get() as instance:
+        for run_id in end_lost_runs(instance):
+            sys.stdout.write(f"run {run_id} was ended: its process is gone\n")
+
+
+if __name__ == "__main__":
+    main()
