@@ -87,6 +87,16 @@ def slug(catalog: str, identifier: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", f"{catalog}.{identifier}")
 
 
+def is_within(node: str, other: str) -> bool:
+    """Whether the table of the first name would be among the assets that are derived of the other's."""
+    return node.startswith((f"{other}__theta_sketches", f"{other}__ann_index"))
+
+
+def node(catalog: str, identifier: str) -> str:
+    """What the names that Dagster makes of a table's assets begin with. Two underscores part the levels."""
+    return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (catalog, *identifier.split(".")))
+
+
 def _key(*path: str) -> "dg.AssetKey":
     """Without characters, such as spaces, that Dagster refuses in names that it makes of keys."""
     import dagster as dg  # noqa: PLC0415

@@ -3,16 +3,18 @@
 import logging
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 
 import dagster as dg
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
+from dagster_shared.check import CheckError
 
 from assets.ann_index import ann_index_asset
 from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
 from assets.tables import table_asset
 from assets.theta_sketches import theta_sketches_asset
-from orchestration.discovery import Found, find_indexes, from_text, table_spec, to_text
+from orchestration.discovery import Found, find_indexes, from_text, shown_spec, to_text
 from orchestration.engines import catalogs_of, engine_of
 from orchestration.jobs import maintenance_job, refresh_job, verify_job
 from orchestration.processes import run_process_executor
@@ -28,13 +30,23 @@ def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.De
     """The definitions of every table of the settings; `found`: by key of a table, what its properties define."""
     catalogs = catalogs_of(settings)
     parts = [
-        table_definitions(table_spec(table, catalogs, (found or {}).get(key)), table, settings.retention)
+        _apart(shown_spec(table, catalogs, (found or {}).get(key)), table, settings.retention)
         for key, table in settings.tables.items()
     ]
     return dg.Definitions.merge(
         dg.Definitions(resources={"catalogs": catalogs, "engine": engine_of(settings)}, executor=run_process_executor),
         *parts,
     )
+
+
+def _apart(spec: TableSpec, table: TableSettings, retention: RetentionSettings) -> dg.Definitions:
+    """The definitions of one table. Where Dagster does not take them its own asset says why, and the others load."""
+    try:
+        return table_definitions(spec, table, retention)
+    except (dg.DagsterError, CheckError) as error:
+        logger.exception("%s: nothing of it is in Dagster but its name", spec.identifier)
+        note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
+        return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
 
 
 def table_definitions(spec: TableSpec, table: TableSettings, retention: RetentionSettings) -> dg.Definitions:

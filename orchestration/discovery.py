@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from assets.spec import TableSpec
 from ops.errors import IcepuffinError
 from ops.index import list_definitions
-from ops.index.definition import IndexDefinition
+from ops.index.definition import IndexDefinition, meeting
 from ops.index.retention import Keep, Retention
 from ops.resources import Catalogs
 from orchestration.settings import IndexSettings, KeepSettings, TableSettings
@@ -61,6 +61,27 @@ def from_text(text: str) -> dict[str, Found]:
         key: Found(tuple(IndexDefinition.from_json(it) for it in item["definitions"]), item["unknown"])
         for key, item in json.loads(text).items()
     }
+
+
+def shown_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = None) -> TableSpec:
+    """What Dagster shows of one table: of indexes whose names are one there, those of the settings, else the first.
+
+    Others may write the table's properties, and must not keep what else there is from loading.
+    """
+    spec = table_spec(table, catalogs, found)
+    shown: list[IndexDefinition] = []
+    hidden: list[str] = []
+    for index in sorted(spec.indexes, key=lambda item: item.name not in table.indexes):
+        pair = meeting([*(item.name for item in shown), index.name])
+        if pair is None:
+            shown.append(index)
+        else:
+            hidden.append(f"Index '{pair[1]}' is not shown, its name and that of '{pair[0]}' are one in Dagster.")
+    return replace(
+        spec,
+        indexes=tuple(sorted(shown, key=lambda item: item.name)),
+        note=" ".join(filter(None, (spec.note, *hidden))),
+    )
 
 
 def table_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = None) -> TableSpec:

@@ -5,6 +5,7 @@
 which is where secrets belong. What each setting costs is written in `docs/settings.md`.
 """
 
+import itertools
 import os
 import re
 import tomllib
@@ -12,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as VariableError
 
-from assets.spec import slug
+from assets.spec import is_within, node, slug
 from ops.errors import IcepuffinError
-from ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, validate_name
+from ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, meeting, validate_name
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
@@ -26,8 +27,22 @@ _PREFIX = "ICEPUFFIN__"
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-Cron = Annotated[str, Field(pattern=r"^off$|^\s*\S+(\s+\S+){4}\s*$")]
-"""Five fields: minute, hour, day of month, month, day of week; or `off`."""
+
+def _cron(value: str) -> str:
+    if value == "off":
+        return value
+    from dagster._utils.schedules import is_valid_cron_schedule  # noqa: PLC0415  most commands start without Dagster
+
+    if len(value.split()) != _CRON_FIELDS or not is_valid_cron_schedule(value):
+        raise ValueError(
+            "is no schedule: write five cron fields (minute, hour, day of month, month, day of week) or off"
+        )
+    return value
+
+
+_CRON_FIELDS = 5
+Cron = Annotated[str, AfterValidator(_cron)]
+"""Five fields: minute, hour, day of month, month, day of week, in UTC; or `off`."""
 
 
 class SettingsError(IcepuffinError):
@@ -127,6 +142,8 @@ class TableSettings(_Model):
                 validate_name(name)
             except DefinitionError as error:
                 raise ValueError(str(error)) from None
+        if pair := meeting(value):
+            raise ValueError(f"'{pair[0]}' and '{pair[1]}' would be one in Dagster: rename one of them")
         return value
 
     @field_validator("watched_refs")
@@ -234,6 +251,13 @@ class Settings(BaseSettings):
                     f"tables.{other} and tables.{key} would both be {name} in Dagster, which takes letters, digits and "
                     "'_' alone: rename one of the tables or catalogs, or watch it from a settings file of its own"
                 )
+        nodes = {key: node(table.catalog, table.name) for key, table in self.tables.items()}
+        for key, other in itertools.permutations(nodes, 2):
+            if is_within(nodes[key], nodes[other]):
+                raise ValueError(
+                    f"tables.{key} has the name that Dagster gives to what is derived from tables.{other}: rename one "
+                    "of the tables, or watch it from a settings file of its own"
+                )
         return self
 
     @property
@@ -323,6 +347,6 @@ def _explain(file: Path, error: ValidationError) -> str:
         elif detail["type"] == "missing":
             text = "is missing; set it"
         elif "ctx" in detail and "pattern" in detail["ctx"]:
-            text = "has the wrong form: a table is namespace.table, a schedule five cron fields or off"
+            text = "has the wrong form: a table is namespace.table"
         problems.append(f"{key}: {text}")
     return f"{file}: {'; '.join(problems)}"

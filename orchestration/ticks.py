@@ -16,7 +16,7 @@ from ops.errors import IcepuffinError
 from ops.resources import Catalogs
 from orchestration import watch
 from orchestration.definitions import build
-from orchestration.discovery import find_indexes, indexes_of, table_spec
+from orchestration.discovery import find_indexes, indexes_of, shown_spec
 from orchestration.engines import catalogs_of
 from orchestration.facts import gather, run_tags
 from orchestration.looks import Look, look
@@ -85,7 +85,7 @@ def _path(table: TableSettings) -> str:
 
 def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs) -> Due:
     loaded = catalogs.table(table.catalog, table.name)
-    spec = table_spec(table, catalogs, indexes_of(loaded, table))
+    spec = shown_spec(table, catalogs, indexes_of(loaded, table))
     cursor = _cursor(instance, spec, loaded)
     facts = gather(instance, spec, loaded, cursor, table.snapshots)
     known = [item.key for item in facts.watched]
@@ -168,7 +168,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResul
         if found[key].unknown:  # a snapshot would pass for dealt with, without their versions
             yield Unseen(_path(table), found[key].unknown)
             continue
-        spec = table_spec(table, catalogs, found[key])
+        spec = shown_spec(table, catalogs, found[key])
         try:
             looked = look_at(instance, spec, table, catalogs)
         except IcepuffinError as error:

@@ -6,7 +6,7 @@ names, defaults and limits from `KNOBS`.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
 
@@ -160,6 +160,15 @@ def validate_name(name: str) -> None:
         raise DefinitionError(
             f"{name!r} cannot name an index: use 1 to 64 letters, digits, '_' and '.', starting with a letter or digit"
         )
+
+
+def meeting(names: Iterable[str]) -> tuple[str, str] | None:
+    """Two names that differ in '.' and '_' alone, which are one in Dagster; None where there are no such two."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.replace(".", "_"), name)) != name:
+            return other, name
+    return None
 
 
 def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:

@@ -17,6 +17,7 @@ from ops.index.definition import (
     DefinitionError,
     IndexDefinition,
     from_properties,
+    meeting,
     resolve_field,
 )
 from ops.index.materialize import carry_out
@@ -63,7 +64,14 @@ def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
     bind.require_bindable(table)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
-    known = next((item for item in list_definitions(table) if item.name == definition.name), None)
+    there = {item.name: item for item in list_definitions(table)}
+    pairs = (meeting((name, definition.name)) for name in there)
+    if definition.name not in there and (pair := next(filter(None, pairs), None)):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
+            "differs in more than '.' and '_'"
+        )
+    known = there.get(definition.name)
     if known is not None and (other := _other_graphs(known, resolved)):
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"

@@ -5,16 +5,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
-from ops.index import IndexDefinition, create, drop
+from assets.spec import TableSpec
+from ops.index import IndexDefinition, create, drop, list_definitions
+from ops.index.definition import DefinitionError
 from ops.resources import Catalogs
 from orchestration import definitions as entry_point
 from orchestration.definitions import build
 from orchestration.instance import open_instance
 from orchestration.settings import load
+from orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import Lake, make_lake
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -152,3 +156,73 @@ def test_table_names_may_hold_what_dagster_refuses(lake: Lake, tmp_path: Path) -
     (tmp_path / "icepuffin.toml").write_text(text, encoding="utf-8")
     keys = build(load(tmp_path / "icepuffin.toml")).resolve_asset_graph().get_all_asset_keys()
     assert dg.AssetKey(["demo", "My_Space", "packages-gr__e_1", "ann_index", "embedding"]) in keys
+
+
+def two_tables(tmp_path: Path) -> Lake:
+    lake = make_lake(tmp_path / "lake", snapshots=1)
+    other = lake.catalog.create_table("demo.other", lake.table.schema())
+    text = '[tables.other]\ncatalog = "demo"\nname = "demo.other"\n[tables.other.indexes.e]\ncolumn = "embedding"\n'
+    lake.settings_file.write_text(lake.settings() + text, encoding="utf-8")
+    assert other.name() == ("demo", "other")
+    return lake
+
+
+def test_indexes_in_properties_that_are_one_in_dagster_keep_nothing_else_from_loading(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    lake = two_tables(tmp_path)
+    properties = {f"ann.index.{name}.column": "embedding" for name in ("a.b", "a_b")}
+    with lake.table.transaction() as transaction:
+        transaction.set_properties(properties)
+    definitions = build(load(lake.settings_file))
+    definitions.get_repository_def()
+    graph = definitions.resolve_asset_graph()
+    keys = graph.get_all_asset_keys()
+    table = dg.AssetKey(["demo", "demo", "packages"])
+    assert dg.AssetKey([*table.path, "ann_index", "a.b"]) in keys
+    assert dg.AssetKey([*table.path, "ann_index", "a_b"]) not in keys
+    assert dg.AssetKey([*table.path, "ann_index", "embedding"]) in keys
+    assert dg.AssetKey(["demo", "demo", "other", "ann_index", "e"]) in keys
+    assert "Index 'a_b' is not shown" in str(graph.get(table).description)
+    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    assert [run.succeeded for run in runs] == [True]
+
+
+def test_an_index_of_the_settings_is_shown_before_one_that_others_may_write(tmp_path: Path) -> None:
+    lake = two_tables(tmp_path)
+    text = lake.settings_file.read_text(encoding="utf-8").replace("indexes.embedding]", "indexes.z_z]")
+    lake.settings_file.write_text(text, encoding="utf-8")
+    with lake.table.transaction() as transaction:
+        transaction.set_properties({"ann.index.z.z.column": "embedding"})
+    keys = build(load(lake.settings_file)).resolve_asset_graph().get_all_asset_keys()
+    assert dg.AssetKey(["demo", "demo", "packages", "ann_index", "z_z"]) in keys
+    assert dg.AssetKey(["demo", "demo", "packages", "ann_index", "z.z"]) not in keys
+
+
+def test_a_table_that_dagster_does_not_take_is_explained_and_the_others_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = two_tables(tmp_path)
+    through = entry_point.table_definitions
+
+    def table_definitions(spec: TableSpec, *rest: Any) -> dg.Definitions:
+        if spec.identifier == "demo.packages":
+            raise dg.DagsterInvalidDefinitionError("the cron is wrong")
+        return through(spec, *rest)
+
+    monkeypatch.setattr(entry_point, "table_definitions", table_definitions)
+    definitions = build(load(lake.settings_file))
+    definitions.get_repository_def()
+    graph = definitions.resolve_asset_graph()
+    assert "the cron is wrong" in str(graph.get(dg.AssetKey(["demo", "demo", "packages"])).description)
+    assert dg.AssetKey(["demo", "demo", "other", "ann_index", "e"]) in graph.get_all_asset_keys()
+    assert [sensor.name for sensor in definitions.sensors or ()] == ["watch_demo_demo_other"]
+
+
+def test_an_index_whose_name_would_meet_another_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake", snapshots=1)
+    create(lake.table, IndexDefinition(name="a.b", column="embedding"))
+    with pytest.raises(DefinitionError, match=r"has an index 'a.b', which is one with 'a_b' in Dagster"):
+        create(lake.table, IndexDefinition(name="a_b", column="embedding"))
+    create(lake.table, IndexDefinition(name="a.b", column="embedding"))
+    assert [item.name for item in list_definitions(lake.table.refresh())] == ["a.b"]

@@ -97,6 +97,21 @@ def test_an_unset_variable_is_named(file: Path, monkeypatch: pytest.MonkeyPatch)
         (MINIMAL + "[tables.t]\ncatalog = 'other'\nname = 'a.b'\n", "tables.t.catalog is 'other'"),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'b'\n", "tables.t.name"),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nnightly = 'daily'\n", "five cron fields"),
+        (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nnightly = '99 2 * * *'\n", "tables.t.nightly: is no"),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nmaintenance = '@daily'\n",
+            "tables.t.maintenance: is no",
+        ),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n[tables.t.indexes]\n"
+            "'x.y' = {column = 'v'}\nx_y = {column = 'v'}\n",
+            "tables.t.indexes: 'x.y' and 'x_y' would be one",
+        ),
+        (
+            MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\n"
+            "[tables.u]\ncatalog = 'lake'\nname = 'a.b.theta_sketches'\n",
+            "tables.u has the name that Dagster gives to what is derived from tables.t",
+        ),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nwatched_refs = ['ann_i']\n", "writes itself"),
         (MINIMAL + "[tables.t]\ncatalog = 'lake'\nname = 'a.b'\nsnapshots = 'some'\n", "'every' or 'newest'"),
         (
