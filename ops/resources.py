@@ -5,11 +5,13 @@ in the UI, and these hold secrets. The run process builds them again from the se
 """
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -124,7 +126,8 @@ class Engine:
         self.prices = prices
 
     def __repr__(self) -> str:
-        where = self._spark_conf.get("spark.remote") or self._spark_conf.get("spark.master") or "this process only"
+        remote = urlsplit(self._remote)  # its path has parameters, a token among them
+        where = f"sc://{remote.hostname}" if remote.hostname else self._spark_conf.get("spark.master", "no Spark")
         return f"Engine({where}, {self.threads} threads, driver only under {self.driver_only_rows} rows)"
 
     def uses_spark(self, rows: int) -> bool:
@@ -144,20 +147,32 @@ class Engine:
             raise NoSparkError("no Spark is set: give [spark] master or remote, or leave --spark out")
         return SparkRunner(lambda: self.session)
 
+    def _without_secrets(self, error: Exception) -> Exception:
+        """Of what is configured nothing shows, nor of the parts of Spark Connect's URL."""
+        shown = urlsplit(self._remote).netloc.rpartition("@")[2]
+        secret = [part for part in re.split(r"[;=/@]", self._remote)[1:] if part != shown]
+        parts = {f"spark.remote {number}": part for number, part in enumerate(secret)}
+        return without_values(error, {**self._spark_conf, **parts})
+
+    @property
+    def _remote(self) -> str:
+        return self._spark_conf.get("spark.remote", "")
+
     @cached_property
     def session(self) -> Any:
-        """The Spark session, started when it is first asked for. Raises NoSparkError where there is no Java for it."""
+        """The Spark session, started when it is first asked for. Raises NoSparkError where it does not start."""
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
-        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+        from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: PLC0415
 
         # Executors take `python3` from PATH unless told otherwise; speculation would write attempts in vain.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
         try:
             return LazyPySparkResource(spark_config=conf).spark_session
-        except PySparkRuntimeError as error:
-            if error.getCondition() != "JAVA_GATEWAY_EXITED":
-                raise
+        except PySparkException as error:
+            if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":
+                said = self._without_secrets(error)
+                raise NoSparkError(f"Spark did not start, by [spark]: {said}") from said
             raise NoSparkError(
                 "Spark did not start: it needs Java 17 or 21 (set JAVA_HOME, or put java on the PATH); its own message "
                 'is above. [spark] master = "" works without Spark'

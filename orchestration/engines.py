@@ -31,6 +31,7 @@ def engine_of(settings: Settings) -> Engine:
 
 def spark_conf(spark: SparkSettings) -> dict[str, str]:
     """Connect where a remote is set, else the master; neither = this process alone."""
-    if spark.remote:
-        return {"spark.remote": spark.remote, **spark.conf}
-    return {"spark.master": spark.master, **spark.conf} if spark.master else {}
+    conf = {key: value.get_secret_value() for key, value in spark.conf.items()}
+    if spark.remote and (remote := spark.remote.get_secret_value()):
+        return {"spark.remote": remote, **conf}
+    return {"spark.master": spark.master, **conf} if spark.master else {}

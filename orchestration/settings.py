@@ -9,21 +9,28 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from pydantic_settings import SettingsError as VariableError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from assets.spec import is_within, node, slug
 from ops.errors import IcepuffinError
 from ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, meeting, validate_name
+from orchestration.overrides import OverrideError, Written, flattened, overridden
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
-_PREFIX = "ICEPUFFIN__"
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -50,31 +57,31 @@ class SettingsError(IcepuffinError):
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class CatalogSettings(BaseModel):
-    """PyIceberg catalog properties, handed on unchanged. Only `type` and `warehouse` ever show in a repr."""
+    """PyIceberg catalog properties, handed on unchanged. Only `type` and `warehouse` ever show."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, str] = Field(init=False)
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+    __pydantic_extra__: dict[str, SecretStr] = Field(init=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _texts(cls, value: Any) -> Any:
+    def _as_texts(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("must be a table of PyIceberg catalog properties, such as type, uri and warehouse")  # noqa: TRY004
-        return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in _flat(value)}
+        return _texts(value)
 
     @property
     def properties(self) -> dict[str, str]:
-        return dict(self.__pydantic_extra__)
+        return {key: item.get_secret_value() for key, item in self.__pydantic_extra__.items()}
 
-    def __repr__(self) -> str:
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Of repr, str and Rich's printer."""
         shown = {key: value for key, value in self.properties.items() if key in _SHOWN_PROPERTIES}
-        return f"CatalogSettings({shown}, {len(self.properties) - len(shown)} more, not shown)"
-
-    __str__ = __repr__
+        yield None, shown
+        yield "not_shown", len(self.properties) - len(shown)
 
 
 class KeepSettings(_Model):
@@ -161,15 +168,16 @@ class SparkSettings(_Model):
     """Where the heavy work runs."""
 
     master: str = "local[*]"
-    remote: str | None = None
-    conf: dict[str, str] = Field(default_factory=dict)
+    remote: SecretStr | None = None
+    """With `;token=...`"""
+    conf: dict[str, SecretStr] = Field(default_factory=dict)
     driver_only_rows: int = Field(default=200_000, ge=0)
     in_process_mb: int = Field(default=100, ge=0)
 
     @field_validator("conf", mode="before")
     @classmethod
     def _flat_conf(cls, value: Any) -> Any:
-        return {key: str(item) for key, item in _flat(value)} if isinstance(value, Mapping) else value
+        return _texts(value) if isinstance(value, Mapping) else value
 
 
 class ShardCacheSettings(_Model):
@@ -196,16 +204,8 @@ class PriceSettings(_Model):
     read_gib: float = Field(default=0.0, ge=0.0)
 
 
-class Settings(BaseSettings):
+class Settings(_Model):
     """Everything that can be set. See `docs/settings.md`."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        nested_model_default_partial_update=True,
-    )
 
     catalogs: dict[str, CatalogSettings]
     tables: dict[str, TableSettings] = Field(default_factory=dict)
@@ -215,17 +215,6 @@ class Settings(BaseSettings):
     retention: RetentionSettings = RetentionSettings()
     prices: PriceSettings | None = None
     dagster_home: Path | None = None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
 
     @model_validator(mode="after")
     def _known_catalogs(self) -> Self:
@@ -280,7 +269,7 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
     """Read, complete from the environment, and validate. Raises SettingsError, which names file, key and remedy."""
     file = find(path, directory)
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8"), parse_float=Written)
     except FileNotFoundError as error:
         raise SettingsError(
             f"{file} does not exist: make it (docs/settings.md shows one), name another with --settings or "
@@ -288,24 +277,14 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
-    _require_known(os.environ)
     try:
-        return Settings(**_filled_in(raw, file, ()))
-    except VariableError as error:
-        raise SettingsError(f"an environment variable {_PREFIX}... is not valid JSON: {error}") from None
+        return Settings.model_validate(overridden(_filled_in(raw, file, ()), os.environ, Settings))
+    except OverrideError as error:
+        raise SettingsError(str(error)) from None
     except ValidationError as error:
         raise SettingsError(
             _explain(file, error)
         ) from None  # pydantic's own text repeats the values, which may be secret
-
-
-def _require_known(environment: Mapping[str, str]) -> None:
-    """Raises SettingsError: pydantic passes over variables that name no setting."""
-    for name in environment:
-        key = name.upper().removeprefix(_PREFIX).partition("__")[0].lower()
-        if name.upper().startswith(_PREFIX) and key not in Settings.model_fields:
-            known = ", ".join(_PREFIX + field.upper() for field in Settings.model_fields)
-            raise SettingsError(f"the environment variable {name} names no setting; there are {known}")
 
 
 def _filled_in(value: Any, file: Path, key: tuple[str, ...]) -> Any:
@@ -328,12 +307,12 @@ def _filled_in(value: Any, file: Path, key: tuple[str, ...]) -> Any:
     return _VARIABLE.sub(found, value)
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """TOML reads the key `s3.endpoint` as a table in a table; properties are flat."""
-    pairs: list[tuple[str, Any]] = []
-    for key, item in value.items():
-        pairs += _flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else [(f"{prefix}{key}", item)]
-    return pairs
+def _texts(value: Mapping[str, Any]) -> dict[str, str]:
+    """Properties, each as it was written."""
+    absent = [key for key, item in flattened(value) if item is None]
+    if absent:
+        raise ValueError(f"{absent[0]} is null; it takes a text")
+    return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in flattened(value)}
 
 
 def _explain(file: Path, error: ValidationError) -> str:

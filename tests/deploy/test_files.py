@@ -90,7 +90,7 @@ def test_the_environment_is_what_the_files_ask_for(environment: dict[str, str]) 
 def test_the_example_settings_load_and_define_the_assets(environment: dict[str, str]) -> None:
     settings = load(DEPLOY / "icepuffin.toml")
     assert settings.spark.master == "spark://spark-master:7077"
-    assert settings.spark.conf["spark.driver.host"] == "code"
+    assert settings.spark.conf["spark.driver.host"].get_secret_value() == "code"
     assert PASSWORD in settings.catalogs["lake"].properties["uri"]
     assert PASSWORD not in repr(settings)
     keys = build(settings).resolve_asset_graph().get_all_asset_keys()  # the catalog is away: the settings' own indexes

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ops.cache import process_cache, use_settings
 from ops.index.definition import KNOBS
 from orchestration import settings as module
-from orchestration.engines import use_shard_cache
+from orchestration.engines import spark_conf, use_shard_cache
 from orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
@@ -217,13 +217,14 @@ def test_the_example_of_the_document_loads(file: Path, monkeypatch: pytest.Monke
     assert example is not None
     settings = loaded(file, example.group(1))
     assert settings.tables["packages"].indexes["embedding"].target_recall == 0.95
-    assert settings.spark.conf == {"spark.executor.memory": "8g"}
+    assert spark_conf(settings.spark)["spark.executor.memory"] == "8g"
 
 
 def test_a_table_from_the_environment_is_json_and_is_merged(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEPUFFIN__SPARK__CONF", '{"spark.executor.memory": "2g"}')
     settings = loaded(file, MINIMAL + '[spark.conf]\n"spark.driver.memory" = "1g"\n')
-    assert settings.spark.conf == {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}
+    conf = {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}
+    assert spark_conf(settings.spark) == {"spark.master": "local[*]", **conf}
 
 
 def test_the_shard_cache_is_where_the_settings_say(file: Path, tmp_path: Path) -> None:
@@ -233,3 +234,66 @@ def test_the_shard_cache_is_where_the_settings_say(file: Path, tmp_path: Path) -
         assert process_cache().settings.memory_bytes == 3 << 20
     finally:
         use_settings(None)
+
+
+@pytest.mark.parametrize(
+    "text", ["1e5", "2E06", "1.10", "null", "NaN", "true", "007", "{", '"x"', "12345678901234567890"]
+)
+def test_a_text_from_the_environment_is_the_text_that_was_given(
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN__CATALOGS__LAKE__TOKEN", text)
+    monkeypatch.setenv("ICEPUFFIN__CATALOGS__LAKE__S3.SECRET-ACCESS-KEY", text)
+    monkeypatch.setenv("ICEPUFFIN__SPARK__CONF__spark.some.Password", text)
+    monkeypatch.setenv("ICEPUFFIN__SPARK__REMOTE", text)
+    settings = loaded(file, MINIMAL + 's3.secret-access-key = "of the file"\n')
+    properties = settings.catalogs["lake"].properties
+    assert (properties["token"], properties["s3.secret-access-key"]) == (text, text)
+    assert spark_conf(settings.spark) == {"spark.remote": text, "spark.some.Password": text}
+
+
+def test_numbers_in_the_file_are_texts_as_they_were_written(file: Path) -> None:
+    properties = loaded(file, MINIMAL + "token = 1e5\ns3.region = 1.10\n").catalogs["lake"].properties
+    assert (properties["token"], properties["s3.region"]) == ("1e5", "1.10")
+
+
+def test_a_variable_means_the_table_of_its_name_whatever_the_case(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEPUFFIN__TABLES__DOCS__RUNS_AHEAD", "7")
+    monkeypatch.setenv("ICEPUFFIN__TABLES__Docs__WATCHED_REFS", '["prod", "main"]')
+    monkeypatch.setenv("ICEPUFFIN__TABLES__docs__INDEXES__I__SHARDS", "3")
+    monkeypatch.setenv("ICEPUFFIN__TABLES__DOCS__INDEXES__I__TARGET_RECALL", "0.5")
+    monkeypatch.setenv("ICEPUFFIN__TABLES__DOCS__THETA_SKETCHES", "false")
+    text = '[tables.Docs]\ncatalog = "lake"\nname = "a.b"\n[tables.Docs.indexes.i]\ncolumn = "v"\n'
+    settings = loaded(file, MINIMAL + text)
+    assert list(settings.tables) == ["Docs"]
+    table = settings.tables["Docs"]
+    assert (table.runs_ahead, table.watched_refs, table.theta_sketches) == (7, ("prod", "main"), False)
+    assert (table.indexes["i"].shards, table.indexes["i"].target_recall) == (3, 0.5)
+
+
+def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEPUFFIN__SPARK__CONF", '{"spark.a": "x", "spark.b": 1e5}')
+    settings = loaded(file, MINIMAL + '[spark.conf]\nspark.a = "file"\nspark.c = "file"\n')
+    assert spark_conf(settings.spark) == {
+        "spark.master": "local[*]",
+        "spark.a": "x",
+        "spark.b": "1e5",
+        "spark.c": "file",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("ICEPUFFIN__SPARK__CONF", '{"spark.a": null}', "spark.a is null"),
+        ("ICEPUFFIN__THREADS__X", "1", "ICEPUFFIN__THREADS__X names no setting"),
+        ("ICEPUFFIN__SPARK__MASTR", "x", "spark.mastr: no such setting"),
+        ("ICEPUFFIN__TABLES__T__WATCHED_REFS", "main", "ICEPUFFIN__TABLES__T__WATCHED_REFS is not valid JSON"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        loaded(file, MINIMAL)

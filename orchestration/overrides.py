@@ -1,0 +1,105 @@
+"""Settings from the environment: `ICEPUFFIN__SPARK__MASTER=local[4]` is `[spark] master`, over the file's.
+
+What a variable says is a text, and stays one unless the setting is a list or a table: those are JSON. So a token of
+digits is the token that was given.
+"""
+
+import json
+import types
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+PREFIX = "ICEPUFFIN__"
+
+
+class OverrideError(ValueError):
+    """Raised for a variable that names no setting, or whose value is no JSON where it must be. Never has the value."""
+
+
+class Written(float):
+    """A number that remembers how it was written: where a text is wanted, 1.10 is not 1.1, and 1e5 not 100000.0."""
+
+    text: str
+
+    def __new__(cls, text: str) -> "Written":
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: type[BaseModel]) -> dict[str, Any]:
+    """The settings of a file, and over them those of the environment. `model` says which are texts."""
+    merged = dict(raw)
+    for name in sorted(environment):
+        if not name.upper().startswith(PREFIX):
+            continue
+        path = name[len(PREFIX) :].split("__")
+        if path[0].lower() not in model.model_fields:
+            known = ", ".join(PREFIX + field.upper() for field in model.model_fields)
+            raise OverrideError(f"the environment variable {name} names no setting; there are {known}")
+        merged = _over(merged, path, model, environment[name], name)
+    return merged
+
+
+def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:
+    """`raw` with the value of the variable at `path`, which may be empty."""
+    kind = _plain(kind)
+    fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    named = get_args(kind)[1] if get_origin(kind) in (dict, Mapping) else None
+    if not path:
+        value = text if fields is None and get_origin(kind) is None else _json(text, name)
+        return _merged(raw, value) if isinstance(raw, Mapping) and isinstance(value, Mapping) else value
+    below = dict(raw) if isinstance(raw, Mapping) else {}
+    if fields == {} or named in (str, SecretStr):  # properties: their names have dots, which TOML reads as tables
+        flat = dict(flattened(below))
+        return {**flat, _key(".".join(path), flat): text}
+    if fields is None and named is None:
+        raise OverrideError(f"the environment variable {name} names no setting: {path[0]} is a part of what has none")
+    key = _key(path[0], fields or below)
+    inner = named if fields is None else fields[key].annotation if key in fields else str
+    return {**below, key: _over(below.get(key), path[1:], inner, text, name)}
+
+
+def _key(part: str, known: Mapping[str, Any]) -> str:
+    """The key that a part of a variable's name means: one that is there, whatever its case; else a new one."""
+    if part in known:
+        return part
+    alike = [key for key in known if key.lower() == part.lower()]
+    return alike[0] if alike else part.lower() if part.isupper() else part
+
+
+def flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """TOML reads the key `s3.endpoint` as a table in a table; properties are flat."""
+    pairs: list[tuple[str, Any]] = []
+    for key, item in value.items():
+        pairs += flattened(item, f"{prefix}{key}.") if isinstance(item, Mapping) else [(f"{prefix}{key}", item)]
+    return pairs
+
+
+def _plain(kind: Any) -> Any:
+    """The type without the None that it may be as well, and of choices that they are texts."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return _plain(next(item for item in get_args(kind) if item is not type(None)))
+    if get_origin(kind) is Annotated:
+        return _plain(get_args(kind)[0])
+    return str if get_origin(kind) is Literal else kind
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text, parse_float=Written)
+    except ValueError:
+        raise OverrideError(f"the environment variable {name} is not valid JSON, which it must be") from None
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(under[key], item) if isinstance(under.get(key), Mapping) and isinstance(item, Mapping) else item
+        for key, item in over.items()
+    }
+    return {**under, **both}
