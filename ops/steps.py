@@ -2,18 +2,10 @@
 
 A run that is cut off at any of them is simply run again: it finds what is finished, makes the rest, publishes the same
 bytes. What it does not use any more is unreferenced and goes with `icepuffin gc` after the grace period.
-
-For tests only: with ICEPUFFIN_KILL_AT=<step>#<n>:<note> in the environment the process that reaches the step for the
-n-th time kills itself with SIGKILL, once: it makes the file <note> first, and a process that finds it lives on.
 """
 
-import itertools
-import os
-import signal
+from collections.abc import Callable
 from enum import StrEnum
-
-KILL_AT = "ICEPUFFIN_KILL_AT"
-_reached = itertools.count(1)
 
 
 class Step(StrEnum):
@@ -47,20 +39,14 @@ class Step(StrEnum):
     """Theta: the file that keeps the sketches per data file; no metadata names it."""
 
 
+def _nobody(step: Step) -> None:
+    pass
+
+
+observer: Callable[[Step], None] = _nobody
+"""Who is told of each step, before the next begins."""
+
+
 def reached(step: Step) -> None:
-    """Say that everything before the step is done. Costs a look into the environment."""
-    wanted = os.environ.get(KILL_AT)
-    if wanted:
-        _die_if_meant(step, wanted)
-
-
-def _die_if_meant(step: Step, wanted: str) -> None:
-    name, _, note = wanted.partition(":")
-    name, _, number = name.partition("#")
-    if step != name or next(_reached) < int(number or 1):
-        return
-    try:
-        os.close(os.open(note, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
+    """Say that everything before the step is done."""
+    observer(step)

@@ -1,6 +1,5 @@
 """kill -9 of a Spark Python worker at the steps that it comes to: Spark tries again, and no byte differs."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ops.spark.runner import SparkRunner
-from ops.steps import KILL_AT, Step
+from ops.steps import Step
+from tests.faults.kills import die_at
 from tests.faults.stages import Outcome, Stage, assert_swept_and_nothing_else, read
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class DoomedRunner(SparkRunner):
 
 
 def run_armed(call: tuple[str, Callable[[Any], Any], Any]) -> Any:
-    os.environ[KILL_AT], function, task = call
+    kill_at, function, task = call
+    die_at(kill_at)
     return function(task)
 
 

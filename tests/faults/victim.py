@@ -2,7 +2,7 @@
 
 What is loaded at first use, compiled kernels above all, is there then: a child takes 0.2 s instead of 0.8.
 
-In: `<folder of a stage>\t<value of ICEPUFFIN_KILL_AT>`. Out: the signal that ended the driver, or 0.
+In: `<folder of a stage>\t<where to die>`. Out: the signal that ended the driver, or 0.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ops.steps import KILL_AT
+from tests.faults.kills import die_at
 from tests.faults.stages import Stage, make_stage
 
 
@@ -22,7 +22,7 @@ def main() -> None:
         folder, kill_at = line.rstrip("\n").split("\t")
         child = os.fork()
         if not child:
-            os.environ[KILL_AT] = kill_at
+            die_at(kill_at)
             try:
                 Stage(Path(folder)).work()
             finally:
