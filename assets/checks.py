@@ -1,21 +1,49 @@
 """Checks of an index that need no run of its own partition: how far behind it is, and whether its file is whole."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from pyiceberg.table import Table
 
 from assets.spec import TableSpec
+from ops.catalog.snapshots import data_snapshots
 from ops.catalog.vended import storage_of
 from ops.graphs.lag import Lag, index_lag
 from ops.index.definition import IndexDefinition
 from ops.index.integrity import check_integrity, remedy, tagged_version
+from ops.index.report import Action
 from ops.resources import Catalogs
+
+_ASKED = 50
+"""Of so many of the newest snapshots Dagster is asked what their runs found, at most."""
 
 
 def is_late(spec: TableSpec, lag: Lag) -> bool:
     """Counts data snapshots first: a quiet table is not stale, however old its newest snapshot is."""
     return lag.snapshots > spec.max_freshness_lag and lag.minutes >= spec.max_freshness_minutes
+
+
+def lag_now(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinition, table: Table) -> Lag:
+    """How far the index is behind. Of the newest snapshots, Dagster knows where a run found nothing to index."""
+    ref = spec.watched_refs[0]
+    lag = index_lag(table, index, ref)
+    if not is_late(spec, lag):
+        return lag
+    newest = data_snapshots(table, ref)[-min(spec.max_freshness_lag + 1, _ASKED) :]
+    empty = _found_empty(instance, spec.index_key(index.name), [str(item.snapshot_id) for item in newest])
+    return index_lag(table, index, ref, empty=empty) if empty else lag
+
+
+def _found_empty(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[int]:
+    """Those of the snapshots whose last run found nothing to index."""
+    found = {}
+    for partition in partitions:
+        wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition])
+        records = instance.fetch_materializations(wanted, limit=1).records
+        event = records[0].asset_materialization if records else None
+        found[int(partition)] = event.metadata.get("action") if event else None
+    return {snapshot for snapshot, action in found.items() if action and action.value == Action.EMPTY.value}
 
 
 def lag_metadata(lag: Lag) -> dict[str, int | float | str]:
@@ -47,11 +75,13 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     @dg.asset_check(
         asset=spec.index_key(definition.name),
         name="freshness",
-        description=f"Warns if more than {spec.max_freshness_lag} of the newest data snapshots lack a version{since}.",
+        description=(
+            f"Warns if more than {spec.max_freshness_lag} of the newest data snapshots lack a version{since}. "
+            "A snapshot with nothing to index needs none."
+        ),
     )
-    def freshness(catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
-        table = catalogs.table(spec.catalog, spec.identifier)
-        lag = index_lag(table, definition.name, spec.watched_refs[0])
+    def freshness(context: dg.AssetCheckExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
+        lag = lag_now(context.instance, spec, definition, catalogs.table(spec.catalog, spec.identifier))
         return dg.AssetCheckResult(
             passed=not is_late(spec, lag), severity=dg.AssetCheckSeverity.WARN, metadata=lag_metadata(lag)
         )

@@ -8,12 +8,11 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from assets.checks import freshness_evaluation, is_late, lag_metadata
+from assets.checks import freshness_evaluation, is_late, lag_metadata, lag_now
 from assets.metadata import of_snapshot
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
 from ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
-from ops.graphs.lag import index_lag
 from ops.theta.read import overwritten_by
 from orchestration.watch import Cursor, Facts, Policy, Watched, pending, run_key
 
@@ -142,7 +141,7 @@ def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterializat
 
 
 def told_lags(
-    spec: TableSpec, table: Table, told: Mapping[str, str]
+    instance: dg.DagsterInstance, spec: TableSpec, table: Table, told: Mapping[str, str]
 ) -> tuple[list[dg.AssetCheckEvaluation], dict[str, str]]:
     """(evaluations of the freshness checks that say something new, what each check was told by now).
 
@@ -151,7 +150,7 @@ def told_lags(
     """
     events, now = [], {}
     for index in spec.indexes:
-        lag = index_lag(table, index.name, spec.watched_refs[0])
+        lag = lag_now(instance, spec, index, table)
         late = is_late(spec, lag)
         now[index.name] = f"late by {lag.snapshots}" if late else "fresh"
         if told.get(index.name) != now[index.name]:

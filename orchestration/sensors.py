@@ -59,7 +59,7 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
             requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
             requests.append(_request(spec, settings, uuid, plan.merge, merged=plan.cursor.merged))
-        lags, told = told_lags(spec, table, cursor.told)
+        lags, told = told_lags(context.instance, spec, table, cursor.told)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else _nothing(found),

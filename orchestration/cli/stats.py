@@ -26,7 +26,7 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
 
     snapshot_id = on.snapshot_id(snapshot)
     statistics = read_ndv(on.loaded, snapshot_id)
-    indexes = {item.name: versions(on.loaded, "ann", item.name) for item in on.indexes}
+    indexes = {item.name: (item, versions(on.loaded, "ann", item.name)) for item in on.indexes}
     told: dict[str, Any] = {
         "table": on.name,
         "catalog": on.spec.catalog,
@@ -44,9 +44,9 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
                 "versions": len(found),
                 "snapshots": [str(version.base_snapshot_id) for version in found],
                 "covers_snapshot": snapshot_id in {version.base_snapshot_id for version in found},
-                "lag": dataclasses.asdict(index_lag(on.loaded, name, on.spec.watched_refs[0])),
+                "lag": dataclasses.asdict(index_lag(on.loaded, index, on.spec.watched_refs[0])),
             }
-            for name, found in indexes.items()
+            for name, (index, found) in indexes.items()
         },
     }
     if on.as_json:

@@ -4,18 +4,24 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.types import FloatType, ListType
 
 from assets.checks import freshness_check, integrity_check
 from assets.spec import TableSpec
 from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
+from ops.graphs.lag import index_lag
 from ops.graphs.versions import index_snapshot
+from ops.index import IndexDefinition
 from ops.resources import Catalogs, Engine
 from orchestration.discovery import table_spec
 from orchestration.engines import catalogs_of
 from orchestration.settings import load
-from tests.orchestration.lake import Lake, make_lake
+from orchestration.ticks import TickedRun, tick
+from tests.orchestration.lake import Lake, make_lake, make_rows
 
 ENGINE = Engine(spark_conf={}, threads=2, driver_only_rows=1)
 
@@ -47,22 +53,72 @@ def result(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dg.AssetCheck
     return found
 
 
+def freshness(spec: TableSpec, catalogs: Catalogs, instance: dg.DagsterInstance | None = None) -> dg.AssetCheckResult:
+    with instance or dg.DagsterInstance.ephemeral() as asked:
+        check: Any = freshness_check(spec, spec.indexes[0])
+        found = check(dg.build_asset_check_context(instance=asked), catalogs=catalogs)
+    assert isinstance(found, dg.AssetCheckResult)
+    return found
+
+
 def number(found: dg.AssetCheckResult, key: str) -> Any:
     return found.metadata[key].value
 
 
 def test_lag_is_counted_in_snapshots(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
-    check = freshness_check(spec, spec.indexes[0])
-    before = result(check, catalogs)
+    before = freshness(spec, catalogs)
     assert (before.passed, number(before, "lag (snapshots)"), number(before, "coverage")) == (False, 2, 0.0)
     indexed(lake, spec)
-    at_head = result(check, catalogs)
+    at_head = freshness(spec, catalogs)
     assert (at_head.passed, number(at_head, "lag (snapshots)"), number(at_head, "coverage")) == (True, 0, 0.5)
     lake.append()
-    assert result(check, catalogs).passed, "one snapshot behind is allowed"
+    assert freshness(spec, catalogs).passed, "one snapshot behind is allowed"
     lake.append()
-    late = result(check, catalogs)
+    late = freshness(spec, catalogs)
     assert (late.passed, late.severity, number(late, "lag (snapshots)")) == (False, dg.AssetCheckSeverity.WARN, 2)
+
+
+def test_a_table_that_was_emptied_is_not_late(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
+    indexed(lake, spec)
+    for _ in range(3):
+        lake.append()
+        lake.table.delete(AlwaysTrue())
+    lake.table.append(make_rows(0, 1).slice(0, 0))
+    found = freshness(spec, catalogs)
+    assert (found.passed, number(found, "lag (snapshots)")) == (True, 0)
+
+
+def test_snapshots_before_the_column_are_not_behind(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=0)
+    plain = lake.catalog.create_table("demo.plain", pa.schema([("id", pa.int64())]))
+    for number_ in range(3):
+        plain.append(pa.table({"id": [number_]}))
+    with plain.update_schema() as change:
+        change.add_column("embedding", ListType(9, FloatType(), element_required=False))
+    definition = IndexDefinition(name="embedding", column="embedding")
+    assert index_lag(plain.refresh(), definition, "main").snapshots == 0
+    plain.append(pa.table({"id": [3], "embedding": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))}))
+    assert index_lag(plain.refresh(), definition, "main").snapshots == 1
+    plain.update_schema(allow_incompatible_changes=True).delete_column("embedding").commit()
+    plain.refresh().append(pa.table({"id": [4]}))
+    assert index_lag(plain.refresh(), definition, "main").snapshots == 5, "the column is gone: somebody has to look"
+
+
+def test_snapshots_whose_vectors_are_all_null_are_not_behind_once_a_run_has_looked(
+    tmp_path: Path,
+) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.write_settings(max_freshness_lag=0)
+    settings = load(lake.settings_file)
+    spec, catalogs = table_spec(settings.tables["packages"], catalogs_of(settings)), catalogs_of(settings)
+    lake.table.delete(AlwaysTrue())
+    rows = make_rows(0, 5)
+    lake.table.append(rows.set_column(2, "embedding", pa.array([None] * 5, pa.list_(pa.float32()))))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert not freshness(spec, catalogs, instance).passed, "nobody has looked"
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, TickedRun))
+        assert freshness(spec, catalogs, instance).passed
 
 
 def test_a_whole_file_passes(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
