@@ -5,6 +5,8 @@
 #   --dir DIR           pid files, logs, Dagster's home                 [local-deploy]
 #   --settings FILE     [ICEPUFFIN_SETTINGS, else icepuffin.toml here]
 #   --host ADDRESS      everything listens there                        [127.0.0.1]
+#   --insecure          ... although whoever reaches that address can run code here: nothing of this has a log-in.
+#                       To let others in, leave the host alone and put a proxy with a log-in before the webserver
 #   --port N            webserver                                       [3000]
 #   --code-port N       code location                                   [4000]
 #   --spark-port N      Spark master; --spark-ui-port N its page        [7077, 8080]
@@ -26,10 +28,11 @@ absolute() { case $1 in /*) printf '%s' "$1" ;; *) printf '%s/%s' "$here" "$1" ;
 command=${1:-help}
 [ $# = 0 ] || shift
 dir=local-deploy settings=${ICEPUFFIN_SETTINGS:-icepuffin.toml} host=127.0.0.1
-port=3000 code_port=4000 spark_port=7077 spark_ui_port=8080 workers=2 cores=1 memory=1g
+port=3000 code_port=4000 spark_port=7077 spark_ui_port=8080 workers=2 cores=1 memory=1g insecure=no
 while [ $# -gt 0 ]; do
     case $1 in
         --no-spark) workers=0; shift; continue ;;
+        --insecure) insecure=yes; shift; continue ;;
         --dir | --settings | --host | --port | --code-port | --spark-port | --spark-ui-port | --workers | --cores | --memory) ;;
         *) die "$1 is no option; sh deploy/local.sh help lists them" ;;
     esac
@@ -140,7 +143,15 @@ start_spark() {
     done
 }
 
+# The code location runs what it is sent, Spark's master what is submitted, the webserver launches runs: for anybody.
+require_own_host() {
+    case $host in 127.* | localhost | ::1) return ;; esac
+    [ $insecure = yes ] || die "--host $host lets whoever reaches it run code as $(id -un), since code location, Spark and \
+webserver have no log-in. Leave it out, and put a proxy with a log-in before 127.0.0.1:$port; or say --insecure as well"
+}
+
 start() {
+    require_own_host
     find_environment
     prepare_home
     mkdir -p "$dir/run" "$dir/logs"
@@ -196,5 +207,5 @@ end() {
 
 case $command in
     start | stop | status) "$command" ;;
-    *) sed -n '2,14s/^# \{0,1\}//p' deploy/local.sh ;;
+    *) sed -n '2,16s/^# \{0,1\}//p' deploy/local.sh ;;
 esac

@@ -174,6 +174,23 @@ def test_a_port_that_is_taken_is_named(local: Local, tmp_path: Path) -> None:
     assert other.processes() == {}
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "example.org", "::", "10.0.0.7"])
+def test_a_host_that_others_reach_needs_a_word_more(local: Local, tmp_path: Path, host: str) -> None:
+    other = Local(tmp_path / "other", local.settings, (*local.ports, "--host", host))
+    refused = other.run("start")
+    assert (refused.returncode, refused.stdout.count("\n")) == (1, 1)
+    assert f"icepuffin: --host {host} lets whoever reaches it run code as " in refused.stdout
+    assert "or say --insecure as well" in refused.stdout
+    assert not other.directory.exists()
+
+
+def test_a_host_that_others_reach_is_taken_with_that_word(local: Local, tmp_path: Path) -> None:
+    broken = tmp_path / "icepuffin.toml"
+    broken.write_text("[catalogs]\n")
+    went_on = Local(tmp_path / "other", broken, ("--host", "192.0.2.1", "--insecure")).run("start")
+    assert "no catalog is set" in went_on.stdout
+
+
 def test_bad_settings_and_options_are_one_line(local: Local, tmp_path: Path) -> None:
     broken = tmp_path / "icepuffin.toml"
     broken.write_text("[catalogs]\n")
