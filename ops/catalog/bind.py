@@ -4,21 +4,21 @@ A `replace` snapshot S' with parent S and a manifest list of its own, a tag on i
 statistics entry. The file is reachable from metadata, `main` and its statistics are not touched.
 """
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
     SetStatisticsUpdate,
     TableUpdate,
@@ -28,7 +28,7 @@ from ops.catalog.commit import Outcome, attempt_commit, refresh
 from ops.catalog.connect import CatalogUnavailableError
 from ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
-from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.catalog.versions import DerivedVersion, own_tag_target, tag_target, versions
 from ops.errors import IcepuffinError
 from ops.steps import Step, reached
 
@@ -42,6 +42,9 @@ _TOTALS = (
     "total-equality-deletes",
 )
 STATISTICS_FILE_KEY = "statistics-file"
+LASTING_MS = 2**63 - 1
+"""`max-ref-age-ms` of tags that are to last. One without takes the table's `history.expire.max-ref-age-ms`, and any
+engine's expiry drops it when it is as old."""
 
 
 class BindingError(IcepuffinError):
@@ -84,7 +87,7 @@ class Binding:
     footer_size: int
     expected_ref: int | None
     """Where the tag was when the work began; None where there was no tag."""
-    max_ref_age_ms: int | None = None
+    max_ref_age_ms: int = LASTING_MS
     took: str = ""
     """What making it took, for the snapshot's summary."""
 
@@ -93,18 +96,25 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     """Bind, retrying on the table's newest state as long as the tag is where it was expected.
 
     Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
-    where somebody has moved the tag on since. What a commit of unknown outcome refers to is never deleted.
-    Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile),
+    where somebody has moved the tag on since. What a commit refers to is never deleted here, refused ones included: a
+    gateway's first request may land after its repetition was refused. Garbage collection takes what came to nothing.
+
+    Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
     UnsupportedCatalogError, BindingError, and the errors of `ops.catalog.commit.refresh`.
     """
     require_bindable(table)
     unanswered: list[Snapshot] = []
+    sent: set[int] = set()
+    before: SnapshotRef | None = None
     for attempt in range(_ATTEMPTS):
         unanswered = _refresh(table, binding, unanswered)
-        if done := _find_done(table, binding, unanswered):
-            return done
+        if done := _find_done(table, binding, sent):
+            earlier = done.derived_snapshot_id not in sent
+            return done if earlier else _checked(table, binding, done.derived_snapshot_id, before)
         _require_tag_unmoved(table, binding, unanswered)
-        snapshot, remove_list = _derive_snapshot(table, binding)
+        before = table.metadata.refs.get(binding.tag)
+        snapshot = _derive_snapshot(table, binding)
+        sent.add(snapshot.snapshot_id)
         reached(Step.LIST_WRITTEN)
         requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
         outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
@@ -112,13 +122,11 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
             unanswered.append(snapshot)
         if outcome is Outcome.DONE:
             reached(Step.COMMITTED)
-            return _read_back(table, binding, snapshot)
-        if outcome is Outcome.REFUSED:
-            unanswered = _refresh(table, binding, unanswered)
-            # a gateway that repeats a request turns the success of the first into a refusal of the second
-            if done := _find_done(table, binding, [*unanswered, snapshot]):
-                return done
-            remove_list()
+            refresh(table, patient=True)
+            return _checked(table, binding, snapshot.snapshot_id, before)
+    unanswered = _refresh(table, binding, unanswered)
+    if done := _find_done(table, binding, sent):
+        return _checked(table, binding, done.derived_snapshot_id, before)
     if unanswered:
         raise _unknown_outcome(table, binding)
     raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
@@ -134,7 +142,7 @@ def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
     )
     return (
         AddSnapshotUpdate(snapshot=snapshot),
-        _tag_update(binding.tag, snapshot.snapshot_id, binding.max_ref_age_ms),
+        _tag_update(binding.tag, _tag(snapshot.snapshot_id, binding.max_ref_age_ms)),
         SetStatisticsUpdate(statistics=statistics),
     )
 
@@ -165,43 +173,70 @@ def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
 
 
 def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: int | None) -> None:
-    """Point `tag` at a version that exists already. Raises LostRaceError where the tag was moved meanwhile."""
-    update = _tag_update(tag, derived_snapshot_id, None)
-    _change_ref(table, tag, (update,), expected_ref, lambda now: now == derived_snapshot_id)
+    """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs.
+
+    Raises LostRaceError where the tag was moved meanwhile, TagTakenError.
+    """
+    _change_tag(table, tag, _tag(derived_snapshot_id, LASTING_MS), expected_ref)
+
+
+def make_lasting(table: Table, tag: str) -> None:
+    """Mend a tag of icepuffin's that was made without `max-ref-age-ms`: it says itself now that it lasts."""
+    ref = table.metadata.refs.get(tag)
+    if ref is None or ref.max_ref_age_ms is not None or own_tag_target(table, tag) is None:
+        return
+    with suppress(LostRaceError):  # whoever moved it made it anew
+        move_tag(table, tag, ref.snapshot_id, expected_ref=ref.snapshot_id)
 
 
 def drop(table: Table, tag: str) -> bool:
-    """Remove a tag; its version expires like any snapshot. False where there was none."""
+    """Remove a tag of icepuffin's; its version expires like any snapshot. False where there is no ref of that name.
+
+    Raises TagTakenError where it is somebody else's, LostRaceError where it was moved meanwhile.
+    """
     refresh(table)
-    ref = table.metadata.refs.get(tag)
-    if ref is None:
+    target = own_tag_target(table, tag)
+    if target is None:
         return False
-    _change_ref(table, tag, (RemoveSnapshotRefUpdate(ref_name=tag),), ref.snapshot_id, lambda now: now is None)
+    _change_tag(table, tag, None, target)
     return True
 
 
-def _tag_update(tag: str, snapshot_id: int, max_ref_age_ms: int | None) -> SetSnapshotRefUpdate:
-    return SetSnapshotRefUpdate(
-        ref_name=tag,
-        type=SnapshotRefType.TAG,
+def _tag(snapshot_id: int, max_ref_age_ms: int) -> SnapshotRef:
+    return SnapshotRef(
         snapshot_id=snapshot_id,
+        snapshot_ref_type=SnapshotRefType.TAG,
         max_ref_age_ms=max_ref_age_ms,
         max_snapshot_age_ms=None,
         min_snapshots_to_keep=None,
     )
 
 
-def _change_ref(
-    table: Table, tag: str, updates: tuple[TableUpdate, ...], expected_ref: int | None, is_done: Callable[[Any], bool]
+def _tag_update(tag: str, wanted: SnapshotRef | None) -> TableUpdate:
+    if wanted is None:
+        return RemoveSnapshotRefUpdate(ref_name=tag)
+    return SetSnapshotRefUpdate(
+        ref_name=tag,
+        type=SnapshotRefType.TAG,
+        snapshot_id=wanted.snapshot_id,
+        max_ref_age_ms=wanted.max_ref_age_ms,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def _change_tag(
+    table: Table, tag: str, wanted: SnapshotRef | None, expected_ref: int | None, *more: TableUpdate
 ) -> None:
+    """Make the tag what is wanted (None: no tag), and `more` in the same commit."""
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
-        if is_done(tag_target(table, tag)):
+        if table.metadata.refs.get(tag) == wanted:
             return
-        if tag_target(table, tag) != expected_ref:
+        if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
-        if attempt_commit(table, updates, requirements, attempt) is Outcome.DONE:
+        if attempt_commit(table, (_tag_update(tag, wanted), *more), requirements, attempt) is Outcome.DONE:
             refresh(table, patient=True)
             return
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
@@ -218,7 +253,7 @@ def require_bindable(table: Table) -> None:
 
 
 def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
-    now = tag_target(table, binding.tag)
+    now = own_tag_target(table, binding.tag)
     if now == binding.expected_ref:
         return
     if unanswered:  # the tag may come back to where it was, and the late commit then be accepted
@@ -229,19 +264,18 @@ def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapsh
     )
 
 
-def _find_done(table: Table, binding: Binding, attempted: list[Snapshot]) -> DerivedVersion | None:
-    """This very file, bound by an attempt whose answer was lost, or by an earlier run; whatever the tag does now."""
-    mine = {snapshot.snapshot_id for snapshot in attempted}
+def _find_done(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:
+    """This very file, bound by one of the snapshots that were sent, or by an earlier run; whatever the tag does now."""
     for version in versions(table, binding.kind, binding.name):
         if version.puffin_path != binding.puffin_path:
             continue
         moved_on = tag_target(table, binding.tag) != binding.expected_ref
-        if binding.tag in version.tags or version.derived_snapshot_id in mine or moved_on:
+        if binding.tag in version.tags or version.derived_snapshot_id in sent or moved_on:
             return version
     return None
 
 
-def _derive_snapshot(table: Table, binding: Binding) -> tuple[Snapshot, Any]:
+def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
     base = find_snapshot(table, binding.base_snapshot_id)
     snapshot_id = new_snapshot_id(table)
     properties = base.summary.additional_properties if base.summary else {}
@@ -265,7 +299,7 @@ def _derive_snapshot(table: Table, binding: Binding) -> tuple[Snapshot, Any]:
     if isinstance(table.metadata, TableMetadataV3):
         # None in either corrupts the table for Spark
         rows = {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
-    snapshot = Snapshot(
+    return Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=base.snapshot_id,
         sequence_number=sequence_number,
@@ -275,33 +309,32 @@ def _derive_snapshot(table: Table, binding: Binding) -> tuple[Snapshot, Any]:
         **rows,
     )
 
-    def remove_list() -> None:
-        with contextlib.suppress(FileNotFoundError):
-            table.io.delete(path)
 
-    return snapshot, remove_list
-
-
-def _read_back(table: Table, binding: Binding, snapshot: Snapshot) -> DerivedVersion:
-    """Trust no catalog: the snapshot must be there, the base must still be there, main must not be our snapshot."""
-    refresh(table, patient=True)
-    snapshot_id = snapshot.snapshot_id
-    main = table.metadata.current_snapshot_id
-    if main == snapshot_id:
+def _checked(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> DerivedVersion:
+    """The version that a commit of ours made. Trust no catalog: the snapshot must be there, the base must still be
+    there, main must not be our snapshot. `before`: the tag as it was.
+    """
+    if table.metadata.current_snapshot_id == snapshot_id:
         raise UnsupportedCatalogError(
             f"{table_name(table)}: this catalog made index snapshot {snapshot_id} the current one and keeps no tags. "
             f"The data is the same; roll back to {binding.base_snapshot_id}, and use another catalog"
         )
     if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
-        if tag_target(table, binding.tag) == snapshot_id:
-            undo = (RemoveSnapshotRefUpdate(ref_name=binding.tag),)
-            _change_ref(table, binding.tag, undo, snapshot_id, lambda now: now is None)
+        _undo(table, binding, snapshot_id, before)
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
         )
-    done = _find_done(table, binding, [snapshot])
+    done = _find_done(table, binding, (snapshot_id,))
     if done is None or tag_target(table, binding.tag) is None:
         raise UnsupportedCatalogError(
             f"{table_name(table)}: the catalog accepted tag {binding.tag} and did not keep it"
         )
     return done
+
+
+def _undo(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> None:
+    """Put the tag back to where it was, if that is there, and take our snapshot away; unless the tag has moved on."""
+    back = before if before and table.metadata.snapshot_by_id(before.snapshot_id) else None
+    with suppress(LostRaceError):
+        if tag_target(table, binding.tag) == snapshot_id:
+            _change_tag(table, binding.tag, back, snapshot_id, RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id]))

@@ -1,8 +1,27 @@
-"""What is bound to a table already: index versions and kept sketches, as its metadata tells them. Reads no file."""
+"""What is bound to a table already: index versions and kept sketches, as its metadata tells them, and the tags on them.
+Reads no file.
 
+A ref is icepuffin's own only if it is a tag, on a version, with the name that a tag on this very version has. Any other
+ref belongs to the table's owner, whatever its name: it is neither moved nor dropped.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from ops.catalog.snapshots import table_name
+from ops.errors import IcepuffinError
+
+_KINDS = ("ann", "theta-sketches")
+
+
+class TagTakenError(IcepuffinError):
+    """Raised before any work when a ref of the table's owner has the name that a tag of icepuffin's is to have."""
+
+    retryable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +84,54 @@ def bound_names(table: Table, kind: str) -> frozenset[str]:
     return frozenset(found.get(f"{kind}.index", kind) for found in summaries if f"{kind}.base-snapshot-id" in found)
 
 
+def index_tag(kind: str, name: str) -> str:
+    """The tag on the newest version; those of other snapshots have one with `-<snapshot id>` after it."""
+    return f"ann_{name}" if kind == "ann" else kind.replace("-", "_")
+
+
 def tag_target(table: Table, tag: str) -> int | None:
-    """The snapshot that a tag points at; None where there is no such tag."""
+    """The snapshot that a ref points at, whoever made it; None where there is no such ref."""
     ref = table.metadata.refs.get(tag)
     return ref.snapshot_id if ref else None
+
+
+def own_tag_target(table: Table, tag: str) -> int | None:
+    """The snapshot that a tag of icepuffin's points at; None where there is no ref of that name.
+
+    Raises TagTakenError where there is one that is not icepuffin's.
+    """
+    ref = table.metadata.refs.get(tag)
+    if ref is None:
+        return None
+    target = table.metadata.snapshot_by_id(ref.snapshot_id)
+    if ref.snapshot_ref_type is SnapshotRefType.TAG and target is not None and tag in dict(_own_tags(target)):
+        return ref.snapshot_id
+    kind = ref.snapshot_ref_type.value
+    raise TagTakenError(
+        f"{table_name(table)} has a {kind} {tag!r} that icepuffin did not make, and it is left alone. Keep what it "
+        f"points at under another name and drop it (ALTER TABLE ... DROP {kind.upper()} `{tag}`), or, where it stands "
+        "in the way of an index, give the index another name"
+    )
+
+
+def own_tags(table: Table, tag: str) -> frozenset[str]:
+    """Names of the tags that icepuffin made: the index tag `tag`, and those of the same index's other versions."""
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
+    return frozenset(
+        name
+        for name, ref in table.metadata.refs.items()
+        if ref.snapshot_ref_type is SnapshotRefType.TAG
+        and ref.snapshot_id in snapshots
+        and (name, tag) in _own_tags(snapshots[ref.snapshot_id])
+    )
+
+
+def _own_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """(name, index tag) of the tags that icepuffin may put on a snapshot; none for one that it did not make."""
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    for kind in _KINDS:
+        base = properties.get(f"{kind}.base-snapshot-id")
+        if base is not None:
+            tag = index_tag(kind, properties.get(f"{kind}.index", kind))
+            yield tag, tag
+            yield f"{tag}-{base}", tag

@@ -6,7 +6,9 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
+from ops.catalog.bind import make_lasting
 from ops.catalog.snapshots import ref_snapshot_id
+from ops.catalog.versions import index_tag
 from ops.graphs.rows import snapshot_rows
 from ops.graphs.versions import ensure_defined
 from ops.index import collect_garbage, list_definitions, maintain
@@ -53,6 +55,8 @@ def collect(
     grace = timedelta(hours=grace_hours)
     defined = [item.name for item in list_definitions(table)]
     policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
+    for tag in () if dry_run else (*(index_tag("ann", name) for name in defined), SKETCHES_TAG):
+        make_lasting(table, tag)
     plans = {
         f"ann_{name}": plan_retention(table, "ann", name, f"ann_{name}", policy, grace=grace)
         for name, policy in policies.items()

@@ -171,13 +171,19 @@ def meeting(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
+def defined_by(key: str) -> str | None:
+    """The index that a table property is about; None where it is about none. A name may hold dots, a knob may not."""
+    return key.removeprefix(PREFIX).rpartition(".")[0] if key.startswith(PREFIX) else None
+
+
 def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
     """All definitions among a table's properties, by name. Raises DefinitionError for one that is broken."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in properties.items():
-        if not key.startswith(PREFIX):
+        name = defined_by(key)
+        if name is None:
             continue
-        name, _, option = key.removeprefix(PREFIX).rpartition(".")
+        option = key.rpartition(".")[2]
         knob = option.replace("-", "_")
         found.setdefault(name, {})[knob] = _parse(key, knob, value)
     missing = [name for name, items in found.items() if "column" not in items]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from ops.catalog import bind
-from ops.catalog.bind import Binding, LostRaceError
+from ops.catalog.bind import LASTING_MS, Binding, LostRaceError
 from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import AssembledFile, Assembly, mean_recall
 from ops.index.clock import StageClock
@@ -94,6 +94,8 @@ def carry_out(
         if plan.action is Action.RETAGGED:
             with suppress(LostRaceError), clock.stage("bind"):
                 bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
+        elif plan.is_head:
+            bind.make_lasting(table, plan.tag)
         return _report(plan, clock, None, None, plan.existing)
     bind.require_bindable(table)
     reached(Step.PLANNED)
@@ -153,7 +155,7 @@ def publish(
         file_size=file.file_size,
         footer_size=file.footer_size,
         expected_ref=plan.expected_ref,
-        max_ref_age_ms=None if plan.is_head else SIDE_TAG_AGE_MS,
+        max_ref_age_ms=LASTING_MS if plan.is_head else SIDE_TAG_AGE_MS,
         took=took,
     )
     try:

@@ -13,7 +13,7 @@ from ops.catalog.commit import refresh
 from ops.catalog.deletes import fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.snapshots import lineage_ids, ref_snapshot_id, require_data_snapshot, table_name
-from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.catalog.versions import DerivedVersion, own_tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
 from ops.index.integrity import check_integrity
@@ -97,7 +97,7 @@ def plan_version(
         schema=schema,
         field_id=field_id,
         tag=tag,
-        expected_ref=tag_target(table, tag),
+        expected_ref=own_tag_target(table, tag),
         is_head=is_head,
         build_id="",
         changes=Changes(added=live.files),

@@ -16,7 +16,7 @@ from ops.catalog import bind
 from ops.catalog.commit import refresh
 from ops.catalog.expire import expire_derived
 from ops.catalog.snapshots import base_snapshot_id
-from ops.catalog.versions import DerivedVersion, bound_names, tag_target, versions
+from ops.catalog.versions import DerivedVersion, bound_names, own_tag_target, own_tags, tag_target, versions
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -70,11 +70,6 @@ class RetentionPlan:
     """Versions that are to go, and stay until they are older than the grace period."""
 
 
-def is_own_tag(ref: str, own: str) -> bool:
-    """Whether `ref` is the index tag `own`, or that of one of its versions for an older snapshot."""
-    return ref == own or (ref.startswith(f"{own}-") and ref.removeprefix(f"{own}-").isdecimal())
-
-
 def plan_retention(
     table: Table, kind: str, name: str, tag: str, retention: Retention, *, grace: timedelta, now_ms: int | None = None
 ) -> RetentionPlan:
@@ -84,23 +79,34 @@ def plan_retention(
     """
     now = int(time.time() * 1000) if now_ms is None else now_ms
     known = versions(table, kind, name)
-    newest = tag_target(table, tag)
+    own = own_tags(table, tag)
+    newest = tag_target(table, tag) if tag in own else _newest_untagged(table, known, retention)
+    lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bind.LASTING_MS}
     tagged = _owners_snapshots(table)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
     retire: list[Retired] = []
     pin: list[DerivedVersion] = []
     young = 0
     for version, why in _judged(table, known, newest, tagged, retention, now):
-        foreign = [ref for ref in version.tags if not is_own_tag(ref, tag)]
+        foreign = [ref for ref in version.tags if ref not in own]
         if why and not foreign:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
                 young += 1
                 continue
             path, base = version.puffin_path, version.base_snapshot_id
             retire.append(Retired(name, base, version.derived_snapshot_id, path, why))
-        elif not why and not version.tags and version.base_snapshot_id in pinned:
+        elif not why and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
     return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)), young)
+
+
+def _newest_untagged(table: Table, known: Sequence[DerivedVersion], retention: Retention) -> int | None:
+    """What stays as the newest where the index tag was taken away; None where the index was dropped."""
+    if retention.versions is Keep.NONE:
+        return None
+    there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    left = [version for version in known if version.base_snapshot_id in there]
+    return max(left, key=_place).derived_snapshot_id if left else None
 
 
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
@@ -166,10 +172,10 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Re
     """
     for version in plan.pin:
         own = f"{tag}-{version.base_snapshot_id}"
-        bind.move_tag(table, own, version.derived_snapshot_id, expected_ref=tag_target(table, own))
+        bind.move_tag(table, own, version.derived_snapshot_id, expected_ref=own_tag_target(table, own))
     if not plan.retire:
         return ()
     refresh(table)
-    own_tags = {ref for ref in table.metadata.refs if ref != tag and is_own_tag(ref, tag)}
-    gone = expire_derived(table, {item.index_snapshot_id for item in plan.retire}, own_tags)
+    side_tags = own_tags(table, tag) - {tag}
+    gone = expire_derived(table, {item.index_snapshot_id for item in plan.retire}, side_tags)
     return tuple(item for item in plan.retire if item.index_snapshot_id in gone)

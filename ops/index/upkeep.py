@@ -11,11 +11,12 @@ from ops.catalog import bind
 from ops.catalog.commit import refresh
 from ops.catalog.manifest_lists import OWN_LISTS
 from ops.catalog.snapshots import ref_snapshot_id, table_name
+from ops.catalog.versions import index_tag, own_tag_target, own_tags
 from ops.index.clock import StageClock
 from ops.index.definition import (
-    PREFIX,
     DefinitionError,
     IndexDefinition,
+    defined_by,
     from_properties,
     meeting,
     resolve_field,
@@ -23,7 +24,6 @@ from ops.index.definition import (
 from ops.index.materialize import carry_out
 from ops.index.plan import plan_version, worn
 from ops.index.report import GcReport, IndexReport
-from ops.index.retention import is_own_tag
 from ops.index.work import Progress
 from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
@@ -58,10 +58,11 @@ def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
 
     An index that is there already takes over the knobs that graphs do not depend on. Raises DefinitionError where its
     graphs would be others, or the column cannot be indexed, and what `bind.require_bindable` raises where no version
-    could ever be published.
+    could ever be published, TagTakenError included.
     """
     refresh(table)
     bind.require_bindable(table)
+    own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
     there = {item.name: item for item in list_definitions(table)}
@@ -89,14 +90,15 @@ def _other_graphs(known: IndexDefinition, wanted: IndexDefinition) -> str:
 
 
 def drop(table: Table, name: str) -> tuple[str, ...]:
-    """Remove definition and tags; the files go with Iceberg's own expiry, or by `collect_garbage` after it.
+    """Remove the definition and tags of this very index; a ref that icepuffin did not make stays, whatever its name.
+
+    The files go with Iceberg's own expiry, or by `collect_garbage` after it.
 
     -> the tags that were dropped. Raises DefinitionError where there is neither definition nor tag.
     """
     refresh(table)
-    keys = [key for key in table.properties if key.startswith(f"{PREFIX}{name}.")]
-    own = f"ann_{name}"
-    tags = sorted(ref for ref in table.metadata.refs if is_own_tag(ref, own))
+    keys = [key for key in table.properties if defined_by(key) == name]
+    tags = sorted(own_tags(table, index_tag("ann", name)))
     if not keys and not tags:
         load_definition(table, name)
     if keys:

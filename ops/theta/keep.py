@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from ops.catalog import bind
-from ops.catalog.bind import Binding, LostRaceError
+from ops.catalog.bind import LASTING_MS, Binding, LostRaceError
 from ops.catalog.snapshots import table_name
 from ops.catalog.versions import DerivedVersion, versions
 from ops.errors import IcepuffinError
@@ -152,7 +152,7 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
                 file_size=info.file_size,
                 footer_size=info.footer_size,
                 expected_ref=expected,
-                max_ref_age_ms=None if tag == TAG else SIDE_TAG_AGE_MS,
+                max_ref_age_ms=LASTING_MS if tag == TAG else SIDE_TAG_AGE_MS,
                 took=took,
             ),
         )

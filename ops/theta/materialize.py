@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from ann_kernels.theta import union
+from ops.catalog.bind import make_lasting
 from ops.catalog.commit import refresh
 from ops.catalog.snapshots import table_name
 from ops.catalog.statistics import find
@@ -19,7 +20,7 @@ from ops.theta.ancestry import Extension
 from ops.theta.columns import SketchedColumn, is_enabled
 from ops.theta.estimate import estimate_work, noted
 from ops.theta.file_sketches import BUDGET_BYTES, FileSketches
-from ops.theta.keep import keep
+from ops.theta.keep import TAG, keep
 from ops.theta.model import Outcome, ThetaEstimate, ThetaReport
 from ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
 from ops.theta.publish import publish
@@ -85,6 +86,7 @@ def materialize_theta_sketches(
     if not work.columns:
         return report(Outcome.NO_COLUMNS)
     if is_current(work, store):
+        make_lasting(table, TAG)
         return report(Outcome.CURRENT, files_reused=len(work.live.files))
 
     sketched = _sketch(work, store, storage, runner, progress)

@@ -14,13 +14,14 @@ from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.manifest_lists import require_committable
 from ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from ops.catalog.statistics import find
+from ops.catalog.versions import own_tag_target
 from ops.model import LiveFiles
 from ops.storage import Storage
 from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from ops.theta.columns import SketchedColumn, choose_columns
 from ops.theta.errors import ThetaError, UnknownColumnError
 from ops.theta.file_sketches import FileKey, file_key
-from ops.theta.keep import KeptSketches, open_kept
+from ops.theta.keep import TAG, KeptSketches, open_kept
 from ops.theta.slot import BUILD_PROPERTY, listed_thetas
 
 FORMAT = "theta/1"
@@ -58,9 +59,11 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> Work:
     """Reads metadata, and the footers of kept sketches. Raises ThetaError, EqualityDeletesError, UnknownColumnError,
-    UnsupportedFormatError.
+    UnsupportedFormatError, and TagTakenError where the tag of the kept sketches is somebody else's.
     """
     require_committable(table)
+    for tag in (TAG, f"{TAG}-{snapshot.snapshot_id}"):
+        own_tag_target(table, tag)
     live = live_files(table, snapshot.snapshot_id)
     require_positional_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}

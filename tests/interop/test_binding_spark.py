@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from ops.catalog import bind
 from ops.catalog.live import EqualityDeletesError
 from ops.catalog.manifest_lists import UnsupportedFormatError
-from ops.catalog.versions import DerivedVersion, tag_target
-from ops.index import create
+from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.index import Action, create
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
-from ops.theta import materialize_theta_sketches
+from ops.theta import ThetaReport, materialize_theta_sketches
+from ops.theta.model import Outcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
@@ -32,6 +34,16 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]
     folder = tmp_path_factory.mktemp("lake")
     with open_lake("bound", f"sqlite:///{folder}/catalog.db", folder, spark=spark) as opened:
         yield opened
+
+
+def head_of(table: Table) -> int:
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    return head
+
+
+def sketch_head(table: Table) -> ThetaReport:
+    return materialize_theta_sketches(table, head_of(table), runner=LocalRunner(), storage=STORAGE)
 
 
 def assert_intact(lake: Lake, name: str, version: DerivedVersion, rows: int) -> None:
@@ -52,6 +64,46 @@ def test_expiry_deletes_the_version_that_the_tag_has_left(lake: Lake) -> None:
     lake.expire("moved")
     assert not open_storage(first.puffin_path, STORAGE).exists(first.puffin_path)
     assert_intact(lake, "moved", second, 20)
+
+
+AGED_REFS = {"history.expire.max-ref-age-ms": "1"}
+"""Any engine's expiry drops refs that do not say otherwise, as soon as they are a millisecond old."""
+
+
+def test_expiry_leaves_our_tags_whatever_the_table_says_of_refs(lake: Lake) -> None:
+    table = lake.create("aged", **AGED_REFS)
+    table.append(make_rows(0, 20))
+    index, sketches = index_head(table), sketch_head(table)
+    table.append(make_rows(20, 30))
+    table.manage_snapshots().create_tag(head_of(table), "yours").commit()
+    lake.expire("aged")
+    refs = lake.load("aged").metadata.refs
+    assert set(refs) == {"main", "ann_e", "theta_sketches"}, "the property is there, and takes what is not ours"
+    assert refs["ann_e"].snapshot_id == index.index_snapshot_id
+    (version,) = versions(lake.load("aged"), "ann", "e")
+    assert_intact(lake, "aged", version, 30)
+    assert sketches.file_sketches_path is not None
+    assert open_storage(sketches.file_sketches_path, STORAGE).exists(sketches.file_sketches_path)
+
+
+def test_tags_of_an_earlier_release_are_mended_by_the_next_refresh(lake: Lake) -> None:
+    table = lake.create("mended", **AGED_REFS)
+    table.append(make_rows(0, 20))
+    report = index_head(table)
+    sketch_head(table)
+    table.refresh()
+    for name in ("ann_e", "theta_sketches"):  # as they were made once
+        ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
+        at = table.metadata.refs[name].snapshot_id
+        update = SetSnapshotRefUpdate(ref_name=name, type="tag", snapshot_id=at, **ages)
+        table.catalog.commit_table(table, (), (update,))
+        table.refresh()
+    assert index_head(table).action is Action.REUSED
+    assert sketch_head(table).outcome is Outcome.CURRENT
+    lake.expire("mended")
+    refs = lake.load("mended").metadata.refs
+    assert set(refs) == {"main", "ann_e", "theta_sketches"}
+    assert refs["ann_e"].snapshot_id == report.index_snapshot_id
 
 
 def test_writes_by_spark_go_on(lake: Lake) -> None:
@@ -94,12 +146,6 @@ def test_equality_deletes_go_away_as_the_error_says(lake: Lake) -> None:
     assert advice is not None
     lake.sql(f"CALL {lake.name}.{advice[1]}")
     assert index_head(table).rows == 48
-
-
-def sketch_head(table: Table) -> None:
-    head = table.refresh().metadata.current_snapshot_id
-    assert head is not None
-    materialize_theta_sketches(table, head, runner=LocalRunner(), storage=STORAGE)
 
 
 def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> None:

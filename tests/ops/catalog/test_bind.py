@@ -1,15 +1,23 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from ops.catalog import bind
-from ops.catalog.bind import LostRaceError, UnsupportedCatalogError
+from ops.catalog.bind import LASTING_MS, LostRaceError, UnsupportedCatalogError
 from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
-from ops.catalog.versions import versions
-from ops.index import plan_version
+from ops.catalog.versions import TagTakenError, own_tags, tag_target, versions
+from ops.graphs.upkeep import collect
+from ops.index import create, drop, list_definitions, plan_version
+from ops.index.retention import Retention
+from ops.spark.runner import LocalRunner
+from ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.history import DEFINITION
@@ -100,7 +108,7 @@ def test_a_base_that_expired_is_refused(table: Table) -> None:
 def test_indexes_of_one_table_published_at_once_all_land(table: Table, sql_catalog: Catalog) -> None:
     def publish(number: int) -> None:
         mine = sql_catalog.load_table("db.t")
-        bind.publish(mine, binding(mine, number, tag=f"ann_{number}", name=f"i{number}"))
+        bind.publish(mine, binding(mine, number, name=str(number)))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(publish, range(8)))
@@ -121,3 +129,223 @@ def test_a_dropped_tag_is_gone_and_dropping_again_is_harmless(table: Table) -> N
     assert bind.drop(table, "ann_e")
     assert not bind.drop(table, "ann_e")
     assert versions(table, "ann", "e")[0].tags == ()
+
+
+class Afterwards:
+    """Does something to the table right after the next commit to it, as other clients may, or the catalog itself."""
+
+    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = table
+        self.then: Callable[[Table], None] | None = None
+        through = table.catalog.commit_table
+
+        def commit_table(*arguments: Any) -> Any:
+            answer = through(*arguments)
+            then, self.then = self.then, None
+            if then is not None:
+                then(table.catalog.load_table(table.name()))
+            return answer
+
+        monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+
+
+@pytest.fixture
+def afterwards(table: Table, monkeypatch: pytest.MonkeyPatch) -> Afterwards:
+    return Afterwards(table, monkeypatch)
+
+
+def change(table: Table, *updates: TableUpdate) -> None:
+    table.catalog.commit_table(table, (), updates)
+
+
+def set_ref(table: Table, name: str, snapshot_id: int, kind: SnapshotRefType = SnapshotRefType.BRANCH) -> None:
+    ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
+    change(table, SetSnapshotRefUpdate(ref_name=name, type=kind, snapshot_id=snapshot_id, **ages))
+
+
+def expired(snapshot_id: int) -> Callable[[Table], None]:
+    return lambda table: table.maintenance.expire_snapshots().by_id(snapshot_id).commit()
+
+
+def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Table, afterwards: Afterwards) -> None:
+    good = bind.publish(table, binding(table, 1))
+    table.append(make_rows(10, 20))
+    wanted = binding(table, 2, expected=good.derived_snapshot_id)
+    table.append(make_rows(20, 30))
+    ref = table.metadata.refs["ann_e"]
+    afterwards.then = expired(wanted.base_snapshot_id)
+    with pytest.raises(UnknownSnapshotError, match="expired while its version was published; undone"):
+        bind.publish(table, wanted)
+    assert table.refresh().metadata.refs["ann_e"] == ref
+    assert versions(table, "ann", "e") == (good,), "what was undone is not left in the table"
+
+
+def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table, afterwards: Afterwards) -> None:
+    table.append(make_rows(10, 20))
+    first = data_snapshots(table)[0].snapshot_id
+    table.append(make_rows(20, 30))
+    early = replace(binding(table, 1), base_snapshot_id=first)
+    afterwards.then = expired(first)
+    with pytest.raises(UnknownSnapshotError, match="undone"):
+        bind.publish(table, early)
+    assert set(table.refresh().metadata.refs) == {"main"}
+    second = data_snapshots(table)[0].snapshot_id
+    good = bind.publish(table, replace(binding(table, 2), base_snapshot_id=second))
+    wanted = replace(binding(table, 3, expected=good.derived_snapshot_id), base_snapshot_id=second)
+
+    def both_expire(other: Table) -> None:
+        change(other, RemoveSnapshotsUpdate(snapshot_ids=[second, good.derived_snapshot_id]))
+
+    afterwards.then = both_expire
+    with pytest.raises(UnknownSnapshotError, match="undone"):
+        bind.publish(table, wanted)
+    assert set(table.refresh().metadata.refs) == {"main"}
+
+
+def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, afterwards: Afterwards) -> None:
+    wanted = binding(table, 1)
+    table.append(make_rows(10, 20))
+
+    def overtaken(other: Table) -> None:
+        bind.publish(other, binding(other, 2, expected=tag_target(other, "ann_e")))
+        expired(wanted.base_snapshot_id)(other)
+
+    afterwards.then = overtaken
+    with pytest.raises(UnknownSnapshotError, match="undone"):
+        bind.publish(table, wanted)
+    assert versions(table.refresh(), "ann", "e")[-1].tags == ("ann_e",)
+    assert len(versions(table, "ann", "e")) == 2
+
+
+def test_a_catalog_that_makes_the_index_snapshot_current_is_recognised(table: Table, afterwards: Afterwards) -> None:
+    afterwards.then = lambda other: set_ref(other, "main", other.metadata.refs["ann_e"].snapshot_id)
+    with pytest.raises(UnsupportedCatalogError, match=r"made index snapshot .* the current one"):
+        bind.publish(table, binding(table))
+
+
+def test_a_catalog_that_does_not_keep_the_tag_is_recognised(table: Table, afterwards: Afterwards) -> None:
+    afterwards.then = lambda other: change(other, RemoveSnapshotRefUpdate(ref_name="ann_e"))
+    with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
+        bind.publish(table, binding(table))
+
+
+def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, afterwards: Afterwards) -> None:
+    def forget(other: Table) -> None:
+        change(other, RemoveSnapshotsUpdate(snapshot_ids=[other.metadata.refs["ann_e"].snapshot_id]))
+
+    afterwards.then = forget
+    with pytest.raises(UnsupportedCatalogError, match="did not keep it"):
+        bind.publish(table, binding(table))
+
+
+def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the commit somebody else publishes, on a snapshot of the same sequence number or none."""
+    wanted = binding(table, 1)
+    first = bind.publish(table, binding(table, 2))
+    bind.drop(table, "ann_e")
+    through = table.catalog.commit_table
+    steps = iter([lambda: set_ref(table, "ann_e", first.derived_snapshot_id, SnapshotRefType.TAG)])
+
+    def commit_table(*arguments: Any) -> Any:
+        next(steps, lambda: None)()
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(LostRaceError, match="somebody else published first"):
+        bind.publish(table, wanted)
+    assert tag_target(table.refresh(), "ann_e") == first.derived_snapshot_id
+
+
+@pytest.mark.parametrize("kind", SnapshotRefType)
+@pytest.mark.parametrize("name", ["ann_e", "ann_e-{}"])
+def test_a_ref_of_the_owners_is_not_taken_for_ours(table: Table, kind: SnapshotRefType, name: str) -> None:
+    create(table, DEFINITION)
+    table.append(make_rows(10, 20))
+    first, second = (item.snapshot_id for item in data_snapshots(table))
+    name = name.format(first)
+    set_ref(table, name, second, kind)
+    refs = dict(table.refresh().metadata.refs)
+    target = second if name == "ann_e" else first
+    with pytest.raises(
+        TagTakenError, match=rf"db\.t has a {kind.value} '{name}' that icepuffin did not make"
+    ) as caught:
+        plan_version(table, DEFINITION, target, storage=STORAGE)
+    assert not caught.value.retryable
+    with pytest.raises(TagTakenError):
+        bind.publish(table, replace(binding(table, tag=name, expected=second), base_snapshot_id=target))
+    with pytest.raises(TagTakenError):
+        bind.move_tag(table, name, first, expected_ref=second)
+    with pytest.raises(TagTakenError):
+        bind.drop(table, name)
+    assert drop(table, "e") == ()
+    assert list_definitions(table.refresh()) == ()
+    assert table.metadata.refs == refs
+    assert table.scan(snapshot_id=second).count() == 20
+
+
+def test_an_index_whose_tag_is_taken_is_not_defined(table: Table) -> None:
+    table.manage_snapshots().create_branch(data_snapshots(table)[0].snapshot_id, "ann_e").commit()
+    with pytest.raises(TagTakenError, match="give the index another name"):
+        create(table, DEFINITION)
+    assert list_definitions(table.refresh()) == ()
+
+
+def test_a_branch_on_a_version_is_its_owners(table: Table) -> None:
+    version = bind.publish(table, binding(table))
+    bind.drop(table, "ann_e")
+    set_ref(table, "ann_e", version.derived_snapshot_id)
+    assert own_tags(table.refresh(), "ann_e") == frozenset()
+    with pytest.raises(TagTakenError, match="a branch 'ann_e'"):
+        bind.publish(table, binding(table, 2, expected=version.derived_snapshot_id))
+
+
+def test_a_tag_on_another_indexs_version_is_its_owners(table: Table) -> None:
+    other = bind.publish(table, binding(table, name="other"))
+    for name in ("ann_e", "ann_other-1", "ann_e-1"):
+        set_ref(table, name, other.derived_snapshot_id, SnapshotRefType.TAG)
+    table.refresh()
+    assert own_tags(table, "ann_e") == frozenset()
+    assert own_tags(table, "ann_other") == {"ann_other"}
+    with pytest.raises(TagTakenError):
+        bind.drop(table, "ann_e")
+
+
+def test_tags_that_are_to_last_say_so_themselves(table: Table) -> None:
+    version = bind.publish(table, binding(table))
+    assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
+    bind.drop(table, "ann_e")
+    bind.move_tag(table, "ann_e", version.derived_snapshot_id, expected_ref=None)
+    assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
+
+
+def test_a_tag_of_an_earlier_release_is_mended_where_it_is(table: Table) -> None:
+    version = bind.publish(table, binding(table))
+    set_ref(table, "ann_e", version.derived_snapshot_id, SnapshotRefType.TAG)
+    assert table.refresh().metadata.refs["ann_e"].max_ref_age_ms is None
+    bind.make_lasting(table, "ann_e")
+    assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
+    assert tag_target(table, "ann_e") == version.derived_snapshot_id
+    before = table.metadata_location
+    bind.make_lasting(table.refresh(), "ann_e")
+    assert table.refresh().metadata_location == before, "what is right already takes no commit"
+
+
+def test_dropping_an_index_leaves_one_whose_name_begins_as_its_own(table: Table) -> None:
+    for name in ("docs", "docs.title"):
+        create(table, replace(DEFINITION, name=name))
+        bind.publish(table, binding(table, name=name))
+    assert drop(table, "docs") == ("ann_docs",)
+    assert [item.name for item in list_definitions(table.refresh())] == ["docs.title"]
+    assert own_tags(table, "ann_docs.title") == {"ann_docs.title"}
+    collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    assert versions(table.refresh(), "ann", "docs") == ()
+    assert len(versions(table, "ann", "docs.title")) == 1
+
+
+def test_sketches_leave_a_branch_of_the_owners_alone(table: Table) -> None:
+    head = data_snapshots(table)[0].snapshot_id
+    table.manage_snapshots().create_branch(head, "theta_sketches").commit()
+    before = table.metadata_location
+    with pytest.raises(TagTakenError, match="a branch 'theta_sketches'"):
+        materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    assert table.refresh().metadata_location == before

@@ -1,6 +1,7 @@
 """Commits whose outcome is not known: metadata decides, and nothing that it may come to name is deleted."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from pyiceberg.table import Table
 from ops.catalog import bind
 from ops.catalog.bind import LostRaceError, UnknownOutcomeError
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.snapshots import UnknownSnapshotError
 from ops.catalog.versions import DerivedVersion, versions
-from ops.index import materialize_index
+from ops.index import collect_garbage, materialize_index
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
@@ -52,6 +54,10 @@ class BadLine:
         for waiting in self.late:
             waiting()
         return commit()
+
+    def repetition_is_refused_first(self, commit: Commit) -> None:
+        self.late.append(commit)
+        raise CommitFailedException("the repetition was refused")
 
     def gateway_repeats_it(self, commit: Commit) -> None:
         commit()
@@ -105,6 +111,21 @@ def test_a_request_that_arrives_late_is_whole_when_it_lands(table: Table, line: 
 def test_a_success_that_a_gateway_turned_into_a_refusal_is_found(table: Table, line: BadLine) -> None:
     line.steps = iter([line.gateway_repeats_it])
     assert_readable(table, bind.publish(table, binding(table)))
+
+
+def test_a_commit_whose_answer_was_lost_is_checked_as_any_other(table: Table, line: BadLine) -> None:
+    wanted = binding(table)
+    table.append(make_rows(10, 20))
+
+    def lost_and_expired(commit: Commit) -> None:
+        commit()
+        table.refresh().maintenance.expire_snapshots().by_id(wanted.base_snapshot_id).commit()
+        raise CommitStateUnknownException("gateway timeout")
+
+    line.steps = iter([lost_and_expired])
+    with pytest.raises(UnknownSnapshotError, match="undone"):
+        bind.publish(table, wanted)
+    assert "ann_e" not in table.refresh().metadata.refs
 
 
 def test_a_version_is_told_of_even_where_the_tag_has_moved_on(table: Table, line: BadLine) -> None:
@@ -165,7 +186,14 @@ def test_a_tag_that_moved_without_a_snapshot_leaves_the_outcome_unknown(table: T
     assert_readable(table, versions(table.refresh(), "ann", "e")[-1])
 
 
-def test_a_lost_race_leaves_no_manifest_list(table: Table, line: BadLine) -> None:
+def test_a_first_request_that_lands_after_its_repetition_was_refused_is_whole(table: Table, line: BadLine) -> None:
+    line.steps = iter([line.repetition_is_refused_first, line.late_ones_arrive_first])
+    version = bind.publish(table, binding(table))
+    assert len(versions(table, "ann", "e")) == 1
+    assert_readable(table, version)
+
+
+def test_a_lost_race_leaves_its_manifest_list_to_garbage_collection(table: Table, line: BadLine) -> None:
     def overtaken(commit: Commit) -> Any:
         bind.publish(table, binding(table, 2))
         return commit()
@@ -176,8 +204,11 @@ def test_a_lost_race_leaves_no_manifest_list(table: Table, line: BadLine) -> Non
         bind.publish(table, wanted)
     table.refresh()
     store = open_storage(table.location(), STORAGE)
-    lists = {item.path for item in store.list(f"{table.location()}/metadata") if "snap-" in item.path}
-    assert lists == {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+    used = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+    (left,) = {item.path for item in store.list(f"{table.location()}/metadata") if "snap-" in item.path} - used
+    assert collect_garbage(table, storage=STORAGE, grace=timedelta(hours=1)).deleted == ()
+    assert left in collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
+    assert all(store.exists(path) for path in used)
 
 
 def test_an_index_run_with_an_unknown_end_keeps_its_file_and_the_next_run_finds_it(table: Table, line: BadLine) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from ops.catalog import bind
 from ops.catalog.snapshots import data_snapshots
@@ -94,6 +95,40 @@ def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> N
     assert planned(table, Retention()) == RetentionPlan()
     table.manage_snapshots().remove_tag("release").commit()
     assert going(table, Retention(Keep.TAGGED)) == [0, 1, 2]
+
+
+def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(100, 110))
+    old = data_snapshots(table.refresh())[0].snapshot_id
+    with_versions(table, 2)
+    side = replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old, max_ref_age_ms=1000)
+    bind.publish(table, side)
+    assert planned(table, Retention()) == RetentionPlan()
+    table.manage_snapshots().create_tag(old, "release").commit()
+    plan = planned(table, Retention())
+    assert [item.base_snapshot_id for item in plan.pin] == [old]
+    carry_out_retention(table, "ann_e", plan)
+    assert table.refresh().metadata.refs[f"ann_e-{old}"].max_ref_age_ms == bind.LASTING_MS
+    assert planned(table, Retention()) == RetentionPlan()
+
+
+def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
+    table.manage_snapshots().remove_tag("ann_e").commit()
+    assert going(table, Retention(Keep.NEWEST)) == [0, 1, 2]
+    assert going(table, Retention(Keep.NONE)) == [0, 1, 2, 3]
+
+
+def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
+    table.manage_snapshots().remove_tag("ann_e").commit()
+    known = versions(table.refresh(), "ann", "e")
+    branch = f"ann_e-{known[0].base_snapshot_id}"
+    ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
+    update = SetSnapshotRefUpdate(ref_name=branch, type="branch", snapshot_id=known[0].derived_snapshot_id, **ages)
+    table.catalog.commit_table(table, (), (update,))
+    assert going(table, Retention(Keep.NEWEST)) == [1, 2]
+    carry_out_retention(table, "ann_e", planned(table, Retention(Keep.NEWEST)))
+    assert branch in table.refresh().metadata.refs
 
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
