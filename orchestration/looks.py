@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 
 from assets.partitions import partitions_name
 from assets.spec import TableSpec
+from ops.catalog.snapshots import hides_snapshots
 from orchestration import watch
 from orchestration.facts import gather, materialization
 from orchestration.processes import end_lost_runs
@@ -51,7 +52,7 @@ def look(
     facts = gather(instance, spec, table, cursor, settings.snapshots)
     new = watch.unseen(facts, cursor, settings.snapshots)
     shown = _show(instance, spec, table, facts, new, until)
-    gone = watch.expired(facts)
+    gone = () if hides_snapshots(table) else watch.expired(facts)
     dropped = tuple(_within(gone, until, lambda key: instance.delete_dynamic_partition(partitions_name(spec), key)))
     facts = replace(facts, partitions=[*facts.partitions, *shown], recorded={*facts.recorded, *shown})
     plan = watch.plan(facts, cursor, policy=settings.snapshots, runs_ahead=settings.runs_ahead)

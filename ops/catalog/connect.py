@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, RestCatalog
 from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
@@ -50,6 +50,9 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
             f"catalog {name!r} cannot be opened ({type(error).__name__}); check its settings, and that it is up"
         ) from without_values(error, properties)
     _distrust_tables(catalog)
+    if isinstance(catalog, RestCatalog):
+        # who sees the referenced snapshots alone takes the others for expired; a server may ask its clients for that
+        catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     engine = getattr(catalog, "engine", None)
     if engine is not None and engine.dialect.name == "sqlite":
         _let_sqlite_wait(engine)

@@ -22,6 +22,12 @@ class UnknownSnapshotError(IcepuffinError):
     retryable = False
 
 
+class PartialMetadataError(IcepuffinError):
+    """Raised before anything is deleted where a catalog does not show all snapshots that the table has."""
+
+    retryable = False
+
+
 class TableUnavailableError(IcepuffinError):
     """Raised when a table is gone from its catalog."""
 
@@ -74,6 +80,22 @@ def ref_snapshot_id(table: Table, ref: str) -> int | None:
     if ref == "main":
         return table.metadata.current_snapshot_id
     raise UnknownSnapshotError(f"{table_name(table)} has no ref {ref!r}; it has {sorted(table.metadata.refs)}")
+
+
+def hides_snapshots(table: Table) -> bool:
+    """Whether the catalog leaves out snapshots that have not expired: the table's history still names them then."""
+    shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    return any(entry.snapshot_id not in shown for entry in table.metadata.snapshot_log)
+
+
+def require_all_snapshots(table: Table) -> None:
+    """Raises PartialMetadataError: whoever deletes what no snapshot needs has to see all of them."""
+    if hides_snapshots(table):
+        raise PartialMetadataError(
+            f"{table_name(table)}: catalog {table.catalog.name!r} does not show all snapshots that the table's history "
+            "names, so nothing is let go of and nothing deleted. Have it answer requests for all snapshots "
+            "(`snapshots=all`), or expire snapshots with an engine that cleans the history too"
+        )
 
 
 def find_snapshot(table: Table, snapshot_id: int) -> Snapshot:

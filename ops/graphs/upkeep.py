@@ -7,7 +7,8 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from ops.catalog.bind import make_lasting
-from ops.catalog.snapshots import ref_snapshot_id
+from ops.catalog.commit import refresh
+from ops.catalog.snapshots import ref_snapshot_id, require_all_snapshots
 from ops.catalog.versions import index_tag
 from ops.graphs.rows import snapshot_rows
 from ops.graphs.versions import ensure_defined
@@ -18,6 +19,7 @@ from ops.index.retention import Retention, carry_out_retention, plan_retention, 
 from ops.index.work import Progress
 from ops.model import StorageConfig
 from ops.resources import Engine
+from ops.storage import open_storage
 from ops.theta.keep import KIND as SKETCHES
 from ops.theta.keep import TAG as SKETCHES_TAG
 
@@ -50,18 +52,23 @@ def collect(
 ) -> GcReport:
     """Let go of versions that the policies do not keep, pin those of tagged snapshots, delete files nobody references.
 
-    `retentions`: by index; `default` for the rest and for the sketches. Raises what the catalog and the store raise.
+    `retentions`: by index; `default` for the rest and for the sketches. Raises PartialMetadataError, what the catalog
+    and the store raise.
     """
+    refresh(table)
+    require_all_snapshots(table)
     grace = timedelta(hours=grace_hours)
+    folder = f"{table.metadata.location.rstrip('/')}/metadata"
+    now_ms = open_storage(folder, storage).now_ms(folder)
     defined = [item.name for item in list_definitions(table)]
     policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
     for tag in () if dry_run else (*(index_tag("ann", name) for name in defined), SKETCHES_TAG):
         make_lasting(table, tag)
     plans = {
-        f"ann_{name}": plan_retention(table, "ann", name, f"ann_{name}", policy, grace=grace)
+        f"ann_{name}": plan_retention(table, "ann", name, f"ann_{name}", policy, grace=grace, now_ms=now_ms)
         for name, policy in policies.items()
     }
-    kept = plan_retention(table, SKETCHES, SKETCHES, SKETCHES_TAG, default, grace=grace)
+    kept = plan_retention(table, SKETCHES, SKETCHES, SKETCHES_TAG, default, grace=grace, now_ms=now_ms)
     plans[SKETCHES_TAG] = replace(kept, pin=())  # a cache: not worth pinning data files for
     retired = tuple(
         item

@@ -1,6 +1,5 @@
 """Definitions as table properties, worn shards, and what nobody needs any more."""
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +9,7 @@ from pyiceberg.table import Table
 from ops.catalog import bind
 from ops.catalog.commit import refresh
 from ops.catalog.manifest_lists import OWN_LISTS
-from ops.catalog.snapshots import ref_snapshot_id, table_name
+from ops.catalog.snapshots import ref_snapshot_id, require_all_snapshots, table_name
 from ops.catalog.versions import index_tag, own_tag_target, own_tags
 from ops.index.clock import StageClock
 from ops.index.definition import (
@@ -142,20 +141,25 @@ def collect_garbage(
 
     Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
     derived snapshots under metadata/. A file that a snapshot or statistics entry of the table names is never touched;
-    a dry run may leave out snapshots that are `expiring`.
+    a dry run may leave out snapshots that are `expiring`. What is old is so by the store's own clock.
+
+    Raises PartialMetadataError, and what the catalog and the store raise.
     """
     refresh(table)
-    root = f"{normalize(table.metadata.location)}/metadata"
+    root = f"{normalize(table.metadata.location).rstrip('/')}/metadata"
     store = open_storage(root, storage)
+    youngest = store.now_ms(root) - int(grace.total_seconds() * 1000)
+    ours = [item for item in store.list(root) if _is_ours(normalize(item.path).removeprefix(f"{root}/"))]
+    refresh(table)  # later than the list: what came to be named meanwhile stays
+    require_all_snapshots(table)
     staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
     referenced = {normalize(item.manifest_list) for item in staying}
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }
-    youngest = int(time.time() * 1000) - int(grace.total_seconds() * 1000)
     doomed, young, freed = [], 0, 0
-    for item in store.list(root):
-        if not _is_ours(normalize(item.path).removeprefix(f"{root}/")) or normalize(item.path) in referenced:
+    for item in ours:
+        if normalize(item.path) in referenced:
             continue
         if item.modified_ms > youngest:
             young += 1

@@ -6,7 +6,7 @@ from functools import cache
 from ops.model import StorageConfig
 from ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
 from ops.storage.local import LocalStorage
-from ops.storage.locations import normalize, relative_to, resolve
+from ops.storage.locations import normalize, relative_to
 from ops.storage.options import s3_options
 from ops.storage.principal import principal
 from ops.storage.vended import AccessError, Lease, combined, lease
@@ -23,7 +23,6 @@ __all__ = [
     "open_storage",
     "principal",
     "relative_to",
-    "resolve",
 ]
 
 

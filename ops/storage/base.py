@@ -67,6 +67,10 @@ class Storage(Protocol):
         """Objects whose path starts with the folder `prefix`, in no order."""
         ...
 
+    def now_ms(self, folder: str) -> int:
+        """What time it is to the store, by the clock that `ObjectInfo.modified_ms` is from: ms since the epoch."""
+        ...
+
     def delete(self, path: str) -> None:
         """Remove an object; one that is gone already is no error."""
         ...

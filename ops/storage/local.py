@@ -2,7 +2,10 @@
 
 import contextlib
 import io
+import logging
 import os
+import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +16,8 @@ from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource
 from ops.storage.direct import DirectSink
 from ops.storage.locations import normalize
 from puffin.sources import RangeSource
+
+_log = logging.getLogger(__name__)
 
 
 def to_path(location: str) -> Path:
@@ -90,6 +95,18 @@ class LocalStorage:
                 with contextlib.suppress(FileNotFoundError):  # somebody else may delete meanwhile
                     status = file.stat()
                     yield ObjectInfo(f"file://{file}", status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def now_ms(self, folder: str) -> int:
+        """A folder may be mounted from another machine, so a file without a name is asked when it was made.
+
+        Where none can be made, none can be deleted, or the disk is full: then this machine's clock is what there is.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=to_path(folder)) as probe:
+                return os.fstat(probe.fileno()).st_mtime_ns // 1_000_000
+        except OSError as error:
+            _log.warning("%s: its clock cannot be read (%s); this machine's is taken", folder, error)
+            return time.time_ns() // 1_000_000
 
     def delete(self, path: str) -> None:
         to_path(path).unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import s3fs
 from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
@@ -11,6 +10,7 @@ from botocore.exceptions import ClientError
 from fsspec.asyn import sync_wrapper
 
 from ops.model import Grant
+from ops.storage.literal import LiteralFileSystem
 from ops.storage.vended import Lease
 
 _REFUSED = frozenset({"400", "InvalidToken", "TokenRefreshRequired"})
@@ -48,7 +48,7 @@ class _Session(AioSession):  # type: ignore[misc]
         return self._keys
 
 
-class RenewedFileSystem(s3fs.S3FileSystem):  # type: ignore[misc]
+class RenewedFileSystem(LiteralFileSystem):
     """Signs each request with the keys of the moment."""
 
     def __init__(self, held: Lease, prefix: str, **options: Any) -> None:

@@ -6,14 +6,16 @@ import io
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import s3fs
-from botocore.exceptions import BotoCoreError, NoCredentialsError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from typing_extensions import Buffer
 
 from ops.model import ObjectInfo, ObjectRange
 from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from ops.storage.literal import LiteralFileSystem
 from ops.storage.locations import normalize
 from ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
 from ops.storage.renewed import RenewedFileSystem
@@ -21,6 +23,7 @@ from ops.storage.vended import AccessError, Lease
 from puffin.sources import RangeSource
 
 _ATTEMPT = "icepuffin-attempt"
+_PAST_THE_END = ("InvalidRange", "416")
 _TIMEOUTS = {"connect_timeout": 10, "read_timeout": 60, "retries": {"max_attempts": 3, "mode": "standard"}}
 
 
@@ -42,7 +45,7 @@ class S3Storage:
         # s3fs is not fork-safe: skip its instance cache, so that a forked worker never meets the parent's event loop
         options |= {"skip_instance_cache": True, "use_listings_cache": False}
         if held is None:
-            self._fs = s3fs.S3FileSystem(**options)
+            self._fs = LiteralFileSystem(**options)
         else:
             kept = {name: value for name, value in options.items() if name not in ("key", "secret", "token")}
             self._fs = RenewedFileSystem(held, prefix, **kept)
@@ -62,16 +65,19 @@ class S3Storage:
         if not length:
             return b""
         with _reading(path):
-            return bytes(self._fs.cat_file(_key(path), start=offset, end=offset + length))
+            try:
+                return bytes(self._fs.cat_file(_key(path), start=offset, end=offset + length))
+            except OSError as error:
+                return _bytes(error)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        if not ranges:
-            return []
+        asked = [(offset, offset + length) for offset, length in ranges if length]
+        if not asked:
+            return [b""] * len(ranges)
         with _reading(path):
-            starts = [offset for offset, _ in ranges]
-            ends = [offset + length for offset, length in ranges]
-            parts = self._fs.cat_ranges([_key(path)] * len(ranges), starts, ends, on_error="raise")
-        return [bytes(part) for part in parts]
+            starts, ends = zip(*asked, strict=True)
+            parts = iter(self._fs.cat_ranges([_key(path)] * len(asked), starts, ends, on_error="return"))
+            return [_bytes(next(parts)) if length else b"" for _, length in ranges]
 
     def source(self, path: str) -> RangeSource:
         return ObjectSource(self, path)
@@ -104,11 +110,14 @@ class S3Storage:
         return copied
 
     def _collect(self, part: UploadPart) -> bytes:
-        pieces = (
-            piece if isinstance(piece, bytes) else self.read_range(piece.path, piece.offset, piece.length)
-            for piece in part.pieces
-        )
-        return b"".join(pieces)
+        return b"".join(piece if isinstance(piece, bytes) else self._whole(piece) for piece in part.pieces)
+
+    def _whole(self, part: ObjectRange) -> bytes:
+        data = self.read_range(part.path, part.offset, part.length)
+        if len(data) < part.length:
+            end, missing = part.offset + len(data), part.length - len(data)
+            raise ObjectMissingError(f"{part.path} ends at {end}, {missing} bytes more were expected")
+        return data
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         with _reading(prefix):
@@ -116,6 +125,16 @@ class S3Storage:
         for info in found.values():
             modified = info.get("LastModified") or datetime.now(UTC)
             yield ObjectInfo(f"s3://{info['name']}", int(info["size"]), int(modified.timestamp() * 1000))
+
+    def now_ms(self, folder: str) -> int:
+        """As the store says with its answers."""
+        bucket, _, prefix = _key(folder).partition("/")
+        with _reading(folder):
+            answer = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if told is None:
+            raise StorageError(f"{folder}: the store does not say what time it is, so nothing there is known to be old")
+        return round(parsedate_to_datetime(told).timestamp() * 1000)
 
     def delete(self, path: str) -> None:
         bucket, key = _key(path).split("/", 1)
@@ -234,6 +253,16 @@ class _MultipartSink(io.RawIOBase):
         if self._upload_id is not None:
             self._call("abort_multipart_upload")
             self._upload_id = None
+
+
+def _bytes(part: bytes | Exception) -> bytes:
+    """What was read of one range. Raises what went wrong; that nothing lies there, behind the end, is no error."""
+    if not isinstance(part, Exception):
+        return bytes(part)
+    cause = part.__cause__
+    if isinstance(cause, ClientError) and cause.response.get("Error", {}).get("Code") in _PAST_THE_END:
+        return b""
+    raise part
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """Which versions stay: by policy, by the owner's tags, by age; and what is left of those that go."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -12,16 +14,18 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from ops.catalog import bind
 from ops.catalog.snapshots import data_snapshots
 from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.graphs.upkeep import collect
 from ops.index import collect_garbage
 from ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
 from ops.model import StorageConfig
 from ops.storage import open_storage
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.catalog.bindings import binding
 
 TableFactory = Callable[..., Table]
 AT_ONCE = timedelta(0)
+PLACE = "/metadata/ann-e-left.puffin"
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -191,6 +195,34 @@ def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory:
     folder = tmp_path_factory.mktemp("kept")
     with open_lake("kept", rest_uri, folder) as lake:
         assert_carried_out(with_versions(lake.create("t"), 4), STORAGE)
+
+
+def leave_behind(table: Table) -> Path:
+    file = Path(f"{table.location()}{PLACE}".removeprefix("file://"))
+    file.write_bytes(b"left behind")
+    return file
+
+
+def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = leave_behind(table)
+    true = time.time()
+    monkeypatch.setattr(time, "time", lambda: true + 7 * 24 * 3600)
+    assert collect_garbage(table, storage=STORAGE).deleted == ()
+    report = collect(table, storage=STORAGE, retentions={}, default=Retention(Keep.NEWEST), grace_hours=24)
+    assert (report.deleted, report.kept_young, report.retired_later) == ((), 1, 3)
+    assert left.exists()
+
+
+def test_a_table_whose_location_has_a_double_slash_is_swept(sql_catalog: Catalog, tmp_path: Path) -> None:
+    location = f"file://{tmp_path}/x//c/t"
+    table = sql_catalog.create_table("db.slashed", ROWS, location, properties={"format-version": "2"})
+    with_versions(table, 2)
+    left = leave_behind(table)
+    assert collect_garbage(table, storage=STORAGE, grace=AT_ONCE).deleted == (f"file://{tmp_path}/x/c/t{PLACE}",)
+    assert not left.exists()
+    store = open_storage(location, STORAGE)
+    assert all(store.exists(path) for version in versions(table, "ann", "e") for path in files_of(table, version))
+    assert table.scan().count() == 20
 
 
 def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_catalog: Catalog) -> None:

@@ -41,6 +41,41 @@ def test_ranges_are_read(store: Storage) -> None:
     assert store.read_ranges("s3://lake/r/x", [(0, 2), (3, 9)]) == [b"he", b"lo"]
 
 
+def test_behind_the_end_lies_nothing(store: Storage) -> None:
+    store.create("s3://lake/r/end", b"hello")
+    assert store.read_range("s3://lake/r/end", 5, 3) == b""
+    assert store.read_ranges("s3://lake/r/end", [(9, 1), (4, 9), (2, 0)]) == [b"", b"o", b""]
+    with pytest.raises(ObjectMissingError, match="r/none"):
+        store.read_range("s3://lake/r/none", 5, 3)
+
+
+def test_a_question_mark_is_part_of_a_name(store: Storage) -> None:
+    for name in ("s3://lake/q/x?versionId=1", "s3://lake/q/x?versionId=2"):
+        store.create(name, name.encode())
+    for name in ("s3://lake/q/x?versionId=1", "s3://lake/q/x?versionId=2"):
+        assert store.exists(name)
+        assert store.read_range(name, 0, 99) == name.encode()
+    assert not store.exists("s3://lake/q/x")
+    assert len(list(store.list("s3://lake/q"))) == 2
+
+
+@pytest.mark.parametrize("length", [1, 5 << 20])
+def test_a_join_with_less_than_was_asked_for_publishes_nothing(store: Storage, length: int) -> None:
+    store.create(f"s3://lake/short/{length}", bytes(length))
+    segments = [b"head", ObjectRange(f"s3://lake/short/{length}", 0, length + 1)]
+    with pytest.raises(StorageError, match="short"):
+        store.concat(f"s3://lake/joined/{length}", segments)
+    assert not store.exists(f"s3://lake/joined/{length}")
+
+
+def test_the_time_is_that_of_the_store(store: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.create("s3://lake/clock/x", b"x")
+    true = time.time()
+    monkeypatch.setattr(time, "time", lambda: true + 86_400)
+    (item,) = store.list("s3://lake/clock")
+    assert item.modified_ms <= store.now_ms("s3://lake/clock") < (true + 60) * 1000
+
+
 def test_one_of_many_creators_wins(store: Storage) -> None:
     def create(number: int) -> bool:
         try:

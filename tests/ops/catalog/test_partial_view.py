@@ -1,0 +1,73 @@
+"""Catalogs that show a part of a table's snapshots: all are asked for, and nothing is deleted on a partial view."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from assets.partitions import partitions_name
+from assets.spec import TableSpec
+from ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
+from ops.graphs.upkeep import collect
+from ops.index import collect_garbage
+from ops.index.retention import Keep, Retention
+from orchestration.looks import look
+from orchestration.settings import TableSettings
+from orchestration.watch import Cursor
+from tests.conftest import STORAGE, make_rows
+from tests.interop.lakes import Lake, open_lake
+from tests.ops.index.test_retention import with_versions
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def lake(rest_uri: str, tmp_path: Path) -> Iterator[Lake]:
+    with open_lake("partial", rest_uri, tmp_path, **{"snapshot-loading-mode": "refs"}) as opened:
+        yield opened
+        opened.catalog.drop_table(f"{opened.namespace}.t")
+
+
+def partial(lake: Lake) -> Table:
+    """The table as a catalog shows it that passes over what it is asked for."""
+    plain = load_catalog("partial", type="rest", uri=lake.catalog.uri, **{"snapshot-loading-mode": "refs"})
+    return plain.load_table(f"{lake.namespace}.t")
+
+
+def test_all_snapshots_are_loaded_whatever_the_settings_say(lake: Lake) -> None:
+    table = with_versions(lake.create("t"), 3)
+    assert len(data_snapshots(lake.load("t"))) == 3
+    assert len(lake.load("t").metadata.snapshots) == 6
+    assert not hides_snapshots(table)
+
+
+def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
+    whole = lake.create("t")
+    for number in range(3):
+        whole.append(make_rows(number, number + 1))
+    seen = partial(lake)
+    assert len(seen.metadata.snapshots) == 1
+    left = Path(f"{whole.location()}/metadata/ann-e-left.puffin".removeprefix("file://"))
+    left.write_bytes(b"left")
+    with pytest.raises(PartialMetadataError, match=r"\.t: catalog 'partial' does not show all snapshots"):
+        collect_garbage(seen, storage=STORAGE, grace=timedelta(0))
+    with pytest.raises(PartialMetadataError):
+        collect(seen, storage=STORAGE, retentions={}, default=Retention(Keep.NEWEST), grace_hours=0)
+    assert left.exists()
+    assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{left}",)
+
+
+def test_no_partition_is_dropped_on_a_partial_view(lake: Lake) -> None:
+    whole = lake.create("t")
+    for number in range(3):
+        whole.append(make_rows(number, number + 1))
+    name, cursor = f"{lake.namespace}.t", Cursor(str(whole.metadata.table_uuid))
+    spec, settings = TableSpec("partial", name), TableSettings(catalog="partial", name=name)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert len(look(instance, spec, settings, lake.load("t"), cursor).shown) == 3
+        assert look(instance, spec, settings, partial(lake), cursor).dropped == ()
+        assert len(instance.get_dynamic_partitions(partitions_name(spec))) == 3
