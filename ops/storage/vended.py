@@ -137,6 +137,8 @@ class Lease:
             _log.warning("%s: there are no new ones (%s)", self, error)
         else:
             self._take(grants)
+            if _now() >= self._ends:  # to this machine's clock; the store may think otherwise, and is asked with them
+                self._due = _now() + _PAUSE_MS
 
     def _take(self, grants: tuple[Grant, ...]) -> None:
         now = _now()

@@ -80,6 +80,23 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     assert lake.refused == []
 
 
+def test_a_clock_that_is_ahead_of_all_keys_does_not_ask_at_each_request(
+    lake: Vending, tmp_path: Path, pass_time: Callable[[float], None]
+) -> None:
+    table = new_table(lake, tmp_path)
+    build(table)
+    reader = open_index(table, "e")
+    pass_time(10 * 3600)
+    reader.search(queries(1), 5, columns=["name"])
+    asked = len(lake.asked)
+    for number in range(4):
+        reader.search(queries(1), 5, columns=["section"], where=f"id >= {number}")
+    assert len(lake.asked) == asked
+    lake.expire()
+    assert reader.search(queries(1), 5, columns=["name", "section"]).rows.num_rows == 5
+    assert len(lake.asked) > asked, "a store that refuses the keys is believed at once"
+
+
 @pytest.mark.parametrize("tells_expiry", [True, False])
 def test_keys_that_the_store_refuses_are_replaced(tells_expiry: bool, lake: Vending, tmp_path: Path) -> None:
     lake.tells_expiry = tells_expiry
