@@ -36,12 +36,13 @@ def drawn(
         return {}
     seen = overview(table, definition, storage, version=version)
     found = {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
-    return found | recall_so_far(recall_history(known), definition.target_recall)
+    until = [item for item in known if item.base_sequence_number <= version.base_sequence_number]
+    return found | recall_so_far(recall_history(until), definition.target_recall)
 
 
 def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:
-    """The last versions' recall as a picture, and how far it has gone since the last build, which Dagster plots over
-    partitions as it does `recall` itself. Nothing where no version noted its recall.
+    """Recall of this version and the last before it as a picture, and how far it has gone since the last build, which
+    Dagster plots over partitions as it does `recall` itself. Nothing where no version noted its recall.
     """
     if not history:
         return {}

@@ -82,6 +82,11 @@ def ref_snapshot_id(table: Table, ref: str) -> int | None:
     raise UnknownSnapshotError(f"{table_name(table)} has no ref {ref!r}; it has {sorted(table.metadata.refs)}")
 
 
+def head_of(table: Table, ref: str) -> int | None:
+    """Where a ref that is watched points; None where it does not exist yet, or nothing was ever written to `main`."""
+    return ref_snapshot_id(table, ref) if ref == "main" or ref in table.metadata.refs else None
+
+
 def hides_snapshots(table: Table) -> bool:
     """Whether the catalog leaves out snapshots that have not expired: the table's history still names them then."""
     shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}

@@ -8,14 +8,15 @@ from pyiceberg.table import Table
 
 from ops.catalog.bind import make_lasting
 from ops.catalog.commit import refresh
-from ops.catalog.snapshots import ref_snapshot_id, require_all_snapshots
+from ops.catalog.snapshots import head_of, require_all_snapshots
 from ops.catalog.versions import index_tag
 from ops.graphs.rows import snapshot_rows
 from ops.graphs.versions import ensure_defined
-from ops.index import collect_garbage, list_definitions, maintain
+from ops.index import collect_garbage, maintain
 from ops.index.definition import IndexDefinition
 from ops.index.report import GcReport, IndexReport
 from ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
+from ops.index.upkeep import defined_names
 from ops.index.work import Progress
 from ops.model import StorageConfig
 from ops.resources import Engine
@@ -35,7 +36,7 @@ def maintain_index(
 ) -> IndexReport | None:
     """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
     definition = ensure_defined(table, definition)
-    rows = snapshot_rows(table, ref_snapshot_id(table, watched_ref) or 0)
+    rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
     return maintain(
         table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
     )
@@ -60,7 +61,7 @@ def collect(
     grace = timedelta(hours=grace_hours)
     folder = f"{table.metadata.location.rstrip('/')}/metadata"
     now_ms = open_storage(folder, storage).now_ms(folder)
-    defined = [item.name for item in list_definitions(table)]
+    defined = defined_names(table)
     policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
     for tag in () if dry_run else (*(index_tag("ann", name) for name in defined), SKETCHES_TAG):
         make_lasting(table, tag)

@@ -7,10 +7,11 @@ from pyiceberg.table import Table
 
 from ops.catalog.snapshots import table_name
 from ops.graphs.rows import snapshot_rows
-from ops.index import create, list_definitions, materialize_index, plan_version
+from ops.index import create, materialize_index, plan_version
 from ops.index.definition import IndexDefinition
 from ops.index.estimate import Estimate, estimate
 from ops.index.report import IndexReport
+from ops.index.upkeep import find_definition
 from ops.index.work import Progress
 from ops.model import StorageConfig
 from ops.resources import Engine
@@ -73,5 +74,5 @@ def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition
 
 def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:
     """The definition with the field id that the table knows; None where the table does not have the index."""
-    known = {item.name: item for item in list_definitions(table)}.get(definition.name)
+    known = find_definition(table, definition.name)
     return replace(definition, field_id=known.field_id) if known else None

@@ -20,16 +20,19 @@ class Measured:
 
 
 def recall_history(known: Sequence[DerivedVersion]) -> tuple[Measured, ...]:
-    """Of an index's versions, in their order; those that noted no recall are left out."""
+    """Of an index's versions, in the order of their snapshots, whenever they were made; those that noted no recall are
+    left out.
+    """
+    in_order = sorted(known, key=lambda item: (item.base_sequence_number, item.sequence_number, item.timestamp_ms))
     return tuple(
         Measured(version.base_snapshot_id, version.derived_snapshot_id, note.action, note.recall)
-        for version, note in notes(known)
+        for version, note in notes(in_order)
         if note.recall is not None
     )
 
 
 def drift(history: Sequence[Measured]) -> float:
-    """Recall of the newest version less that of the newest that was built from nothing (else of the oldest known)."""
+    """Recall of the last version less that of the last that was built from nothing (else of the oldest known)."""
     if not history:
         return 0.0
     built = [item.recall for item in history if item.action == Action.BUILT]

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from ops.catalog.commit import refresh
 from ops.catalog.deletes import fingerprint
 from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import lineage_ids, ref_snapshot_id, require_data_snapshot, table_name
+from ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
 from ops.catalog.versions import DerivedVersion, own_tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
@@ -87,7 +87,7 @@ def plan_version(
     is_early = _comes_later(definition, schema, table.schema())
     field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
     definition = replace(definition, field_id=field_id)
-    is_head = ref_snapshot_id(table, watched_ref) == snapshot_id
+    is_head = head_of(table, watched_ref) == snapshot_id
     tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
     plan = VersionPlan(
         action=Action.BUILT,

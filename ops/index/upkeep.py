@@ -1,6 +1,6 @@
 """Definitions as table properties, worn shards, and what nobody needs any more."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from ops.catalog import bind
 from ops.catalog.commit import refresh
 from ops.catalog.manifest_lists import OWN_LISTS
-from ops.catalog.snapshots import ref_snapshot_id, require_all_snapshots, table_name
+from ops.catalog.snapshots import head_of, require_all_snapshots, table_name
 from ops.catalog.versions import index_tag, own_tag_target, own_tags
 from ops.index.clock import StageClock
 from ops.index.definition import (
@@ -36,20 +36,34 @@ _CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
 
 def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
     """The indexes that a table's properties define. Raises DefinitionError for broken ones."""
+    return _parsed(table, table.properties)
+
+
+def _parsed(table: Table, properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
     try:
-        return from_properties(table.properties)
+        return from_properties(properties)
     except DefinitionError as error:
         raise DefinitionError(f"{table_name(table)}: {error}. Set it right, or drop the index") from None
 
 
 def load_definition(table: Table, name: str) -> IndexDefinition:
     """One definition. Raises DefinitionError naming those that exist."""
-    known = list_definitions(table)
-    found = next((item for item in known if item.name == name), None)
+    found = find_definition(table, name)
     if found is None:
-        names = ", ".join(item.name for item in known) or "none"
+        names = ", ".join(defined_names(table)) or "none"
         raise DefinitionError(f"{table_name(table)} has no index {name!r}; it has: {names}")
     return found
+
+
+def find_definition(table: Table, name: str) -> IndexDefinition | None:
+    """One definition, whatever the others are like; None where there is none. Raises DefinitionError where broken."""
+    properties = {key: value for key, value in table.properties.items() if defined_by(key) == name}
+    return next(iter(_parsed(table, properties)), None)
+
+
+def defined_names(table: Table) -> tuple[str, ...]:
+    """Of the indexes that the table's properties are about, broken or not."""
+    return tuple(sorted({name for key in table.properties if (name := defined_by(key))}))
 
 
 def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
@@ -64,14 +78,13 @@ def create(table: Table, definition: IndexDefinition) -> IndexDefinition:
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
-    there = {item.name: item for item in list_definitions(table)}
-    pairs = (meeting((name, definition.name)) for name in there)
-    if definition.name not in there and (pair := next(filter(None, pairs), None)):
+    known = find_definition(table, definition.name)
+    pairs = (meeting((name, definition.name)) for name in defined_names(table))
+    if known is None and (pair := next(filter(None, pairs), None)):
         raise DefinitionError(
             f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
             "differs in more than '.' and '_'"
         )
-    known = there.get(definition.name)
     if known is not None and (other := _other_graphs(known, resolved)):
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
@@ -119,7 +132,7 @@ def maintain(
 ) -> IndexReport | None:
     """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
     refresh(table)
-    head = ref_snapshot_id(table, watched_ref)
+    head = head_of(table, watched_ref)
     if head is None:
         return None
     plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref)

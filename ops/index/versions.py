@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ops.catalog.versions import DerivedVersion
-from ops.index.definition import IndexDefinition
+from ops.index.definition import DefinitionError, IndexDefinition
 from ops.index.errors import NotAnIndexError
 from ops.model import LiveFiles, ObjectRange, StorageConfig
 from ops.storage import StorageError, open_storage, relative_to
@@ -45,7 +45,9 @@ class OpenVersion:
 
 
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
-    """Read footer and routing blob. Raises NotAnIndexError where the file is gone, foreign or broken."""
+    """Read footer and routing blob. Raises NotAnIndexError where the file is gone, foreign or broken, or where another
+    release made it in a way that this one does not know.
+    """
     path = version.puffin_path
     try:
         source = open_storage(path, storage).source(path)
@@ -59,11 +61,11 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         routing_curve = by_type[ROUTING_V1][0].properties.get(ROUTING_CURVE, "")
         centroid, file_size = by_type[CENTROID_V1][0], source.size()
-    except (StorageError, PuffinError, KeyError) as error:
+        definition = IndexDefinition.from_json(routing.definition)
+    except (StorageError, PuffinError, DefinitionError, KeyError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if [part.length for part in shards] != [entry.length for entry in routing.shards]:
         raise NotAnIndexError(f"{path}: its {len(shards)} shards are not the {len(routing.shards)} of its routing blob")
-    definition = IndexDefinition.from_json(routing.definition)
     return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve)
 
 

@@ -9,9 +9,10 @@ from pyiceberg.table import Table
 
 from ops.catalog.live import live_files
 from ops.catalog.snapshots import resolve_snapshot, table_name
-from ops.catalog.versions import DerivedVersion, versions
+from ops.catalog.versions import DerivedVersion
 from ops.curves import MEASURED_K, Reach, Width
 from ops.index.definition import IndexDefinition
+from ops.index.integrity import tagged_version
 from ops.index.versions import open_version, shared_rows
 from ops.model import StorageConfig
 from ops.probe.knobs import Advice
@@ -35,7 +36,7 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The newest version of an index, beside the snapshot that a reader would get."""
+    """One version of an index, beside the snapshot that a reader would get."""
 
     table: str
     index: str
@@ -63,11 +64,13 @@ class Overview:
 def overview(
     table: Table, definition: IndexDefinition, storage: StorageConfig, *, version: DerivedVersion | None = None
 ) -> Overview | None:
-    """The newest version, or the one given; None where there is none. Raises NotAnIndexError for a broken file."""
-    known = versions(table, "ann", definition.name)
-    if version is None and not known:
+    """The version at the index tag, or the one given; None where there is none. Raises NotAnIndexError for a broken
+    file.
+    """
+    version = version or tagged_version(table, definition.name)
+    if version is None:
         return None
-    opened = open_version(version or max(known, key=lambda item: item.sequence_number), storage)
+    opened = open_version(version, storage)
     head = resolve_snapshot(table).snapshot_id
     live = live_files(table, head)
     advice = Advice.of(opened)

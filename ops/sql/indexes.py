@@ -9,6 +9,7 @@ from ops.catalog.snapshots import resolve_snapshot
 from ops.catalog.versions import versions
 from ops.index import create, drop, list_definitions, load_definition, materialize_index
 from ops.index.definition import KNOBS, IndexDefinition
+from ops.index.integrity import tagged_version
 from ops.model import StorageConfig
 from ops.spark.runner import TaskRunner
 from ops.sql.errors import SqlError
@@ -64,6 +65,8 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
         name: [getattr(item, name) for item in found] for name in ("name", "column", "metric", "vectors")
     }
     columns["versions"] = [len(versions(table, "ann", item.name)) for item in found]
+    at_tag = [tagged_version(table, item.name) for item in found]
+    columns["snapshot_id"] = pa.array([item.base_snapshot_id if item else None for item in at_tag], pa.int64())
     return pa.table(columns), f"indexes in the properties of {statement.table}"
 
 

@@ -12,6 +12,7 @@ from orchestration.cli.on_table import OnTable, on_table
 from orchestration.cli.session import Session, cell, counted, print_json, told
 
 if TYPE_CHECKING:
+    from ops.catalog.versions import DerivedVersion
     from ops.index.definition import Knob
 
 
@@ -87,29 +88,39 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
 @command.command("list")
 @on_table
 def list_indexes(on: OnTable) -> None:
-    """List the indexes of a table and how many versions each has."""
+    """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
     from ops.catalog.versions import versions
+    from ops.index.integrity import tagged_version
 
-    found = [
-        {**dataclasses.asdict(item), "versions": len(versions(on.loaded, "ann", item.name))} for item in on.indexes
-    ]
+    found = []
+    for item in on.indexes:
+        at_tag = tagged_version(on.loaded, item.name)
+        found.append(
+            {
+                **dataclasses.asdict(item),
+                "versions": len(versions(on.loaded, "ann", item.name)),
+                "snapshot_id": str(at_tag.base_snapshot_id) if at_tag else None,
+            }
+        )
     if on.as_json:
         print_json(found)
         return
-    _print_table(
-        on.session, f"indexes of {on.name}", ("name", "column", "metric", "vectors", "target_recall", "versions"), found
-    )
+    columns = ("name", "column", "metric", "vectors", "target_recall", "versions", "snapshot_id")
+    _print_table(on.session, f"indexes of {on.name}", columns, found)
 
 
 @command.command("show")
 @on_table
 @click.argument("name", required=False)
+@click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into a file as well: .png, .svg or .html."
 )
 @click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
-def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: bool) -> None:
-    """Show an index: its definition and versions, and of the newest the shards, what it covers, and recall over cost.
+def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: Path | None, measure: bool) -> None:
+    """Show an index: its definition and versions, and of one the shards, what it covers, and recall over cost.
+
+    That is the version at the index tag, or the last one that was made for --snapshot.
 
     NAME may be left out if there is one index.
 
@@ -117,8 +128,10 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
     Examples:
       icepuffin index show demo.packages embedding
       icepuffin index show demo.packages --plot index.png
+      icepuffin index show demo.packages --snapshot 6170229538723520381
     """
     from ops.catalog.versions import versions
+    from ops.index import NotAnIndexError
     from ops.probe import open_index
     from ops.probe.overview import overview, time_widths
     from ops.probe.pictures import save
@@ -127,12 +140,18 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
     loaded, storage, session = on.loaded, on.storage, on.session
     definition = on.index(name)
     known = versions(loaded, "ann", definition.name)
-    seen = overview(loaded, definition, storage)
+    version = _version_of(on, definition.name, snapshot) if snapshot is not None else None
+    seen, unreadable = None, ""
+    try:
+        seen = overview(loaded, definition, storage, version=version)
+    except NotAnIndexError as error:
+        unreadable = str(error)
     if seen is None and (plot is not None or measure):
-        raise click.ClickException(f"{on.name}: index {definition.name} has no version; icepuffin refresh {on.name}")
+        missing = f"there is no version at {definition.tag}; name --snapshot, or make it: icepuffin refresh {on.name}"
+        raise click.ClickException(f"{on.name}: {unreadable or missing}")
     milliseconds = None
     if measure and seen is not None:
-        reader = open_index(loaded, definition, snapshot=seen.base_snapshot_id, storage=storage)
+        reader = open_index(loaded, definition, snapshot=seen.index_snapshot_id, storage=storage)
         milliseconds = time_widths(reader, seen.curve)
     if plot is not None and seen is not None:
         save(seen, plot, milliseconds)
@@ -148,7 +167,7 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
         for version in known
     ]
     if on.as_json:
-        state = {} if seen is None else told(seen)
+        state = {"warnings": [unreadable] if unreadable else [], **({} if seen is None else told(seen))}
         print_json(
             {"definition": dataclasses.asdict(definition), "versions": found, "milliseconds": milliseconds, **state}
         )
@@ -159,13 +178,30 @@ def show_index(on: OnTable, /, name: str | None, *, plot: Path | None, measure: 
     _print_table(session, "versions, newest last", ("base_snapshot_id", "index_snapshot_id", "tags"), rows)
     if seen is not None:
         draw(session.console, seen, milliseconds)
+    if unreadable:
+        session.warn([unreadable])
+
+
+def _version_of(on: OnTable, index: str, snapshot: str) -> "DerivedVersion":
+    """The last version that was made for a snapshot."""
+    from ops.catalog.versions import versions
+    from ops.probe.target import is_own
+
+    snapshot_id = on.snapshot_id(snapshot)
+    found = [item for item in versions(on.loaded, "ann", index) if is_own(item, snapshot_id)]
+    if not found:
+        remedy = f"icepuffin refresh {on.name} --index {index} --snapshot {snapshot_id}"
+        raise click.ClickException(
+            f"{on.name}: index {index} has no version of snapshot {snapshot_id}; make one with: {remedy}"
+        )
+    return found[-1]
 
 
 @command.command("verify")
 @on_table
 @click.argument("name", required=False)
 def verify_index(on: OnTable, /, name: str | None) -> None:
-    """Read the whole file of an index's newest version, and say whether it is what was published.
+    """Read the whole file of the version at the index tag, and say whether it is what was published.
 
     NAME may be left out if there is one index. The exit code is 1 where it is not.
 

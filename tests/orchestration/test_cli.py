@@ -179,6 +179,13 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
     shown = json.loads(run("index", "show", "demo.packages", "second", "--json"))
     assert [version["base_snapshot_id"] for version in shown["versions"]] == [str(lake.head())]
     assert shown["versions"][0]["tags"] == ["ann_second"]
+    assert f"of the version of snapshot {lake.head()}" in run("index", "show", "demo.packages", "second")
+    older = str(lake.table.metadata.snapshots[0].snapshot_id)
+    run("refresh", "demo.packages", "--index", "second", "--snapshot", older)
+    assert f"of the version of snapshot {lake.head()}" in run("index", "show", "demo.packages", "second")
+    assert f"of the version of snapshot {older}" in run("index", "show", "demo.packages", "second", "--snapshot", older)
+    listed = {item["name"]: item for item in json.loads(run("index", "list", "demo.packages", "--json"))}
+    assert (listed["second"]["versions"], listed["second"]["snapshot_id"]) == (2, str(lake.head()))
     run("index", "drop", "demo.packages", "second", "--yes")
     assert [item["name"] for item in json.loads(run("index", "list", "demo.packages", "--json"))] == ["embedding"]
 

@@ -11,10 +11,23 @@ from ops.catalog import bind
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import versions
-from ops.index import Action, IndexReport, integrity, materialize_index
+from ops.graphs.upkeep import collect
+from ops.index import (
+    Action,
+    DefinitionError,
+    IndexDefinition,
+    IndexReport,
+    NotAnIndexError,
+    create,
+    integrity,
+    load_definition,
+    materialize_index,
+)
 from ops.index.integrity import check_integrity, tagged_version
+from ops.index.retention import Retention
 from ops.index.versions import open_version
 from ops.probe import Coverage
+from ops.probe.overview import overview
 from ops.spark.runner import LocalRunner
 from ops.storage import PartSource, open_storage
 from puffin.blobs.shard import ShardReader
@@ -51,6 +64,50 @@ def damage(table: Table, section: Section, shard: int = 0) -> None:
 def delete_a_row(table: Table) -> None:
     file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
     append_position_deletes(table, {file.path: np.array([7])})
+
+
+@pytest.fixture
+def of_tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Table], IndexReport]:
+    """Index the head as a release does whose indexes have one knob more."""
+    to_json = IndexDefinition.to_json
+
+    def index(table: Table) -> IndexReport:
+        with monkeypatch.context() as patch:
+            patch.setattr(IndexDefinition, "to_json", lambda self: f'{to_json(self)[:-1]},"of_tomorrow":1}}')
+            return index_head(table)
+
+    return index
+
+
+def test_a_version_that_this_release_cannot_read_is_passed_over(
+    table: Table, of_tomorrow: Callable[[Table], IndexReport], caplog: pytest.LogCaptureFixture
+) -> None:
+    create(table, DEFINITION)
+    table.append(make_rows(600, 700))
+    made = of_tomorrow(table)
+    found, recall = found_and_true(table)
+    assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
+    assert "of_tomorrow" in found.warnings[0]
+    assert check_integrity(tagged_version(table.refresh(), "e") or pytest.fail("gone"), STORAGE).faults == ()
+    with pytest.raises(NotAnIndexError, match="of_tomorrow"):
+        overview(table, DEFINITION, STORAGE)
+    collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    table.append(make_rows(700, 800))
+    report = index_head(table)
+    assert report.action is Action.REFRESHED
+    assert report.base_snapshot_id != made.snapshot_id
+    assert "of_tomorrow" in caplog.text
+
+
+def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:
+    create(table, DEFINITION)
+    with table.transaction() as transaction:
+        transaction.set_properties({"ann.index.other.of-tomorrow": "1"})
+    assert found_and_true(table)[0].coverage is Coverage.EXACT_VERSION
+    assert load_definition(table, "e").name == "e"
+    assert collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0).deleted == ()
+    with pytest.raises(DefinitionError, match="of-tomorrow"):
+        load_definition(table, "other")
 
 
 def verified(table: Table) -> IndexReport:

@@ -13,6 +13,7 @@ from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import tag_target, versions
 from ops.datafile import VectorColumnError
+from ops.graphs.upkeep import maintain_index
 from ops.index import (
     Action,
     DefinitionError,
@@ -28,6 +29,7 @@ from ops.index import (
 )
 from ops.index.versions import open_version
 from ops.probe import Coverage, open_index
+from ops.resources import Engine
 from ops.spark.runner import LocalRunner
 from ops.storage import PartSource, open_storage, relative_to
 from puffin.blobs.shard import ShardReader
@@ -360,3 +362,21 @@ def test_files_that_were_imported_are_read_by_the_names_that_they_had(table: Tab
     found = open_index(table, definition, storage=STORAGE).search(np.array(asked, np.float32), 3, columns=["number"])
     assert found.coverage is Coverage.EXACT_VERSION
     assert found.rows["number"][0].as_py() == 950
+
+
+def test_a_watched_ref_that_does_not_exist_yet_is_no_error(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 200))
+    create(table, DEFINITION)
+    head = table.refresh().metadata.current_snapshot_id
+    assert head is not None
+    work = {"runner": LocalRunner(1), "storage": STORAGE, "watched_ref": "prod"}
+    report = materialize_index(table, DEFINITION, head, **work)
+    assert report.action is Action.BUILT
+    assert set(table.refresh().metadata.refs) == {"main", f"ann_e-{head}"}
+    assert maintain(table, DEFINITION, **work) is None
+    engine = Engine(spark_conf={}, threads=1, driver_only_rows=1000)
+    assert maintain_index(table, DEFINITION, engine=engine, storage=STORAGE, watched_ref="prod") is None
+    table.manage_snapshots().create_branch(head, "prod").commit()
+    assert materialize_index(table, DEFINITION, head, **work).action is Action.RETAGGED
+    assert tag_target(table.refresh(), "ann_e") == report.index_snapshot_id

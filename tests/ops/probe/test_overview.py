@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from ops.catalog.expire import expire_derived
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.snapshots import data_snapshots
+from ops.catalog.versions import versions
+from ops.index import create, materialize_index
+from ops.index.history import recall_history
 from ops.probe import open_index
 from ops.probe.overview import overview, time_widths
 from ops.probe.pictures import PictureError, drawable, save
 from ops.probe.result import explain
+from ops.spark.runner import LocalRunner
+from ops.sql import SqlSession
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 
@@ -50,6 +57,25 @@ def test_rows_that_came_later_are_shown_as_such(table: Table) -> None:
     assert seen is not None
     assert seen.coverage == 1.0
     assert sum(shard.nodes for shard in seen.shards if not shard.led_to) in (0, 300)
+
+
+def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -> None:
+    create(table, DEFINITION)
+    head = index_head(table)
+    table.refresh()
+    for version in versions(table, "ann", "e"):
+        if version.derived_snapshot_id != head.index_snapshot_id:
+            expire_derived(table, [version.derived_snapshot_id], [])
+    backfilled = data_snapshots(table)[0].snapshot_id
+    old = materialize_index(table, DEFINITION, backfilled, runner=LocalRunner(1), storage=STORAGE)
+    assert versions(table.refresh(), "ann", "e")[-1].derived_snapshot_id == old.index_snapshot_id
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    assert (seen.index_snapshot_id, seen.coverage) == (head.index_snapshot_id, 1.0)
+    (shown,) = SqlSession(lambda _: (table, STORAGE)).sql("SHOW INDEXES ON db.t").rows.to_pylist()
+    assert (shown["versions"], shown["snapshot_id"]) == (2, head.snapshot_id)
+    history = recall_history(versions(table, "ann", "e"))
+    assert [item.base_snapshot_id for item in history] == [backfilled, head.snapshot_id]
 
 
 def test_an_index_without_a_version_has_no_overview(table: Table) -> None:
