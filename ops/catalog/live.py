@@ -1,6 +1,7 @@
 """What is live in a snapshot: its data files, and for each the deletes that apply to it. Read from the manifests."""
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
             data += entries
         else:
             deletes += [_as_delete(entry, unpartitioned) for entry in entries]
-    index = _DeleteIndex(deletes)
+    index = _DeleteIndex(deletes, data)
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     files = sorted((_as_live_file(entry, index, mapping) for entry in data), key=lambda file: file.path)
     schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
@@ -222,7 +223,9 @@ def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
 class _DeleteIndex:
     """Finds the deletes of a data file without looking at all of them: by path, or by partition."""
 
-    def __init__(self, deletes: list[_Delete]) -> None:
+    def __init__(self, deletes: list[_Delete], data: list[ManifestEntry]) -> None:
+        names = {entry.data_file.file_path for entry in data} if deletes else set()
+        paths = sorted((name.encode(), name) for name in names)
         self._by_path: defaultdict[str, list[_Delete]] = defaultdict(list)
         self._by_partition: defaultdict[tuple[int, Any], list[_Delete]] = defaultdict(list)
         self._global: list[_Delete] = []
@@ -231,6 +234,12 @@ class _DeleteIndex:
                 self._by_path[delete.referenced].append(delete)
             elif delete.is_global:
                 self._global.append(delete)
+            elif delete.lower is not None and delete.lower == delete.upper:
+                # about one data file; where a writer cut its bounds short, about those whose paths begin so
+                place = bisect_left(paths, (delete.lower, ""))
+                while place < len(paths) and paths[place][0].startswith(delete.lower):
+                    self._by_path[paths[place][1]].append(delete)
+                    place += 1
             else:
                 self._by_partition[delete.partition].append(delete)
 

@@ -1,12 +1,16 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 
 from ops.catalog.deletes import NO_DELETES, deleted_positions, fingerprint
-from ops.catalog.live import live_files
+from ops.catalog.live import _Delete, _DeleteIndex, live_files
 from ops.catalog.rowdeletes import append_position_deletes
+from ops.model import DeleteFile, DeleteKind
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
@@ -71,3 +75,49 @@ def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_fil
     table.append(make_rows(10, 20))
     snapshot = delete_where_id_is(table, 3)
     assert [file.has_equality_deletes for file in live_files(table, snapshot).files] == [True] * 6
+
+
+def entry(path: str, sequence_number: int = 1) -> ManifestEntry:
+    """Of a data file of an unpartitioned table."""
+    file = DataFile.from_args(
+        _table_format_version=3, content=DataFileContent.DATA, file_path=path, partition=Record(), record_count=1
+    )
+    file.spec_id = 0
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, snapshot_id=1, sequence_number=sequence_number, data_file=file
+    )
+
+
+def delete(path: str, lower: bytes | None, upper: bytes | None) -> _Delete:
+    """A file of position deletes of an unpartitioned table, that does not say which data file it is about."""
+    file = DeleteFile(path=path, kind=DeleteKind.POSITION, record_count=1, sequence_number=2, size=1)
+    return _Delete(file=file, partition=(0, ()), referenced=None, lower=lower, upper=upper, is_global=False)
+
+
+def test_deletes_whose_bounds_name_one_file_are_looked_at_for_that_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = [entry(f"s3://lake/t/data/{number:05}.parquet") for number in range(2000)]
+    bounds = [item.data_file.file_path.encode() for item in data]
+    index = _DeleteIndex([delete(f"d{number:05}", bound, bound) for number, bound in enumerate(bounds)], data)
+    looks = []
+    through = _Delete.applies_to
+    monkeypatch.setattr(_Delete, "applies_to", lambda *given: looks.append(1) or through(*given))
+    assert [[found.path for found in index.of(item)] for item in data] == [[f"d{number:05}"] for number in range(2000)]
+    assert len(looks) == 2000
+
+
+def test_deletes_apply_whatever_their_writer_made_of_the_bounds() -> None:
+    data = [entry(name) for name in ("s3://lake/a/1", "s3://lake/a/1", "s3://lake/a/12", "s3://lake/b/1")]
+    short = b"s3://lake/a"
+    index = _DeleteIndex(
+        [
+            delete("exact", b"s3://lake/a/1", b"s3://lake/a/1"),
+            delete("cut short", short, short),
+            delete("a range", short, b"s3://lake/b"),
+            delete("no bounds", None, None),
+            delete("of what is gone", b"s3://lake/a/11", b"s3://lake/a/11"),
+        ],
+        data,
+    )
+    found = [[item.path for item in index.of(file)] for file in data]
+    first = ["a range", "cut short", "exact", "no bounds"]
+    assert found == [first, first, first, ["a range", "no bounds"]], "rows name their file: too many do no harm"
