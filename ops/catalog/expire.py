@@ -24,20 +24,21 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
     A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
     and `ops.index.collect_garbage`: nothing names them afterwards. Raises BindingError, and the errors of `refresh`.
     """
+    wanted = frozenset(snapshot_ids)
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
         refs = table.metadata.refs
         foreign = {ref.snapshot_id for name, ref in refs.items() if name not in own_tags}
-        present = [
+        present = {
             snapshot.snapshot_id
             for snapshot in table.metadata.snapshots
-            if snapshot.snapshot_id in snapshot_ids and is_derived(snapshot) and snapshot.snapshot_id not in foreign
-        ]
+            if snapshot.snapshot_id in wanted and is_derived(snapshot) and snapshot.snapshot_id not in foreign
+        }
         if not present:
-            return tuple(sorted(set(snapshot_ids) - foreign))
+            return tuple(sorted(wanted - foreign))
         tags = {name: ref.snapshot_id for name, ref in refs.items() if ref.snapshot_id in present}
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in tags]
-        updates.append(RemoveSnapshotsUpdate(snapshot_ids=present))
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(present)))
         unmoved: list[TableRequirement] = [AssertRefSnapshotId(ref=name, snapshot_id=at) for name, at in tags.items()]
         if attempt_commit(table, tuple(updates), tuple(unmoved), attempt) is Outcome.DONE:
             refresh(table, patient=True)

@@ -30,10 +30,10 @@ def register(
     blobs: list[BlobMetadata],
     over: str | None,
 ) -> bool:
-    """Put a file into the slot of a data snapshot in place of the file `over`, and read it back.
+    """Put a file into the slot of a data snapshot in place of the file `over`, and look whether it is there.
 
-    False, and nothing is done, where the slot holds something else by now: look at that first. A writer who comes in
-    the very commit is overwritten all the same, as the slot has no compare-and-swap.
+    False where the slot holds something else by now, written before our commit or right after it: look at that first. A
+    writer who comes in the very commit is overwritten all the same, as the slot has no compare-and-swap.
     Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the catalog does not take it.
     """
     entry = StatisticsFile(
@@ -46,9 +46,7 @@ def register(
     unanswered = False
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
-        find_snapshot(table, snapshot_id)
-        current = find(table, snapshot_id)
-        held = current.statistics_path if current else None
+        held = _held(table, snapshot_id)
         if held == path:
             return True
         if held != over and not unanswered:
@@ -57,7 +55,23 @@ def register(
         unanswered |= outcome is Outcome.UNKNOWN  # it may land yet, and the file must be there then
         if outcome is Outcome.DONE:
             refresh(table, patient=True)
-            return True
+            held = _held(table, snapshot_id)
+            if held == path:
+                return True
+            if held == over:
+                raise StatisticsError(
+                    f"{table_name(table)}: catalog {table.catalog.name!r} accepted statistics of {snapshot_id} and did "
+                    "not keep them; use another catalog, or set theta_sketches = false for the table"
+                )
+            if not unanswered:
+                return False
     raise StatisticsError(
         f"{table_name(table)}: statistics of {snapshot_id} not set in {_ATTEMPTS} attempts; try again"
     )
+
+
+def _held(table: Table, snapshot_id: int) -> str | None:
+    """The file in the slot. Raises UnknownSnapshotError."""
+    find_snapshot(table, snapshot_id)
+    current = find(table, snapshot_id)
+    return current.statistics_path if current else None
