@@ -28,7 +28,7 @@ from ops.catalog.commit import Outcome, attempt_commit, refresh
 from ops.catalog.connect import CatalogUnavailableError
 from ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
-from ops.catalog.versions import DerivedVersion, own_tag_target, tag_target, versions
+from ops.catalog.versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
 from ops.errors import IcepuffinError
 from ops.steps import Step, reached
 
@@ -183,23 +183,32 @@ def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: 
 def make_lasting(table: Table, tag: str) -> None:
     """Mend a tag of icepuffin's that was made without `max-ref-age-ms`: it says itself now that it lasts."""
     ref = table.metadata.refs.get(tag)
-    if ref is None or ref.max_ref_age_ms is not None or own_tag_target(table, tag) is None:
+    if ref is None or ref.max_ref_age_ms is not None or tag not in own_tags(table, tag):
         return
     with suppress(LostRaceError):  # whoever moved it made it anew
         move_tag(table, tag, ref.snapshot_id, expected_ref=ref.snapshot_id)
 
 
-def drop(table: Table, tag: str) -> bool:
-    """Remove a tag of icepuffin's; its version expires like any snapshot. False where there is no ref of that name.
+def drop(table: Table, *tags: str) -> tuple[str, ...]:
+    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. -> those that were there.
 
-    Raises TagTakenError where it is somebody else's, LostRaceError where it was moved meanwhile.
+    Raises TagTakenError where one is somebody else's; then none is removed.
     """
-    refresh(table)
-    target = own_tag_target(table, tag)
-    if target is None:
-        return False
-    _change_tag(table, tag, None, target)
-    return True
+    dropped: tuple[str, ...] = ()
+    for attempt in range(_ATTEMPTS):
+        refresh(table, patient=attempt > 0)
+        there = {tag: at for tag in tags if (at := own_tag_target(table, tag)) is not None}
+        if not there:
+            return dropped
+        dropped = tuple(there)
+        updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in there)
+        unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=at) for tag, at in there.items())
+        if attempt_commit(table, updates, unmoved, attempt) is Outcome.DONE:
+            refresh(table, patient=True)
+            return dropped
+    raise BindingError(
+        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {_ATTEMPTS} attempts; try again"
+    )
 
 
 def _tag(snapshot_id: int, max_ref_age_ms: int) -> SnapshotRef:

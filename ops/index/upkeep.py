@@ -116,9 +116,7 @@ def drop(table: Table, name: str) -> tuple[str, ...]:
     if keys:
         with table.transaction() as transaction:
             transaction.remove_properties(*keys)
-    for tag in tags:
-        bind.drop(table, tag)
-    return tuple(tags)
+    return bind.drop(table, *tags)
 
 
 def maintain(

@@ -318,6 +318,28 @@ def test_tags_that_are_to_last_say_so_themselves(table: Table) -> None:
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
 
 
+def test_all_tags_of_an_index_go_in_one_commit(table: Table) -> None:
+    create(table, DEFINITION)
+    base = data_snapshots(table)[0].snapshot_id
+    bind.publish(table, binding(table, 1))
+    bind.publish(table, binding(table, 2, tag=f"ann_e-{base}"))
+    bind.publish(table, binding(table, 3, name="other"))
+    log = len(table.refresh().metadata.metadata_log)
+    assert drop(table, "e") == ("ann_e", f"ann_e-{base}")
+    assert len(table.refresh().metadata.metadata_log) == log + 2, "one for the definition, one for the tags"
+    assert set(table.metadata.refs) == {"main", "ann_other"}
+
+
+def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
+    create(table, DEFINITION)
+    head = data_snapshots(table)[0].snapshot_id
+    for name in ("ann_e", "theta_sketches"):
+        set_ref(table, name, head)
+    refs = dict(table.refresh().metadata.refs)
+    collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    assert table.refresh().metadata.refs == refs
+
+
 def test_a_tag_of_an_earlier_release_is_mended_where_it_is(table: Table) -> None:
     version = bind.publish(table, binding(table))
     set_ref(table, "ann_e", version.derived_snapshot_id, SnapshotRefType.TAG)
