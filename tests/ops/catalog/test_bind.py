@@ -14,13 +14,13 @@ from ops.catalog.bind import LASTING_MS, LostRaceError, UnsupportedCatalogError
 from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from ops.catalog.versions import TagTakenError, own_tags, tag_target, versions
 from ops.graphs.upkeep import collect
-from ops.index import create, drop, list_definitions, plan_version
+from ops.index import Action, create, drop, list_definitions, plan_version
 from ops.index.retention import Retention
 from ops.spark.runner import LocalRunner
 from ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.history import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -371,3 +371,20 @@ def test_sketches_leave_a_branch_of_the_owners_alone(table: Table) -> None:
     with pytest.raises(TagTakenError, match="a branch 'theta_sketches'"):
         materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
     assert table.refresh().metadata_location == before
+
+
+@pytest.mark.parametrize("mend", ["refresh", "sweep"])
+def test_tags_of_an_earlier_release_are_mended_by(mend: str, table: Table) -> None:
+    create(table, DEFINITION)
+    index_head(table)
+    head = data_snapshots(table.refresh())[0].snapshot_id
+    materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
+    for name in ("ann_e", "theta_sketches"):
+        set_ref(table, name, table.refresh().metadata.refs[name].snapshot_id, SnapshotRefType.TAG)
+    if mend == "refresh":
+        assert index_head(table).action is Action.REUSED
+        assert materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE).outcome == "current"
+    else:
+        collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=24)
+    refs = table.refresh().metadata.refs
+    assert [refs[name].max_ref_age_ms for name in ("ann_e", "theta_sketches")] == [LASTING_MS] * 2

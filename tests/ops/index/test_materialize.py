@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
+from ops.catalog.bind import LASTING_MS
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import tag_target, versions
@@ -27,6 +28,7 @@ from ops.index import (
     maintain,
     materialize_index,
 )
+from ops.index.materialize import SIDE_TAG_AGE_MS
 from ops.index.versions import open_version
 from ops.probe import Coverage, open_index
 from ops.resources import Engine
@@ -217,7 +219,12 @@ def test_old_snapshots_are_indexed_in_any_order_under_their_own_tags(table: Tabl
         assert found.coverage is Coverage.EXACT_VERSION
         assert table.scan(snapshot_id=snapshot).to_arrow().num_rows == rows
         assert recall >= 0.95
-    assert tag_target(table, f"ann_e-{history[0]}") is not None
+    ages = {name: ref.max_ref_age_ms for name, ref in table.refresh().metadata.refs.items() if name != "main"}
+    assert ages == {
+        "ann_e": LASTING_MS,
+        f"ann_e-{history[0]}": SIDE_TAG_AGE_MS,
+        f"ann_e-{history[1]}": SIDE_TAG_AGE_MS,
+    }
 
 
 def test_refreshed_versions_answer_as_well_as_fresh_ones(table_factory: TableFactory) -> None:

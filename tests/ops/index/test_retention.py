@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -195,6 +196,44 @@ def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory:
     folder = tmp_path_factory.mktemp("kept")
     with open_lake("kept", rest_uri, folder) as lake:
         assert_carried_out(with_versions(lake.create("t"), 4), STORAGE)
+
+
+def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table) -> None:
+    """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
+    plan = planned(table, Retention(Keep.NEWEST))
+    known = versions(table, "ann", "e")
+    bind.move_tag(table, "ann_e", known[0].derived_snapshot_id, expected_ref=known[-1].derived_snapshot_id)
+    gone = carry_out_retention(table, "ann_e", plan)
+    assert [item.index_snapshot_id for item in gone] == [known[1].derived_snapshot_id, known[2].derived_snapshot_id]
+    assert tag_target(table.refresh(), "ann_e") == known[0].derived_snapshot_id
+    assert {item.derived_snapshot_id for item in versions(table, "ann", "e")} == {
+        known[0].derived_snapshot_id,
+        known[3].derived_snapshot_id,
+    }
+
+
+def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = versions(table, "ann", "e")
+    side = f"ann_e-{known[0].base_snapshot_id}"
+    bind.move_tag(table, side, known[0].derived_snapshot_id, expected_ref=None)
+    again = replace(
+        binding(table, 9, tag=side, expected=known[0].derived_snapshot_id), base_snapshot_id=known[0].base_snapshot_id
+    )
+    plan = planned(table, Retention(Keep.NEWEST))
+    through = table.catalog.commit_table
+    steps = iter([lambda: bind.publish(table.catalog.load_table(table.name()), again)])
+
+    def commit_table(*arguments: Any) -> Any:
+        next(steps, lambda: None)()
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    carry_out_retention(table, "ann_e", plan)
+    assert [item.puffin_path for item in versions(table.refresh(), "ann", "e") if side in item.tags] == [
+        again.puffin_path
+    ]
 
 
 def leave_behind(table: Table) -> Path:
