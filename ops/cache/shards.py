@@ -27,12 +27,16 @@ class ShardKey:
     """One shard blob, as a principal may read it.
 
     Where the routing blob says what bytes it has, it is known by these, and they are checked when it enters: then a
-    refresh leaves all shards in the cache that it did not touch. Otherwise it is known by where it lies.
+    refresh leaves all shards in the cache that it did not touch. Otherwise, as in files of older releases, it is known
+    by where it lies and by the snapshot that its version is: a name may be taken again when its file was deleted, such
+    a snapshot never comes again.
     """
 
     where: ObjectRange
-    sha256: bytes = UNKNOWN_SHA256
+    sha256: bytes
     """Of the blob's bytes; zeros where that is not known"""
+    version: int
+    """Id of the index snapshot"""
 
     @property
     def is_known(self) -> bool:
@@ -41,7 +45,8 @@ class ShardKey:
 
     @property
     def name(self) -> str:
-        what = self.sha256.hex() if self.is_known else f"{self.where.path}\0{self.where.offset}\0{self.where.length}"
+        where = self.where
+        what = self.sha256.hex() if self.is_known else f"{where.path}\0{where.offset}\0{where.length}\0{self.version}"
         return hashlib.sha256(f"{_LAYOUT}\0{self.is_known}\0{what}".encode()).hexdigest()
 
 

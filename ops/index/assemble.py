@@ -6,6 +6,7 @@ Shards come first in it, in their order, so that those at its beginning are copi
 import contextlib
 import itertools
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from ops.index.plan import VersionPlan
 from ops.index.versions import RECALL_CURVE, ROUTING_CURVE, read_centroids
 from ops.index.work import ShardsMade
 from ops.model import ObjectRange, StorageConfig
-from ops.storage import ObjectExistsError, Storage, StorageError, open_storage
+from ops.storage import Storage, StorageError, open_storage
 from ops.tasks.shard import ShardResult
 from puffin import PlannedBlob, PuffinReader, plan_puffin
 from puffin.blobs import centroid as centroid_blob
@@ -146,17 +147,12 @@ class Assembly:
         ]
 
     def _write(self) -> str:
-        """Write the file as the paper names it; a repeated attempt gets a suffix: published names are never reused."""
+        """Write the file as the paper names it, and a name that never comes again, also when the file is deleted."""
         plan = self._plan
         stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
-        for number in itertools.count():
-            path = f"{stem}-{number}.puffin" if number else f"{stem}.puffin"
-            if self._store.exists(path):
-                continue
-            with contextlib.suppress(ObjectExistsError):  # another run of this build took the name meanwhile
-                self._store.concat(path, self._segments())
-                return path
-        raise AssertionError("unreachable")
+        path = f"{stem}-{uuid.uuid4().hex}.puffin"
+        self._store.concat(path, self._segments())
+        return path
 
     def _segments(self) -> Iterator[bytes | ObjectRange]:
         for segments in itertools.chain(self._first, self._later()):

@@ -245,9 +245,9 @@ def _make(
 
 def _relocate(work: Work, shards: Sequence[tuple[int, BaseShard]]) -> list[ShardResult]:
     nodes = sum(base.moved for _, base in shards)
-    runner = LocalRunner() if nodes <= _NODES_AT_ONCE else work.runner
+    runner = LocalRunner(max(2, work.runner.task_threads)) if nodes <= _NODES_AT_ONCE else work.runner
     groups = share_out(shards, runner, lambda item: (item[0], item[1].moved))
-    tasks = [RelocateTask(group, work.staging, work.storage) for group in groups]
+    tasks = [RelocateTask(group, work.staging, work.storage, runner.task_threads) for group in groups]
     made = runner.run(relocate, tasks, label="write addresses", progress=work.stage("addresses"))
     return [result for results in made for result in results]
 

@@ -1,17 +1,22 @@
 """Shards whose rows have moved, and no more: their new addresses, beside the bytes that they have."""
 
+import hashlib
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from ops.model import ObjectRange, StorageConfig
 from ops.storage import open_storage
 from ops.tasks.base import BaseShard
 from ops.tasks.shard import How, ShardResult
 from puffin.blobs import deletion_vector
-from puffin.blobs.relocate import relocated
+from puffin.blobs.relocate import Piece, relocated
 from puffin.blobs.routing import UNKNOWN_SHA256
+from puffin.blobs.shard import ShardReader
 from puffin.writer import ByteSink
 
 
@@ -23,31 +28,56 @@ class RelocateTask:
     """(number in the new version, shard)"""
     staging: str
     storage: StorageConfig
+    threads: int = 1
 
 
 def relocate(task: RelocateTask) -> tuple[ShardResult, ...]:
-    """Graphs, vectors and hashes are not read. What is new of all of them is one staged object."""
+    """Graphs, vectors and hashes are not decoded: they are read once, for the checksums. What is new of all shards is
+    one staged object.
+
+    Raises ChecksumError where something that is kept has changed.
+    """
     path = f"{task.staging}/moved-{uuid.uuid4().hex}.bin"
     out, at = [], 0
-    with open_storage(task.staging, task.storage).open_output(path, durable=False) as sink:
+    with (
+        open_storage(task.staging, task.storage).open_output(path, durable=False) as sink,
+        ThreadPoolExecutor(task.threads) as threads,
+    ):
+        digests = []
         for number, base in task.shards:
-            result = _relocate(number, base, sink, path, at)
+            reader = base.reader()
+            slots, positions = base.locations(reader)
+            pieces = relocated(reader, slots, positions)
+            digests.append(threads.submit(_sha256, reader, pieces))
+            result = _relocate(number, base, reader, slots, _write(pieces, base.blob, sink, path, at))
             at += sum(part.length for part in result.parts if part.path == path)
             out.append(result)
-    return tuple(out)
+        return tuple(replace(result, sha256=digest.result()) for result, digest in zip(out, digests, strict=True))
 
 
-def _relocate(number: int, base: BaseShard, sink: ByteSink, path: str, at: int) -> ShardResult:
-    reader = base.reader()
-    slots, positions = base.locations(reader)
-    parts = []
-    for piece in relocated(reader, slots, positions):
+def _sha256(reader: ShardReader, pieces: tuple[Piece, ...]) -> bytes:
+    """Of the new blob. What is kept must have its checksums: who finds the sha256 right looks at no other."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        for part in (piece,) if isinstance(piece, bytes) else reader.checked(*piece):
+            digest.update(part)
+    return digest.digest()
+
+
+def _write(pieces: tuple[Piece, ...], old: ObjectRange, sink: ByteSink, path: str, at: int) -> Iterator[ObjectRange]:
+    """Where each piece lies, of those that are new after they were written."""
+    for piece in pieces:
         if isinstance(piece, bytes):
             sink.write(piece)
-            parts.append(ObjectRange(path, at, len(piece)))
+            yield ObjectRange(path, at, len(piece))
             at += len(piece)
         else:
-            parts.append(ObjectRange(base.blob.path, base.blob.offset + piece[0], piece[1]))
+            yield ObjectRange(old.path, old.offset + piece[0], piece[1])
+
+
+def _relocate(
+    number: int, base: BaseShard, reader: ShardReader, slots: npt.NDArray[np.uint32], parts: Iterator[ObjectRange]
+) -> ShardResult:
     return ShardResult(
         number=number,
         how=How.REMAPPED,

@@ -80,7 +80,7 @@ class ShardResult:
     how: str
     parts: tuple[ObjectRange, ...]
     sha256: bytes
-    """UNKNOWN_SHA256 where bytes were kept that were not read"""
+    """UNKNOWN_SHA256 where an older release did not say"""
     count: int
     medoid: int
     recall: float

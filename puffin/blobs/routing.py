@@ -22,7 +22,7 @@ from puffin.errors import BadBlobError, ChecksumError
 MAGIC = b"ANNR"
 VERSION = 1
 UNKNOWN_SHA256 = bytes(32)
-"""Of a shard of which bytes were kept that were not read; its sections have their CRC-32 all the same"""
+"""Of a shard of which an older release kept bytes unread; its sections have their CRC-32 all the same"""
 _HEADER = struct.Struct("<4s5IqII")
 
 

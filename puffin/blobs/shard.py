@@ -150,12 +150,27 @@ class ShardReader:
 
         Raises BadBlobError, ChecksumError.
         """
+        start = start_of_sections(len(self.header.sections))
+        for _ in self.checked(start, self.source.size() - start):
+            pass
+
+    def checked(self, offset: int, length: int) -> Iterator[bytes]:
+        """The stored bytes from `offset`, where a section or the gap before one starts, in parts of 8 MiB; all sections
+        among them, which must be whole, are compared with their checksums. Raises BadBlobError, ChecksumError.
+        """
         for entry in self.header.sections:
-            checksum = read = 0
-            for at in range(0, entry.stored_length, _CHECKED_AT_ONCE):
-                length = min(_CHECKED_AT_ONCE, entry.stored_length - at)
-                part = self.source.read_range(entry.offset + at, length)
-                checksum, read = zlib.crc32(part, checksum), read + len(part)
+            if not offset <= entry.offset < offset + length:
+                continue
+            end = entry.offset + entry.stored_length
+            gap, checksum, read = entry.offset - offset, 0, 0
+            while offset < end:
+                part = self.source.read_range(offset, min(_CHECKED_AT_ONCE, end - offset))
+                if not part:
+                    break
+                yield part
+                body = memoryview(part)[gap:]
+                checksum, read, gap = zlib.crc32(body, checksum), read + len(body), 0
+                offset, length = offset + len(part), length - len(part)
             self._compare(entry, read, checksum)
 
     def _compare(self, entry: SectionEntry, length: int, checksum: int) -> None:

@@ -12,6 +12,7 @@ from ann_kernels.metric import Metric
 from ops.cache import ReadyShard, ShardCache, ShardKey
 from ops.model import ObjectRange, StorageConfig
 from puffin.blobs import shard as shard_blob
+from puffin.blobs.routing import UNKNOWN_SHA256
 from puffin.blobs.shard import Shard
 
 ROWS = 60
@@ -39,13 +40,13 @@ def lean(shard: Shard) -> Shard:
     return replace(shard, vectors=None, pq_codebook=codebook, pq_codes=codes)
 
 
-def stored(folder: Path, shard: Shard, name: str = "shard", *, known: bool = True) -> ShardKey:
+def stored(folder: Path, shard: Shard, name: str = "shard", *, known: bool = True, version: int = 1) -> ShardKey:
     """Write a shard; -> its key, by its sha256 where that is to be known."""
     blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
     path = folder / name
     path.write_bytes(blob)
     where = ObjectRange(f"file://{path}", 0, len(blob))
-    return ShardKey(where, hashlib.sha256(blob).digest()) if known else ShardKey(where)
+    return ShardKey(where, hashlib.sha256(blob).digest() if known else UNKNOWN_SHA256, version)
 
 
 def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:

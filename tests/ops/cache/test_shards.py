@@ -19,7 +19,7 @@ from ops.model import StorageConfig
 from ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from puffin.blobs.shard import Shard
 from puffin.errors import BadBlobError, ChecksumError
-from tests.ops.cache.stored import STORAGE, answers, kept_by, lean, made_shard, stored
+from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, lean, made_shard, stored
 
 SHARD = made_shard()
 ONE = ready(SHARD).nbytes
@@ -124,18 +124,28 @@ def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
     assert kept_by(cache_in(tmp_path), copied).count == SHARD.count
 
 
-def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies(tmp_path: Path) -> None:
+def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies_and_its_version(tmp_path: Path) -> None:
     keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}", known=False) for seed in range(2)]
     for _ in range(2):
         found = [kept_by(cache_in(tmp_path), key).row_positions[0] for key in keys]
         assert found == [0, 1000]
 
 
+def test_what_has_the_name_and_the_place_of_a_deleted_version_is_not_taken_for_it(tmp_path: Path) -> None:
+    deleted = stored(tmp_path, made_shard(0), known=False, version=1)
+    caches = cache_in(tmp_path), cache_in(tmp_path, memory=2 * ONE)
+    assert [kept_by(cache, deleted).row_positions[0] for cache in caches] == [0, 0]
+    blob = bytearray((tmp_path / "shard").read_bytes())
+    after = stored(tmp_path, replace(made_shard(0), file_slots=np.ones(ROWS, np.uint32)), known=False, version=2)
+    assert (after.where, len(blob)) == (deleted.where, after.where.length)
+    assert [kept_by(cache, after).file_slots[0] for cache in caches] == [1, 1]
+
+
 def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD)
     other = stored(tmp_path, made_shard(1), "other")
     with pytest.raises(ChecksumError, match="sha256"):
-        kept_by(cache_in(tmp_path), ShardKey(other.where, key.sha256))
+        kept_by(cache_in(tmp_path), ShardKey(other.where, key.sha256, key.version))
     assert not files_of(tmp_path)
 
 
@@ -219,7 +229,7 @@ def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3:
     local = stored(tmp_path, SHARD)
     path = f"s3://lake/cache/{tmp_path.name}"
     open_storage(path, s3).create(path, (tmp_path / "shard").read_bytes())
-    key = ShardKey(replace(local.where, path=path), local.sha256)
+    key = ShardKey(replace(local.where, path=path), local.sha256, local.version)
     cache = cache_in(tmp_path, memory=10 * ONE)
     cache.shard(key, s3)
     stranger = StorageConfig({**s3.properties, "s3.secret-access-key": "wrong"})

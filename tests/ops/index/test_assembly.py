@@ -122,23 +122,3 @@ def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
         index_head(changed)
     assert made.is_set()
     assert not left(changed, before)
-
-
-def test_where_another_run_takes_the_name_the_file_is_written_under_the_next(
-    changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[Path] = []
-
-    def taking(task: ShardTask) -> ShardResult:
-        assert copied.wait(60)
-        hidden = next(path for path in files(changed) if path.name.startswith(".ann-"))
-        taken.append(hidden.with_name(hidden.name[1:].rpartition(".")[0]))
-        taken[0].write_bytes(b"theirs")
-        return make_shard(task)
-
-    monkeypatch.setattr(work, "make_shard", taking)
-    path = index_head(changed).puffin_path
-    assert path is not None
-    assert to_path(path) == taken[0].with_name(f"{taken[0].stem}-1.puffin")
-    assert taken[0].read_bytes() == b"theirs"
-    assert found_and_true(changed)[1] >= 0.95

@@ -1,0 +1,83 @@
+"""An index that is dropped and made again, while caches and old files remember the one before."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.cache import CacheSettings, use_settings
+from ops.catalog.versions import versions
+from ops.index import collect_garbage, drop, materialize_index
+from ops.index.versions import open_version
+from ops.probe import open_index
+from ops.spark.runner import LocalRunner
+from ops.storage import open_storage
+from tests.conftest import STORAGE, make_rows, vectors_of
+from tests.ops.index.history import DEFINITION
+
+TableFactory = Callable[..., Table]
+ROWS = 300
+
+
+@pytest.fixture(autouse=True)
+def one_cache_for_all() -> Iterator[None]:
+    """As a process that lives on has it."""
+    use_settings(CacheSettings(None, 0, 1 << 30))
+    yield
+    use_settings(None)
+
+
+def forget_the_index(table: Table) -> None:
+    """Drop it, expire its versions, and sweep its files."""
+    drop(table, "e")
+    gone = [item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e")]
+    table.maintenance.expire_snapshots().by_ids(gone).commit()
+    collect_garbage(table.refresh(), storage=STORAGE, grace=timedelta(0))
+
+
+def index(table: Table, snapshot_id: int) -> str:
+    path = materialize_index(
+        table.refresh(), DEFINITION, snapshot_id, runner=LocalRunner(1), storage=STORAGE
+    ).puffin_path
+    assert path is not None
+    return path
+
+
+def wrong_answers(table: Table, snapshot_id: int) -> int:
+    """Of all rows, each asked for by its own vector."""
+    ids = np.sort(np.asarray(table.scan(snapshot_id=snapshot_id, selected_fields=("id",)).to_arrow()["id"]))
+    found = open_index(table.refresh(), DEFINITION, snapshot=snapshot_id, storage=STORAGE).search(
+        vectors_of(ids), 1, columns=["id"]
+    )
+    return int((np.asarray(found.rows["id"]) != ids).sum())
+
+
+def test_no_version_is_answered_from_the_cached_shards_of_one_that_was_deleted(table_factory: TableFactory) -> None:
+    table = table_factory()
+    snapshots = []
+    for rows in (make_rows(0, ROWS), make_rows(0, ROWS)):
+        table.overwrite(rows) if snapshots else table.append(rows)
+        snapshots.append(table.refresh().metadata.current_snapshot_id or 0)
+    table.overwrite(table.scan().to_arrow().take(np.arange(ROWS)[::-1]))
+    compacted = table.refresh().metadata.current_snapshot_id or 0
+    paths = [index(table, snapshots[0]), index(table, compacted)]
+    assert wrong_answers(table, compacted) == 0
+    forget_the_index(table)
+    paths += [index(table, snapshots[1]), index(table, compacted)]
+    assert wrong_answers(table, compacted) == 0
+    assert len(set(paths)) == 4, "a name comes but once"
+
+
+def test_what_was_moved_has_the_sha256_of_its_bytes(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, ROWS))
+    index(table, table.refresh().metadata.current_snapshot_id or 0)
+    table.overwrite(table.scan().to_arrow())
+    index(table, table.refresh().metadata.current_snapshot_id or 0)
+    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    for part, entry in zip(opened.shards, opened.routing.shards, strict=True):
+        data = open_storage(part.path, STORAGE).read_range(part.path, part.offset, part.length)
+        assert hashlib.sha256(data).digest() == entry.sha256
