@@ -13,7 +13,6 @@ from pyiceberg.table import Table
 
 from ops.catalog.deletes import deleted_by_file, fingerprint
 from ops.catalog.live import live_files
-from ops.catalog.snapshots import UnknownSnapshotError
 from ops.index.versions import OpenVersion, covered_paths
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.storage import Storage, open_storage, relative_to
@@ -85,14 +84,11 @@ def _revived(
     storage: StorageConfig,
 ) -> frozenset[str]:
     """Paths of files of which a row that was deleted in the version's snapshot is live now (a rollback): it may have no
-    node. Where that snapshot has expired this cannot be known, and all of them are.
+    node. The version is a snapshot with the same live files, and is there when the one that it was made of has expired.
     """
     if not files:
         return frozenset()
-    try:
-        before = live_files(table, base.version.base_snapshot_id).by_path()
-    except UnknownSnapshotError:
-        return frozenset(file.path for file in files)
+    before = live_files(table, base.version.derived_snapshot_id).by_path()
 
     def opened(path: str) -> Storage:
         return open_storage(path, storage)

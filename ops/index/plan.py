@@ -22,6 +22,8 @@ from ops.index.report import Action
 from ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
 from ops.storage import relative_to
+from puffin.blobs import routing as routing_blob
+from puffin.blobs.routing import UNKNOWN_SHA256
 
 FORMAT_VERSION = 1
 _BASES_LOOKED_AT = 16
@@ -216,7 +218,10 @@ def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storag
 
 
 def _build_id(plan: VersionPlan) -> str:
-    """sha256 of everything that the bytes depend on: a retry of equal work finds what is finished."""
+    """sha256 of everything that the bytes depend on, and of all that was decided: a retry of equal work finds what is
+    finished, and one that looks at the table anew and decides otherwise finds nothing.
+    """
+    base = plan.base if plan.action is Action.REFRESHED else None
     identity = {
         "table": plan.live.table_uuid,
         "snapshot": plan.live.snapshot_id,
@@ -225,9 +230,26 @@ def _build_id(plan: VersionPlan) -> str:
         "upkeep": (plan.definition.rebuild_ratio, plan.definition.max_deltas, plan.definition.delta_share),
         "format": FORMAT_VERSION,
         "libraries": {name: package_version(name) for name in ("icepuffin", "numpy", "numba")},
-        "base": plan.base.version.build_id if plan.base and plan.action is Action.REFRESHED else None,
+        "base": _identity(base) if base else None,
+        "changes": _decided(plan.changes) if base else None,
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _identity(base: OpenVersion) -> tuple[str, str, int | None]:
+    """What a refresh starts from: the routing blob has the sha256 of each shard, or one of an older release has not."""
+    of_shards = (shard.sha256 for shard in base.routing.shards)
+    unknown = base.version.derived_snapshot_id if UNKNOWN_SHA256 in of_shards else None
+    return base.version.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown
+
+
+def _decided(changes: Changes) -> dict[str, object]:
+    return {
+        "added": [file.path for file in changes.added],
+        "gone": changes.gone,
+        "deleted": [(slot, hashlib.sha256(rows.tobytes()).hexdigest()) for slot, rows in changes.deleted.items()],
+        "left": [(slot, file.path) for slot, file in changes.left],
+    }
 
 
 def worn(plan: VersionPlan) -> VersionPlan | None:

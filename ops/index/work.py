@@ -122,7 +122,7 @@ class Work:
                 metric=int(self.plan.definition.metric_value),
                 codebook=self.layout.codebook,
                 partition_to_shard=routes,
-                staging=f"{self.staging}/{len(groups)}",
+                staging=self.staging,
                 storage=self.storage,
                 recorded=not self.is_small(rows),
                 threads=runner.task_threads,

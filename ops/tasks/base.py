@@ -1,5 +1,6 @@
 """A shard of the version that a refresh starts from, as it is in the new snapshot: what moved, what died."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,13 @@ class BaseShard:
     def reader(self) -> ShardReader:
         """Reads the blob as it was written."""
         return ShardReader(PartSource(open_storage(self.blob.path, self.storage), self.blob))
+
+    def inputs(self) -> Iterator[bytes | str | int | float]:
+        """All that the shard is made of, whoever staged it: the name of a version's file never comes again."""
+        yield from (repr(self.blob), self.recall, self.curve, self.tombstones, self.moved, self.field_id)
+        yield repr([(slot, file.path) for slot, file in self.files])
+        for staged in self.moves:
+            yield open_storage(staged.path, self.storage).read_range(staged.path, staged.offset, staged.length)
 
     def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
         """bool[N]"""

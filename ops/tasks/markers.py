@@ -1,18 +1,36 @@
 """Markers of finished tasks: small JSON objects beside what the task wrote, so that a retry finds it.
 
-Names are fixed, creation is conditional: of two attempts one is recorded, the other's object stays unreferenced. What a
-marker names was made durable before it. What no marker names is made again after a fault, and is not.
+A marker is named for all that its result depends on: who decides otherwise than the first attempt, for the table has
+changed meanwhile, looks for another one. Creation is conditional: of two attempts one is recorded, the other's object
+stays unreferenced. What a marker names was made durable before it. What no marker names is made again after a fault,
+and is not.
 """
 
 import base64
 import dataclasses
+import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ops.steps import Step, reached
 from ops.storage import ObjectExistsError, ObjectMissingError, Storage
+
+
+def name_of(prefix: str, inputs: Iterable[bytes | npt.NDArray[Any] | str | int | float | None]) -> str:
+    """The path of the marker of the task that has these inputs, in this order."""
+    digest = hashlib.sha256()
+    for value in inputs:
+        if isinstance(value, np.ndarray):
+            label, data = f"{value.dtype.str}{value.shape}", np.ascontiguousarray(value).tobytes()
+        else:
+            label, data = "bytes", value if isinstance(value, bytes) else repr(value).encode()
+        digest.update(f"{label} {len(data)}\0".encode())
+        digest.update(data)
+    return f"{prefix}-{digest.hexdigest()}.json"
 
 
 def find(storage: Storage, path: str) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """Stage 1a: read data files, find each vector's partition, write the vectors of each shard into a block of its own."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +75,7 @@ def scatter(task: ScatterTask) -> ScatterResult:
     storage = open_storage(task.staging, task.storage)
     if not task.recorded:
         return _scatter(task, storage)
-    marker = f"{task.staging}/scatter-{task.number}.json"
+    marker = markers.name_of(f"{task.staging}/scatter-{task.number}", _inputs(task))
     done = markers.find(storage, marker)
     if done is None:
         done = markers.record(storage, marker, _scatter(task, storage))
@@ -85,6 +87,13 @@ def scatter(task: ScatterTask) -> ScatterResult:
         without_vector=done["without_vector"],
         balls=Balls(**done["balls"]),
     )
+
+
+def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int | None]:
+    """All that the result depends on."""
+    yield from (repr(task.schema), task.field_id, task.metric, task.codebook, task.partition_to_shard)
+    for item in task.files:
+        yield from (item.slot, repr(item.file), item.positions)
 
 
 def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:

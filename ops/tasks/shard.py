@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -107,17 +108,26 @@ def make_shard(task: ShardTask) -> ShardResult:
     Memory: the shard's vectors and graph; of a lean shard the vectors too, while it is worked on.
     """
     storage = open_storage(task.staging, task.storage)
+    incoming = read_blocks(storage, task.blocks, task.dims)
     if not task.recorded:
-        return _make(task, storage)
-    marker = f"{task.staging}/shard-{task.number}.json"
+        return _make(task, storage, incoming)
+    marker = markers.name_of(f"{task.staging}/shard-{task.number}", _inputs(task, incoming))
     done = markers.find(storage, marker)
     if done is None:
-        return _result(markers.record(storage, marker, _make(task, storage)))
+        return _result(markers.record(storage, marker, _make(task, storage, incoming)))
     finished = _result(done)
     # swept by age, or by an equal build that was published meanwhile
     if not all(storage.exists(part.path) for part in finished.parts):
-        return _make(task, storage)
+        return _make(task, storage, incoming)
     return finished
+
+
+def _inputs(task: ShardTask, incoming: Rows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
+    """All that the result depends on, whoever staged it."""
+    yield from (task.how, task.dims, task.metric, repr(task.params), task.vectors, task.pq_codebook)
+    yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
+    if task.base is not None:
+        yield from task.base.inputs()
 
 
 def _result(recorded: dict[str, Any]) -> ShardResult:
@@ -135,8 +145,7 @@ class _Made:
     recall: float
 
 
-def _make(task: ShardTask, storage: Storage) -> ShardResult:
-    incoming = read_blocks(storage, task.blocks, task.dims)
+def _make(task: ShardTask, storage: Storage, incoming: Rows) -> ShardResult:
     if task.base is not None and task.how is How.INSERTED:
         made = _insert(task, task.base, incoming)
         if made.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):

@@ -15,6 +15,8 @@ from ops.index import IndexDefinition, IndexReport, materialize_index
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.storage import Storage, open_storage
 from ops.tasks import shard as shard_module
+from ops.tasks.blocks import read_blocks
+from ops.tasks.rows import Rows
 from ops.tasks.shard import ShardResult, ShardTask, make_shard
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content
@@ -72,7 +74,8 @@ def make_shard_but_die_once(call: tuple[str, ShardTask]) -> ShardResult:
     note, task = Path(call[0]), call[1]
     if task.number == 1 and not note.exists():
         note.touch()
-        shard_module._make(task, open_storage(task.staging, task.storage))  # an object nobody will refer to
+        storage = open_storage(task.staging, task.storage)
+        shard_module._make(task, storage, read_blocks(storage, task.blocks, task.dims))  # nobody will refer to it
         os.kill(os.getpid(), signal.SIGKILL)
     return make_shard(task)
 
@@ -121,9 +124,9 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
     made: list[int] = []
     real = shard_module._make
 
-    def count(task: ShardTask, storage: Storage) -> ShardResult:
+    def count(task: ShardTask, storage: Storage, incoming: Rows) -> ShardResult:
         made.append(task.number)
-        return real(task, storage)
+        return real(task, storage, incoming)
 
     monkeypatch.setattr(shard_module, "_make", count)
     assert content(build(table, LocalRunner(1))) == expected
