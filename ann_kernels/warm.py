@@ -8,6 +8,7 @@ from ann_kernels.hashing import content_hash
 from ann_kernels.locality import locality_order, reorder
 from ann_kernels.matching import pair_equal
 from ann_kernels.metric import Metric
+from ann_kernels.rowsums import add_rows
 from ann_kernels.search import Searcher
 from ann_kernels.spaces import frozen
 from ann_kernels.topk import exact_top_k, merge_top_k
@@ -35,4 +36,6 @@ def warm() -> None:
     for ready in (even, frozen(even)):
         hashes = content_hash(ready)
     pair_equal(hashes, hashes)
+    zeros = np.zeros(len(hashes), np.uint32)
+    add_rows(zeros, zeros.astype(np.int64), hashes, np.zeros(1, np.int64), np.zeros(1, np.uint64))
     theta.warm()

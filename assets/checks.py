@@ -90,12 +90,13 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
 
 
 def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
-    """Reads the whole index file: as much as the index is large."""
+    """Reads the whole index file, and all vectors of the table."""
 
     @dg.asset_check(
         asset=spec.index_key(definition.name),
         name="integrity",
-        description=f"Every shard of the version at ann_{definition.name} has the published bytes and decodes.",
+        description=f"Every shard of the version at ann_{definition.name} has the published bytes and decodes, and "
+        "every live row has a node with its own vector.",
     )
     def integrity(catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
         table = catalogs.table(spec.catalog, spec.identifier)
@@ -106,7 +107,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 severity=dg.AssetCheckSeverity.WARN,
                 metadata={"why": f"there is no version at ann_{definition.name} yet"},
             )
-        found = check_integrity(version, storage_of(table))
+        found = check_integrity(table, version, storage_of(table))
         for fault in found.faults:
             dg.get_dagster_logger().error("%s: %s", found.path, fault)
         return dg.AssetCheckResult(
@@ -115,6 +116,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "file": found.path,
                 "bytes read": found.bytes_read,
                 "shards": found.shards,
+                "rows compared": found.rows,
                 "faults": "; ".join(found.faults) or "none",
                 **({"what to do": remedy(spec.identifier, definition.name, version)} if found.faults else {}),
             },

@@ -49,6 +49,9 @@ class AssembledFile:
     recall: float
     """Live-weighted mean of the shards'"""
     rows: int
+    routing: Routing
+    """As it was read back"""
+    shards: tuple[ObjectRange, ...]
 
 
 def mean_recall(shards: tuple[ShardResult, ...]) -> float:
@@ -57,17 +60,6 @@ def mean_recall(shards: tuple[ShardResult, ...]) -> float:
     if not live.sum():
         return 1.0
     return float(np.average([shard.recall for shard in shards], weights=live))
-
-
-def check_coverage(plan: VersionPlan, made: ShardsMade) -> None:
-    """Raises CoverageError unless there are as many live nodes as live rows."""
-    expected = sum(file.live_rows for file in made.slots)
-    found = sum(shard.live for shard in made.shards)
-    if found != expected:
-        raise CoverageError(
-            f"{plan.live.table}, snapshot {plan.live.snapshot_id}: {expected:,} rows are live, the index would hold "
-            f"{found:,}. Nothing was published; drop the index and create it again, and report this"
-        )
 
 
 class Assembly:
@@ -108,7 +100,6 @@ class Assembly:
     def finish(self, made: ShardsMade) -> AssembledFile:
         """Write what is left, and read footer and routing back. Raises CoverageError, StorageError."""
         plan = self._plan
-        check_coverage(plan, made)
         heads = self._heads(made)
         curve = made.layout.routing_curve
         advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
@@ -122,13 +113,14 @@ class Assembly:
         self._path = self._path or self._thread.submit(self._write)
         path = self._path.result()
         copy_seconds = time.perf_counter() - begun
-        _verify(self._store, path, layout.file_size, plan)
+        routing, shards_read = _read_back(self._store, path, layout.file_size, plan)
         old = plan.base.version.puffin_path if plan.base else None
         copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
         rows = sum(shard.live for shard in made.shards)
         return AssembledFile(
-            path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows
-        )
+            path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows,
+            routing, shards_read,
+        )  # fmt: skip
 
     def _heads(self, made: ShardsMade) -> list[tuple[str, bytes]]:
         plan = self._plan
@@ -234,9 +226,11 @@ def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> C
     )
 
 
-def _verify(store: Storage, path: str, size: int, plan: VersionPlan) -> None:
+def _read_back(store: Storage, path: str, size: int, plan: VersionPlan) -> tuple[Routing, tuple[ObjectRange, ...]]:
+    """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
-    blob = next(blob for blob in reader.footer.blobs if blob.type == ROUTING_V1)
-    routing = routing_blob.decode(reader.read_blob(blob))
+    blobs = reader.footer.blobs
+    routing = routing_blob.decode(reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1)))
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")
+    return routing, tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs if blob.type == SHARD_V1)

@@ -1,22 +1,35 @@
-"""Whether the file of an index version is what its routing blob says: all of it, or a sample."""
+"""Whether the file of an index version is what its routing blob says, and its nodes the rows of its snapshot."""
 
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from pyiceberg.table import Table
 
+from ops.catalog.live import live_files
 from ops.catalog.versions import DerivedVersion, tag_target, versions
+from ops.errors import IcepuffinError
+from ops.index.definition import IndexDefinition, resolve_field
 from ops.index.versions import OpenVersion
 from ops.model import StorageConfig
-from ops.storage import PartSource, StorageError, normalize, open_storage
+from ops.spark.runner import LocalRunner, TaskRunner
+from ops.storage import PartSource, normalize, open_storage, relative_to
+from ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from puffin import PuffinReader
 from puffin.blobs import centroid, routing, shard
+from puffin.blobs.routing import Routing
 from puffin.blobs.shard import ShardReader
-from puffin.errors import ChecksumError, PuffinError
+from puffin.errors import BadBlobError, ChecksumError, PuffinError
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 ONE_IN = 16
 """Shards that a refresh copies unread, of which it checks one: 1 to 3 % of what copying them takes"""
+
+
+_TASKS = 64
+"""That reading all rows is cut into, so that progress shows"""
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +38,10 @@ class Integrity:
 
     path: str
     bytes_read: int
+    """Of the index file"""
     shards: int
+    rows: int
+    """Live rows of the table whose vectors were compared with their nodes; 0 where the file itself has faults"""
     faults: tuple[str, ...]
 
 
@@ -41,15 +57,25 @@ def remedy(table: str, index: str, version: DerivedVersion) -> str:
     return f"make it anew with: {command}"
 
 
-def check_integrity(version: DerivedVersion, storage: StorageConfig) -> Integrity:
-    """Read the file, compare each shard with its checksum, decode and validate it. One shard in memory at a time.
+def check_integrity(
+    table: Table,
+    version: DerivedVersion,
+    storage: StorageConfig,
+    *,
+    runner: TaskRunner | None = None,
+    progress: Progress | None = None,
+) -> Integrity:
+    """Read the file, compare each shard with its checksum, decode and validate it, one shard in memory at a time; then
+    read the vector of every live row of the version's snapshot, and compare address and content hash of all rows with
+    those of all nodes. `runner` reads the rows, by default this process; `progress` is told how far that is.
 
     Where the checksum of a whole shard is not known, decoding compares those of its sections.
     """
     faults: list[str] = []
-    read = shards = 0
+    read = shards = rows = 0
     try:
-        reader = PuffinReader(open_storage(version.puffin_path, storage).source(version.puffin_path))
+        source = open_storage(version.puffin_path, storage).source(version.puffin_path)
+        reader = PuffinReader(source)
         blobs = reader.footer.blobs
         known = routing.decode(reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1)))
         for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
@@ -59,28 +85,79 @@ def check_integrity(version: DerivedVersion, storage: StorageConfig) -> Integrit
             faults.append(f"{len(shard_blobs)} shard blobs, but the routing blob names {len(known.shards)}")
         if known.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {known.base_snapshot_id}, bound to {version.base_snapshot_id}")
+        nodes = Tally.empty(len(known.files))
         for number, (blob, entry) in enumerate(zip(shard_blobs, known.shards, strict=False)):
             data = reader.read_blob(blob)
             read += len(data)
             shards += 1
-            if fault := _fault(data, entry):
-                faults.append(f"shard {number} at {blob.offset}: {fault}")
-    except (PuffinError, StorageError) as error:
+            try:
+                nodes = Tally.joined([nodes, _nodes_of(data, entry, len(known.files))], len(known.files))
+            except PuffinError as error:
+                faults.append(f"shard {number} at {blob.offset}: {error}")
+        if not faults:
+            found = _rows_of(table, version, known, storage, runner or LocalRunner(2), progress)
+            rows = int(found[0].counts.sum())
+            faults += _disagreements(nodes, *found, known)
+    except (PuffinError, IcepuffinError) as error:
         faults.append(f"{type(error).__name__}: {error}")
     except StopIteration:
         faults.append("no routing blob")
-    return Integrity(version.puffin_path, read, shards, tuple(faults))
+    return Integrity(version.puffin_path, read, shards, rows, tuple(faults))
 
 
-def _fault(data: bytes, entry: routing.ShardEntry) -> str:
-    """What is wrong with a shard; empty where nothing is."""
+def _nodes_of(data: bytes, entry: routing.ShardEntry, files: int) -> Tally:
+    """The live nodes of a shard. Raises PuffinError where it is not what the routing blob says."""
     if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
-        return "the bytes are not those that were published"
-    try:
-        count = shard.decode(data).count
-    except PuffinError as error:
-        return str(error)
-    return "" if count == entry.count else "the node count is not the routing blob's"
+        raise ChecksumError("the bytes are not those that were published")
+    found = shard.decode(data)
+    if found.count != entry.count:
+        raise BadBlobError("the node count is not the routing blob's")
+    tally, _ = tally_of(found.file_slots, found.row_positions, found.content_hashes, entry.tombstones, files)
+    return tally
+
+
+def _rows_of(
+    table: Table,
+    version: DerivedVersion,
+    known: Routing,
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: Progress | None,
+) -> tuple[Tally, frozenset[str]]:
+    """(all live rows of the version's snapshot, their files by path). The version is a snapshot with the same files,
+    and is there when the one that it was made of has expired.
+    """
+    live = live_files(table, version.derived_snapshot_id)
+    definition = IndexDefinition.from_json(known.definition)
+    schema = table.schemas()[live.schema_id]
+    slots = {file.path: slot for slot, file in enumerate(known.files) if file.present}
+    paths = {file.path: relative_to(file.path, live.location) for file in live.files}
+    files = [(slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots]
+    field_id = resolve_field(definition, schema, live.table)
+    groups = min(len(files), max(_TASKS, 2 * runner.parallelism))
+    tasks = [
+        RowsTask(tuple(files[at::groups]), schema, field_id, known.dims, len(known.files), storage)
+        for at in range(groups)
+    ]
+    parts = runner.run(
+        tally_rows, tasks, label="read all rows", progress=None if progress is None else partial(progress, "verify")
+    )
+    return Tally.joined(parts, len(known.files)), frozenset(paths.values())
+
+
+def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], known: Routing) -> Iterator[str]:
+    """A line on each file whose rows, all of them read, are not those of its nodes."""
+    slots = {file.path: slot for slot, file in enumerate(known.files) if file.present}
+    for path in sorted(slots.keys() ^ paths):
+        yield f"{path} is live in only one of snapshot and index"
+    for slot, file in enumerate(known.files):
+        if nodes.counts[slot] != rows.counts[slot] or file.live_rows != rows.counts[slot]:
+            yield (
+                f"{file.path or 'a free slot'}: {rows.counts[slot]:,} live rows have a vector, {nodes.counts[slot]:,} "
+                f"have a node, the routing blob says {file.live_rows:,}"
+            )
+        elif nodes.sums[slot] != rows.sums[slot]:
+            yield f"{file.path}: a row's node has the vector of another row, or of an earlier value of the row"
 
 
 def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None:

@@ -13,10 +13,11 @@ from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import AssembledFile, Assembly, mean_recall
 from ops.index.clock import StageClock
 from ops.index.definition import IndexDefinition
-from ops.index.errors import GateFailedError
+from ops.index.errors import CoverageError, GateFailedError
 from ops.index.estimate import estimate
 from ops.index.integrity import spot_check
 from ops.index.plan import VersionPlan, plan_version
+from ops.index.proof import require_rows
 from ops.index.rates import took
 from ops.index.refresh import find_dead, refresh_shards
 from ops.index.report import Action, IndexReport, ShardReport
@@ -56,7 +57,10 @@ def materialize_index(
 
     def plan_next(*, whole: bool) -> VersionPlan:
         with clock.stage("plan"):
-            return plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref, verify=whole)
+            return plan_version(
+                table, definition, snapshot_id, storage=storage, watched_ref=watched_ref, verify=whole, runner=runner,
+                progress=progress,
+            )  # fmt: skip
 
     def attempt(*, whole: bool) -> IndexReport:
         plan = plan_next(whole=whole)
@@ -71,7 +75,7 @@ def materialize_index(
 
     try:
         return attempt(whole=verify)
-    except PuffinError as error:
+    except (PuffinError, CoverageError) as error:  # the latter of what was wrong before, and is handed on by a refresh
         if verify:
             raise
         _log.warning("snapshot %s, index %s: damage, so versions are verified: %s", snapshot_id, definition.name, error)
@@ -122,6 +126,12 @@ def carry_out(
         reached(Step.MADE)
         with clock.stage("assemble"):
             file = assembly.finish(made)
+        with clock.stage("verify"):
+            try:
+                require_rows(plan, file.routing, file.shards, storage, runner)
+            except CoverageError:  # what was staged is not to be taken for right by the next attempt
+                _sweep(open_storage(plan.live.location, storage), staging_prefix(plan))
+                raise
     reached(Step.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):

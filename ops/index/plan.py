@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version as package_version
 
@@ -16,11 +16,12 @@ from ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, t
 from ops.catalog.versions import DerivedVersion, own_tag_target, versions
 from ops.index.changes import Changes, find_changes
 from ops.index.definition import IndexDefinition, resolve_field
-from ops.index.integrity import check_integrity
+from ops.index.integrity import Progress, check_integrity
 from ops.index.known import known_share
 from ops.index.report import Action
 from ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
+from ops.spark.runner import TaskRunner
 from ops.storage import relative_to
 from puffin.blobs import routing as routing_blob
 from puffin.blobs.routing import UNKNOWN_SHA256
@@ -74,9 +75,12 @@ def plan_version(
     storage: StorageConfig,
     watched_ref: str = "main",
     verify: bool = False,
+    runner: TaskRunner | None = None,
+    progress: Progress | None = None,
 ) -> VersionPlan:
     """Look at the table and decide. `verify`: a version is started from, or reused, only after all of its file has been
-    read and found whole; where no version has a tag, as after `index drop`, this is done in any case.
+    read and found whole, and all rows of its snapshot have been compared with its nodes, by `runner`; where no version
+    has a tag, as after `index drop`, this is done in any case. With `verify` no row is known by its lineage.
 
     Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column, equality deletes; PuffinError
     where a version turns out to be damaged and nothing was verified.
@@ -107,10 +111,17 @@ def plan_version(
     if is_early:
         return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
     known = versions(table, "ann", definition.name)
-    verify = verify or not any(version.tags for version in known)  # dropped: the remedy for an index that is broken
+    # where no version has a tag the index was dropped, which is the remedy for one that is broken
+    looked_through = verify or not any(version.tags for version in known)
     lineage = lineage_ids(table, snapshot_id)
     near = _nearest_first(known, live)
-    opened, unreadable = _open_near(near, definition, live, lineage, storage, verify=verify)
+
+    def faults(version: DerivedVersion) -> tuple[str, ...]:
+        if not looked_through:
+            return ()
+        return check_integrity(table, version, storage, runner=runner, progress=progress).faults
+
+    opened, unreadable = _open_near(near, definition, live, lineage, storage, faults)
     candidates = [item for item in opened if _alike(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
         return _reuse(plan, existing)
@@ -123,7 +134,7 @@ def plan_version(
         default=None,
     )
     if base is not None:
-        plan = _refresh_or_build(table, plan, base, storage)
+        plan = _refresh_or_build(table, plan, base, storage, lineage=not verify)
     elif unreadable:
         plan = replace(plan, reason=f"no version can be read: {unreadable[0]}")
     elif opened:
@@ -159,8 +170,7 @@ def _open_near(
     live: LiveFiles,
     lineage: Collection[int],
     storage: StorageConfig,
-    *,
-    verify: bool,
+    faults_of: Callable[[DerivedVersion], tuple[str, ...]],
 ) -> tuple[list[OpenVersion], list[str]]:
     """Versions in the order given, up to the first of the snapshot's lineage that no later one can be better than; and
     what could not be read.
@@ -169,7 +179,7 @@ def _open_near(
     unreadable: list[str] = []
     for version in known:
         found, broken = open_versions([version], storage)
-        if verify and found and (faults := check_integrity(version, storage).faults):
+        if found and (faults := faults_of(version)):
             found, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken
         opened += found
@@ -198,7 +208,10 @@ def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
     )
 
 
-def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> VersionPlan:
+def _refresh_or_build(
+    table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig, *, lineage: bool
+) -> VersionPlan:
+    """`lineage`: whether rows may be known by it; else by the hashes of their vectors alone."""
     share = shared_rows(base, plan.live) / plan.live.record_count
     how, known = "files", None
     if share < _SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
@@ -207,12 +220,13 @@ def _refresh_or_build(table: Table, plan: VersionPlan, base: OpenVersion, storag
         how = "vectors, by a sample,"
     if share < _SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
+    changes = find_changes(table, base, plan.live, storage)
     return replace(
         plan,
         action=Action.REFRESHED,
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.version.base_snapshot_id}",
         base=base,
-        changes=find_changes(table, base, plan.live, storage),
+        changes=changes if lineage else replace(changes, left=()),
         known=known,
     )
 

@@ -17,7 +17,7 @@ from ops.index.plan import VersionPlan
 from ops.index.work import ShardsMade
 from ops.spark.runner import TaskRunner
 
-_STAGES = ("plan", "work", "assemble", "copy")
+_STAGES = ("plan", "work", "assemble", "copy", "verify")
 
 
 @dataclass(frozen=True, slots=True)

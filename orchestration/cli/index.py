@@ -217,12 +217,15 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
         raise click.ClickException(
             f"{on.name} has no version of index {definition.name} yet; make one with: icepuffin refresh {on.name}"
         )
-    found = check_integrity(version, on.storage)
+    with on.session.bars(quiet=on.as_json) as bars:
+        found = check_integrity(on.loaded, version, on.storage, progress=bars)
     if on.as_json:
         print_json(dataclasses.asdict(found))
     elif not found.faults:
         on.session.console.print(
-            f"{found.path}: whole, {counted(found.shards, 'shard')}", markup=False, highlight=False
+            f"{found.path}: whole, {counted(found.shards, 'shard')}, {counted(found.rows, 'row')} compared",
+            markup=False,
+            highlight=False,
         )
     for fault in () if on.as_json else found.faults:
         on.session.console.print(f"{found.path}: {fault}", markup=False, highlight=False)

@@ -16,6 +16,7 @@ from ann_kernels.distance import prepare
 from ann_kernels.graph import Graph, VamanaParams, medoid_of
 from ann_kernels.hashing import content_hash
 from ann_kernels.metric import Metric
+from ann_kernels.rowsums import add_rows
 from ann_kernels.search import Searcher
 from ann_kernels.simd import HAS_VNNI, JIT
 from ann_kernels.spaces import CodeSpace, FloatSpace, frozen
@@ -69,7 +70,9 @@ def main() -> dict[str, Any]:
     codebook = quantize.train_pq(even, 3, seed=0, iterations=1)
     Searcher(graph, None, Metric.L2, pq=(codebook, quantize.encode_pq(even, codebook))).search(even, 2, search_list=12)
     kmeans.train(even, 4, seed=0, iterations=1)
-    content_hash(even)
+    counts, sums = np.zeros(3, np.int64), np.zeros(3, np.uint64)
+    add_rows(np.arange(ROWS, dtype=np.uint32) % 3, np.arange(ROWS), content_hash(even), counts, sums)
+    out["rows"] = digest(counts, sums)
     return out
 
 

@@ -68,7 +68,7 @@ def test_the_base_is_copied_while_new_shards_are_made(
     assert found_and_true(changed)[1] >= 0.95
 
 
-@pytest.mark.parametrize("at", [(work, "make_shard"), (materialize, "pass_gate"), (assemble, "_verify")])
+@pytest.mark.parametrize("at", [(work, "make_shard"), (materialize, "pass_gate"), (assemble, "_read_back")])
 def test_of_a_refresh_that_fails_no_file_is_left(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]
 ) -> None:

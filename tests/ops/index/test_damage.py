@@ -118,7 +118,7 @@ def verified(table: Table) -> IndexReport:
 def faults(table: Table) -> tuple[str, ...]:
     version = tagged_version(table.refresh(), "e")
     assert version is not None
-    return check_integrity(version, STORAGE).faults
+    return check_integrity(table, version, STORAGE).faults
 
 
 def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:

@@ -15,14 +15,15 @@ from pyiceberg.table import Table
 
 from ops.catalog.live import live_files
 from ops.catalog.versions import versions
-from ops.index import changes, plan, recognize, refresh
+from ops.index import changes, materialize_index, plan, recognize, refresh
+from ops.index.integrity import check_integrity, tagged_version
 from ops.index.versions import balls_by_slot, open_version
 from ops.model import LiveFiles
 from ops.spark.runner import LocalRunner
 from ops.storage import PartSource, open_storage
 from puffin.blobs.shard import ShardReader
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import content, found_and_true, index_head
+from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
 
 ROWS, ROWS_A_FILE = 480, 120
@@ -120,3 +121,34 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(table: Table, stage: st
     with pytest.raises(DriverLostError):
         refreshed(table, DyingRunner(stage, after_all=after_all))
     assert content(refreshed(table, LocalRunner(1))) == expected
+
+
+def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mended(table: Table) -> None:
+    """Far behind the rows of each file that a refresh looks at."""
+    head = table.refresh().metadata.current_snapshot_id or 0
+    (file,) = live_files(table, head).files
+    path = file.path.removeprefix("file://")
+    rows = pq.read_table(path)
+    vectors = rows["embedding"].to_pylist()
+    vectors[-1] = [value + 100 for value in vectors[-1]]
+    place = rows.schema.get_field_index("embedding")
+    pq.write_table(
+        rows.set_column(place, rows.schema.field(place), pa.array(vectors, rows.schema.field(place).type)), path
+    )
+    assert refreshed(table, LocalRunner(1)).remapped == ROWS
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    (fault,) = check_integrity(table, version, STORAGE).faults
+    assert file.path.rpartition("/")[2] in fault
+    told: list[tuple[str, int, int]] = []
+    report = materialize_index(
+        table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE, verify=True,
+        progress=lambda *step: told.append(step),
+    )  # fmt: skip
+    assert (report.remapped, report.inserted) == (ROWS - 1, 1)
+    assert [step for step in told if step[0] == "verify"]
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    found = check_integrity(table, version, STORAGE)
+    assert (found.faults, found.rows) == ((), ROWS)
+    assert found_and_true(table)[1] >= 0.95

@@ -1,0 +1,143 @@
+"""Before each publication: whether the nodes of a version are the rows of its snapshot, all of them by their addresses,
+a sample by its vectors. `ops.index.integrity` compares all vectors.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from ann_kernels.hashing import content_hash
+from ops.catalog.deletes import deleted_by_file
+from ops.datafile import DataFile, LiveBatch
+from ops.index.errors import CoverageError
+from ops.index.plan import VersionPlan
+from ops.model import LiveFile, ObjectRange, StorageConfig
+from ops.spark.runner import LocalRunner, TaskRunner
+from ops.storage import open_storage, relative_to
+from ops.tasks.mark import row_keys
+from ops.tasks.tally import NodesTask, Tally, tally_nodes
+from ops.tasks.vectors import vectors_at, with_vector
+from puffin.blobs import deletion_vector
+from puffin.blobs.routing import Routing
+
+NODES_AT_ONCE = 1 << 24
+"""Nodes whose addresses the driver counts sooner than Spark starts a job"""
+_FILES = 2
+"""Of those that were read for the version, and as many of those that were not"""
+_ROWS = 64
+"""The first of a row group of each, so that little is read and decoded"""
+
+
+def require_rows(
+    plan: VersionPlan,
+    routing: Routing,
+    shards: Sequence[ObjectRange],
+    storage: StorageConfig,
+    runner: TaskRunner,
+) -> None:
+    """Look at a version as it was written, before anybody else does: every live row has one node, by its address; and
+    rows drawn from new files and old have the node whose hash is that of their vector.
+
+    Reads location maps and hashes, and a little of four data files. Raises CoverageError naming a file.
+    """
+    where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
+    slots = {file.path: slot for slot, file in enumerate(routing.files) if file.present}
+    files = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
+    if slots.keys() != files.keys():
+        odd = min(slots.keys() ^ files.keys())
+        raise _refused(where, f"{odd} is live in only one of snapshot and index")
+    keys, hashes, owners = _sample(plan, slots, storage)
+    nodes = sum(entry.count for entry in routing.shards)
+    runner = LocalRunner(max(2, runner.task_threads)) if nodes <= NODES_AT_ONCE else runner
+    dead = (deletion_vector.encode(entry.tombstones) for entry in routing.shards)
+    of_shard = list(zip(shards, dead, strict=True))
+    groups = max(1, min(len(of_shard), 2 * runner.parallelism))
+    tasks = [
+        NodesTask(tuple(of_shard[at::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
+        for at in range(groups)
+    ]
+    found = runner.run(tally_nodes, tasks, label="count addresses")
+    tally = Tally.joined((part.tally for part in found), len(routing.files))
+    for slot, file in enumerate(routing.files):
+        if tally.counts[slot] != file.live_rows:
+            told = f"{file.path or 'a free slot'}: {file.live_rows:,} rows are live, {tally.counts[slot]:,} have a node"
+            raise _refused(where, told)
+    for path, slot in slots.items():
+        if _is_whole(files[path], routing.files[slot].live_rows) and tally.sums[slot] != _all_rows(files[path]):
+            raise _refused(where, f"{path}: a row has two nodes and another has none")
+    own = dict(zip(np.concatenate([part.keys for part in found]).tolist(),
+                   np.concatenate([part.hashes for part in found]).tolist(), strict=True))  # fmt: skip
+    for key, wanted, owner in zip(keys.tolist(), hashes.tolist(), owners, strict=True):
+        if own.get(key) != wanted:
+            raise _refused(where, f"{owner}: a row's node does not have its vector")
+
+
+def _refused(where: str, fault: str) -> CoverageError:
+    return CoverageError(
+        f"{where}: {fault}. Nothing was published; run it again with --verify, and if it stays, drop the index, create "
+        "it again, and report this"
+    )
+
+
+def _is_whole(file: LiveFile, live_rows: int) -> bool:
+    """Whether all of its rows have a node, so that their positions need no reading to be known."""
+    return not file.deletes and live_rows == file.record_count
+
+
+def _all_rows(file: LiveFile) -> np.uint64:
+    tally = Tally.empty(1)
+    tally.add(np.zeros(file.record_count, np.uint32), np.arange(file.record_count, dtype=np.int64))
+    return np.uint64(tally.sums[0])
+
+
+def _sample(
+    plan: VersionPlan, slots: dict[str, int], storage: StorageConfig
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], list[str]]:
+    """(addresses, content hashes, files) of rows: deterministic, and other files for another build."""
+    rng = np.random.default_rng(int(plan.build_id[:16], 16))
+    read = {file.path for file in plan.added}
+    new = [file for file in plan.live.files if file.path in read]
+    kept = [file for file in plan.live.files if file.path not in read]
+    chosen = [files[at] for files in (new, kept) for at in rng.permutation(len(files))[:_FILES].tolist()]
+    seeds = rng.integers(2**31, size=len(chosen)).tolist()
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), chosen)
+
+    def hashed(item: tuple[LiveFile, int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], list[str]]:
+        file, seed = item
+        slot = slots[relative_to(file.path, plan.live.location)]
+        positions, hashes = _first_rows(file, plan.schema, plan.field_id, seed, deleted[file.path], storage)
+        return row_keys(np.uint64(slot), positions), hashes, [file.path] * len(positions)
+
+    with ThreadPoolExecutor(2 * _FILES) as threads:
+        parts = list(threads.map(hashed, zip(chosen, seeds, strict=True)))
+    nothing = np.empty(0, np.uint64)
+    return (
+        np.concatenate([nothing, *(keys for keys, _, _ in parts)]),
+        np.concatenate([nothing, *(hashes for _, hashes, _ in parts)]),
+        [path for _, _, paths in parts for path in paths],
+    )
+
+
+def _first_rows(
+    file: LiveFile,
+    schema: Schema,
+    field_id: int,
+    seed: int,
+    deleted: npt.NDArray[np.int64],
+    storage: StorageConfig,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """(positions, content hashes) of the live rows with a vector among the first of a row group."""
+    opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
+    group = seed % opened.groups if opened.groups else 0
+    batch = opened.first(_ROWS, group) if opened.groups else None
+    if batch is None:
+        return np.empty(0, np.int64), np.empty(0, np.uint64)
+    at = opened.start(group) + np.arange(batch.num_rows)
+    live = np.flatnonzero(~np.isin(at, deleted))
+    positions, column = with_vector(LiveBatch(at[live], batch.take(live)))
+    if not len(positions):
+        return positions, np.empty(0, np.uint64)
+    return positions, content_hash(vectors_at(column, positions, file, None))

@@ -1,0 +1,141 @@
+"""What the nodes of an index say of a table's rows, and what the rows say: two numbers a file, which are equal where
+each live row has one node, with its own address and the hash of its own vector.
+"""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from ann_kernels.hashing import content_hash
+from ann_kernels.rowsums import add_rows
+from ops.model import LiveFile, ObjectRange, StorageConfig
+from ops.storage import PartSource, open_storage
+from ops.tasks.mark import row_keys
+from ops.tasks.vectors import VectorFiles
+from puffin.blobs import deletion_vector
+from puffin.blobs.shard import ShardReader
+from puffin.errors import BadBlobError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally:
+    """By slot of a file."""
+
+    counts: npt.NDArray[np.int64]
+    sums: npt.NDArray[np.uint64]
+    """Of a hash of each row's position and content, modulo 2^64"""
+
+    @classmethod
+    def empty(cls, slots: int) -> "Tally":
+        return cls(np.zeros(slots, np.int64), np.zeros(slots, np.uint64))
+
+    @classmethod
+    def joined(cls, parts: "Iterable[Tally]", slots: int) -> "Tally":
+        out = cls.empty(slots)
+        for part in parts:
+            np.add(out.counts, part.counts, out=out.counts)
+            np.add(out.sums, part.sums, out=out.sums)
+        return out
+
+    def add(
+        self,
+        slots: npt.NDArray[np.uint32],
+        positions: npt.NDArray[np.int64],
+        hashes: npt.NDArray[np.uint64] | None = None,
+    ) -> None:
+        """Rows; without `hashes` nothing is said of what they hold."""
+        held = np.zeros(len(slots), np.uint64) if hashes is None else hashes
+        add_rows(slots, positions, held, self.counts, self.sums)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodesTask:
+    """Some shards of which the addresses are counted."""
+
+    shards: tuple[tuple[ObjectRange, bytes], ...]
+    """(blob, nodes without a live row as a deletion vector)"""
+    slots: int
+    wanted: npt.NDArray[np.uint64]
+    """Addresses whose nodes are looked for, ascending, as `row_keys` makes them"""
+    storage: StorageConfig
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodesFound:
+    """Of all shards of a task."""
+
+    tally: Tally
+    """Of addresses alone"""
+    keys: npt.NDArray[np.uint64]
+    """Of live nodes that have a wanted address"""
+    hashes: npt.NDArray[np.uint64]
+    """Content hashes that those hold"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsTask:
+    """Some data files of which every live row is read."""
+
+    files: tuple[tuple[int, LiveFile], ...]
+    """(slot, file)"""
+    schema: Schema
+    field_id: int
+    dims: int
+    slots: int
+    storage: StorageConfig
+
+
+def tally_nodes(task: NodesTask) -> NodesFound:
+    """Reads location maps, and the hashes of shards in which a wanted row lies. Raises StorageError, PuffinError."""
+    with ThreadPoolExecutor(task.threads) as threads:
+        found = list(threads.map(lambda item: _of_shard(task, *item), task.shards))
+    return NodesFound(
+        tally=Tally.joined((item.tally for item in found), task.slots),
+        keys=np.concatenate([np.empty(0, np.uint64), *(item.keys for item in found)]),
+        hashes=np.concatenate([np.empty(0, np.uint64), *(item.hashes for item in found)]),
+    )
+
+
+def _of_shard(task: NodesTask, blob: ObjectRange, tombstones: bytes) -> NodesFound:
+    reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
+    slots, positions = reader.read_locations()
+    tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
+    keys = row_keys(slots.astype(np.uint64), positions)
+    at = live[np.isin(keys[live], task.wanted)]
+    return NodesFound(tally, keys[at], reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64))
+
+
+def tally_of(
+    slots: npt.NDArray[np.uint32],
+    positions: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64] | None,
+    tombstones: npt.NDArray[np.int64],
+    files: int,
+) -> tuple[Tally, npt.NDArray[np.int64]]:
+    """(tally, nodes) of the live nodes of a shard. Raises BadBlobError where one lies in no file."""
+    if len(slots) and int(slots.max()) >= files:
+        raise BadBlobError(f"a node lies in slot {int(slots.max())}, the routing blob has {files} files")
+    mask = np.ones(len(slots), np.bool_)
+    mask[tombstones] = False
+    live = np.flatnonzero(mask)
+    tally = Tally.empty(files)
+    tally.add(slots[live], positions[live], None if hashes is None else hashes[live])
+    return tally, live
+
+
+def tally_rows(task: RowsTask) -> Tally:
+    """Reads the vectors of all live rows. Memory: a batch of rows.
+
+    Raises VectorColumnError, DataFileError, StorageError.
+    """
+    out = Tally.empty(task.slots)
+    vectors_of = VectorFiles((file for _, file in task.files), task.schema, task.field_id, task.dims, task.storage)
+    for slot, file in task.files:
+        for positions, vectors in vectors_of.read(file):
+            out.add(np.full(len(positions), slot, np.uint32), positions, content_hash(vectors))
+    return out

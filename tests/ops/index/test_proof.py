@@ -1,0 +1,186 @@
+"""What is written is looked at before it is published: a version whose nodes are not the rows is not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.index import CoverageError, proof, refresh, work
+from ops.index.integrity import check_integrity, tagged_version
+from ops.tasks import scatter
+from puffin.blobs.routing import CoveredFile
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.history import found_and_true, index_head
+from tests.ops.index.test_materialize import drop_everything
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """Three files, of which one has deletes and one a row without a vector; indexed, then appended to."""
+    made = table_factory()
+    made.append(make_rows(0, 200))
+    made.append(make_rows(200, 400))
+    rows = make_rows(400, 600)
+    vectors = rows["embedding"].to_pylist()
+    vectors[7] = None
+    made.append(rows.set_column(3, rows.schema.field(3), pa.array(vectors, rows.schema.field(3).type)))
+    append_position_deletes(made, {live_files(made, head(made)).files[0].path: np.arange(10)})
+    index_head(made)
+    made.refresh().append(make_rows(600, 640))
+    return made.refresh()
+
+
+def head(table: Table) -> int:
+    return table.refresh().metadata.current_snapshot_id or 0
+
+
+def left_behind(table: Table) -> list[str]:
+    from ops.storage import open_storage  # noqa: PLC0415
+
+    root = f"{table.location()}/metadata"
+    bound = {version.puffin_path for version in versions(table.refresh(), "ann", "e")}
+    found = (item.path for item in open_storage(root, STORAGE).list(root))
+    return [path for path in found if "/ann-" in path and path not in bound]
+
+
+def test_what_is_right_is_published_and_proven(table: Table) -> None:
+    index_head(table)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    found = check_integrity(table, version, STORAGE)
+    assert (found.faults, found.rows) == ((), 629)
+
+
+def other_files(patch: pytest.MonkeyPatch) -> None:
+    """Rows that are read are said to lie in another file."""
+    real = scatter.Rows
+
+    def other(slots: npt.NDArray[np.uint32], positions: Any, hashes: Any, vectors: Any) -> scatter.Rows:
+        return real(np.zeros_like(slots), positions, hashes, vectors)
+
+    patch.setattr(scatter, "Rows", other)
+
+
+def moved_positions(patch: pytest.MonkeyPatch) -> None:
+    """Each row is said to lie one further on, the last one first."""
+    real = scatter.Rows
+
+    def other(slots: Any, positions: npt.NDArray[np.int64], hashes: Any, vectors: Any) -> scatter.Rows:
+        return real(slots, np.roll(positions, 1), hashes, vectors)
+
+    patch.setattr(scatter, "Rows", other)
+
+
+def a_row_twice(patch: pytest.MonkeyPatch) -> None:
+    real = scatter.Rows
+
+    def other(slots: Any, positions: npt.NDArray[np.int64], hashes: Any, vectors: Any) -> scatter.Rows:
+        again = positions.copy()
+        again[-1] = again[-2]
+        return real(slots, again, hashes, vectors)
+
+    patch.setattr(scatter, "Rows", other)
+
+
+def too_few_live(patch: pytest.MonkeyPatch) -> None:
+    """The file table says of a file that it has lost a row, of another that one has come, and the nodes do not."""
+    real = refresh.file_table
+
+    def other(*arguments: Any) -> tuple[CoveredFile, ...]:
+        table = list(real(*arguments))
+        more = next(slot for slot, file in enumerate(table) if 0 < file.live_rows < file.rows)
+        less = next(slot for slot, file in enumerate(table) if file.live_rows == file.rows > 0)
+        table[more] = replace(table[more], live_rows=table[more].live_rows + 1)
+        table[less] = replace(table[less], live_rows=table[less].live_rows - 1)
+        return tuple(table)
+
+    patch.setattr(refresh, "file_table", other)
+    patch.setattr(work, "file_table", other)
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "anew"),
+    [(it, anew) for it in (other_files, moved_positions, a_row_twice, too_few_live) for anew in (False, True)],
+)
+def test_a_version_whose_nodes_are_not_the_rows_is_not_published(
+    table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if anew:
+        drop_everything(table)
+    before, files = versions(table.refresh(), "ann", "e"), left_behind(table)
+    with monkeypatch.context() as patched:
+        corrupt(patched)
+        with pytest.raises(CoverageError, match=r"Nothing was published.*--verify"):
+            index_head(table)
+    assert versions(table.refresh(), "ann", "e") == before
+    assert left_behind(table) == files
+    index_head(table)
+    assert found_and_true(table)[1] >= 0.95
+
+
+@pytest.mark.parametrize("corrupt", [other_files, moved_positions, a_row_twice, too_few_live])
+def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
+    table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an older release may have left it."""
+    from ops.index import materialize  # noqa: PLC0415
+
+    with monkeypatch.context() as patched:
+        corrupt(patched)
+        patched.setattr(materialize, "require_rows", lambda *_: None)
+        index_head(table)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    assert check_integrity(table, version, STORAGE).faults
+    table.append(make_rows(640, 650))
+    index_head(table)
+    if corrupt is not moved_positions:  # of which a refresh may draw no row
+        version = tagged_version(table.refresh(), "e")
+        assert version is not None
+        assert check_integrity(table, version, STORAGE).faults == ()
+
+
+def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFactory) -> None:
+    table = table_factory()
+    rows = make_rows(0, 300)
+    field = rows.schema.field(3)
+    same = rows.set_column(3, field, pa.array([rows["embedding"][0].as_py()] * 300, field.type))
+    table.append(same)
+    index_head(table)
+    table.append(same)
+    table.overwrite(table.refresh().scan().to_arrow())
+    index_head(table)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    found = check_integrity(table, version, STORAGE)
+    assert (found.faults, found.rows) == ((), 600)
+
+
+def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ops.spark.runner import LocalRunner  # noqa: PLC0415
+
+    labels: list[tuple[str, int]] = []
+
+    class Counting(LocalRunner):
+        parallelism = 2
+
+        def run(self, function: Any, tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+            labels.append((label, len(tasks)))
+            return super().run(function, tasks, label=label, progress=progress)
+
+    monkeypatch.setattr(proof, "NODES_AT_ONCE", 0)
+    from ops.index import materialize_index  # noqa: PLC0415
+    from tests.ops.index.history import DEFINITION  # noqa: PLC0415
+
+    materialize_index(table, DEFINITION, head(table), runner=Counting(1), storage=STORAGE)
+    assert ("count addresses", 4) in labels
