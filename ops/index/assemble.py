@@ -230,7 +230,8 @@ def _read_back(store: Storage, path: str, size: int, plan: VersionPlan) -> tuple
     """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
-    routing = routing_blob.decode(reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1)))
+    data = reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1))
+    routing = routing_blob.decode(data, file_size=size)
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")
     return routing, tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs if blob.type == SHARD_V1)

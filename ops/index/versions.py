@@ -55,7 +55,7 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
-        routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]))
+        routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]), file_size=source.size())
         blobs = by_type.get(SHARD_V1, [])
         shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs)
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)

@@ -23,6 +23,8 @@ MAGIC = b"ANNR"
 VERSION = 1
 UNKNOWN_SHA256 = bytes(32)
 """Of a shard of which an older release kept bytes unread; its sections have their CRC-32 all the same"""
+_BYTES_A_NODE = 8
+"""Its content hash, which is stored as it is"""
 _HEADER = struct.Struct("<4s5IqII")
 
 
@@ -115,8 +117,11 @@ def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
     return shard.count, shard.live, shard.medoid, shard.recall, shard.length
 
 
-def decode(data: bytes) -> Routing:
-    """Parse and check. Raises BadBlobError or ChecksumError."""
+def decode(data: bytes, *, file_size: int = 0) -> Routing:
+    """Parse and check. `file_size`: of the file that holds the shards, in bytes, whose nodes take 8 each at least: so
+    many of them may be tombstones, and of a small file or an unknown one MAX_POSITIONS. Raises BadBlobError or
+    ChecksumError.
+    """
     if len(data) < _HEADER.size:
         raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
     magic, version, dims, partitions, shards, files, base, reserved, checksum = _HEADER.unpack_from(data)
@@ -137,7 +142,7 @@ def decode(data: bytes) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=_decode_shards(cursor, shards),
+        shards=_decode_shards(cursor, shards, max(MAX_POSITIONS, file_size // _BYTES_A_NODE)),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
     )
     cursor.finish()
@@ -148,10 +153,9 @@ def decode(data: bytes) -> Routing:
     return routing
 
 
-def _decode_shards(cursor: Cursor, count: int) -> tuple[ShardEntry, ...]:
-    """Shard table; the limit on tombstones is one for all shards together, so that many small bitmaps are no bomb."""
+def _decode_shards(cursor: Cursor, count: int, left: int) -> tuple[ShardEntry, ...]:
+    """Shard table; `left` tombstones in all shards together, so that many small bitmaps are no bomb."""
     shards: list[ShardEntry] = []
-    left = MAX_POSITIONS
     for number in range(count):
         shards.append(_decode_shard(cursor, number, left))
         left -= len(shards[-1].tombstones)

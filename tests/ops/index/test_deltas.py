@@ -1,8 +1,9 @@
 """Delta shards from end to end: made, merged, masked, moved into, dropped; what stays is copied."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from ann_kernels.vamana import Graph
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
 from ops.catalog.versions import versions
-from ops.index import Action, IndexReport, drop, maintain
-from ops.index import work as work_module
+from ops.index import Action, IndexReport, drop, maintain, materialize_index, recognize, refresh
+from ops.index.integrity import check_integrity, tagged_version
 from ops.index.versions import OpenVersion, open_version
 from ops.probe import Coverage
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
+from puffin.blobs import routing
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 
@@ -220,14 +222,23 @@ def test_maintenance_rebuilds_a_worn_delta(table: Table) -> None:
 
 
 def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ops.index import recognize  # noqa: PLC0415
-
     monkeypatch.setattr(recognize, "HASHES_AT_ONCE", 100)
-    monkeypatch.setattr(work_module, "SMALL_WORK", 0)
+    monkeypatch.setattr(refresh, "SMALL_WORK", 0)
     table.refresh()
     table.overwrite(table.scan().to_arrow())
     table.append(make_rows(900, 930))
-    report = index_head(table)
+    labels: list[tuple[str, int]] = []
+
+    class Watched(LocalRunner):
+        parallelism = 2
+
+        def run(self, function: Any, tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+            labels.append((label, len(tasks)))
+            return super().run(function, tasks, label=label, progress=progress)
+
+    head = table.refresh().metadata.current_snapshot_id or 0
+    report = materialize_index(table, DEFINITION, head, runner=Watched(1), storage=STORAGE)
+    assert ("recognise rows", 16) in labels, "by the runner, although the rows are few"
     assert (report.remapped, report.inserted, report.tombstones) == (900, 30, 0)
     assert found_and_true(table)[1] >= 0.95
 
@@ -250,3 +261,22 @@ def test_a_graph_that_inserts_have_spoilt_is_built_anew_and_it_is_said(
     assert set(hows(report)) == {"rebuilt"}
     assert "is built anew" in caplog.text
     assert found_and_true(table)[1] >= 0.95
+
+
+def test_tombstones_of_all_shards_may_be_more_than_one_bitmap_may_hold(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "MAX_POSITIONS", 200)
+    lenient = replace(DEFINITION, rebuild_ratio=0.9)
+    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0].path
+    append_position_deletes(table, {file: np.arange(400)})
+    report = index_head(table, lenient)
+    assert (report.tombstones, report.rows) == (400, 500)
+    found, recall = found_and_true(table)
+    assert (found.coverage, found.warnings) == (Coverage.EXACT_VERSION, ())
+    assert recall >= 0.95
+    table.refresh().append(make_rows(900, 910))
+    assert index_head(table, lenient).tombstones == 400
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    assert check_integrity(table, version, STORAGE).faults == ()
