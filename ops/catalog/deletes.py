@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ops.catalog.live import EqualityDeletesError
+from ops.catalog.live import EqualityDeletesError, RepeatedFileError
 from ops.model import DeleteFile, DeleteKind, LiveFile
 from ops.storage import Storage, StorageError, normalize
 from puffin.blobs import deletion_vector
@@ -31,15 +31,24 @@ def deleted_by_file(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """By path of each file: its deleted row positions. A delete file that covers many of the files is read once.
 
-    `open_store` gives the store of a path. Raises as `deleted_positions`.
+    `open_store` gives the store of a path. Raises as `deleted_positions`, and RepeatedFileError for a file that is
+    given twice, with other deletes.
     """
     parts: dict[str, list[npt.NDArray[np.int64]]] = {}
+    deletes: dict[str, tuple[DeleteFile, ...]] = {}
     covering: dict[str, tuple[DeleteFile, set[str]]] = {}
     for file in files:
         if file.has_equality_deletes:
             raise EqualityDeletesError(
                 f"{file.path}: equality deletes apply; rewrite the file first (rewrite_data_files)"
             )
+        if deletes.setdefault(file.path, file.deletes) != file.deletes:
+            raise RepeatedFileError(
+                f"{file.path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
+                "the other: its rows cannot be told apart. Rewrite the file (rewrite_data_files)"
+            )
+        if file.path in parts:
+            continue
         parts[file.path] = []
         for delete in file.deletes:
             if delete.kind is DeleteKind.DELETION_VECTOR:

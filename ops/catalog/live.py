@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 from pyiceberg.avro.decoder import new_decoder
@@ -49,6 +50,12 @@ _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds sa
 
 class EqualityDeletesError(IcepuffinError):
     """Raised when rows are needed of a file that equality deletes apply to: they are not resolved here."""
+
+    retryable = False
+
+
+class RepeatedFileError(IcepuffinError):
+    """Raised when a snapshot lists a data file twice, and rows of it would have to be told from themselves."""
 
     retryable = False
 
@@ -124,6 +131,20 @@ def require_positional_deletes(live: LiveFiles) -> None:
                 f"{live.table}, snapshot {live.snapshot_id}: equality deletes apply to {file.path}. "
                 "Rewrite them first, for example with Spark: CALL system.rewrite_data_files("
                 f"table => '{live.table}', options => map('delete-file-threshold', '1'))"
+            )
+
+
+def require_distinct_files(live: LiveFiles) -> None:
+    """Raises RepeatedFileError, naming a file that the snapshot lists twice: as engines read it each of its rows is
+    there twice, and an index gives a row one address.
+    """
+    for one, other in pairwise(live.files):
+        if one.path == other.path:
+            raise RepeatedFileError(
+                f"{live.table}, snapshot {live.snapshot_id}: data file {one.path} is listed twice, so each of its "
+                "rows is there twice, with one address. Searches answer so, by scanning; to index it, write the rows anew, for "
+                f"example with Spark: CALL system.rewrite_data_files(table => '{live.table}', options => "
+                "map('rewrite-all', 'true')), or remove the second entry (it came by add_files without a check)"
             )
 
 

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from ops.catalog.commit import refresh
 from ops.catalog.deletes import fingerprint
-from ops.catalog.live import live_files, require_positional_deletes
+from ops.catalog.live import live_files, require_distinct_files, require_positional_deletes
 from ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
 from ops.catalog.versions import DerivedVersion, own_tag_target, versions
 from ops.index.changes import Changes, find_changes
@@ -89,6 +89,7 @@ def plan_version(
     require_data_snapshot(table, snapshot_id)
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
+    require_distinct_files(live)
     schema = table.schemas()[live.schema_id]
     is_early = _comes_later(definition, schema, table.schema())
     field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))

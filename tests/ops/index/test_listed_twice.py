@@ -1,0 +1,80 @@
+"""A data file that a snapshot lists twice: its rows are there twice, as every engine reads them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import RepeatedFileError, live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.probe import exact_search, open_index
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 100))
+    made.append(make_rows(100, 200))
+    return made.refresh()
+
+
+def list_again(table: Table, rows: int = 300) -> str:
+    names = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files
+    path = names[0].path
+    table.add_files([path], check_duplicate_files=False)
+    assert table.refresh().scan().count() == rows
+    return path
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.scan().to_arrow()["id"].to_pylist())
+
+
+def assert_answered_as_it_is_read(table: Table) -> None:
+    exact = exact_search(table, "embedding", "l2", queries(1), 300, storage=STORAGE, columns=["id"])
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
+    assert sorted(exact.rows["id"].to_pylist()) == sorted(found.rows["id"].to_pylist()) == ids(table)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_search_finds_its_rows_twice(table: Table, indexed: bool) -> None:
+    if indexed:
+        index_head(table)
+    path = list_again(table)
+    assert_answered_as_it_is_read(table)
+    append_position_deletes(table, {path: np.arange(10)})
+    assert len(ids(table.refresh())) == 280
+    assert_answered_as_it_is_read(table)
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_an_index_is_refused_before_any_work_and_says_what_to_do(table: Table, indexed: bool) -> None:
+    if indexed:
+        index_head(table)
+    path = list_again(table)
+    before = versions(table, "ann", "e")
+    with pytest.raises(RepeatedFileError, match=rf"{path} is listed twice.*rewrite_data_files") as refused:
+        index_head(table)
+    assert not refused.value.retryable
+    assert versions(table.refresh(), "ann", "e") == before
+    table.overwrite(table.scan().to_arrow())
+    assert index_head(table).rows == 300
+    assert_answered_as_it_is_read(table)
+
+
+def test_entries_with_different_deletes_are_scanned_each_by_its_own_or_refused(table: Table) -> None:
+    """Deletes do not apply to what was added after them."""
+    path = live_files(table, table.metadata.current_snapshot_id or 0).files[0].path
+    append_position_deletes(table, {path: np.arange(10)})
+    index_head(table)
+    list_again(table, rows=290)
+    exact = exact_search(table, "embedding", "l2", queries(1), 300, storage=STORAGE, columns=["id"])
+    assert len(exact.rows) == 90 + 100 + 100
+    with pytest.raises(RepeatedFileError, match=r"listed twice in a snapshot, and deletes apply"):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
