@@ -12,9 +12,9 @@ from ops.catalog.snapshots import table_name
 from ops.catalog.statistics import find
 from ops.errors import IcepuffinError
 from ops.storage import Storage
-from ops.tasks.theta_columns import kind_of
+from ops.theta.builds import build_id, is_ours, sealed_as
 from ops.theta.file_sketches import FileKey, file_key
-from ops.theta.slot import BUILD_PROPERTY, counted_for, listed_thetas, read_sketches
+from ops.theta.slot import counted_for, listed_thetas, read_sketches
 from puffin.blobs.theta import ThetaSketch
 from puffin.errors import PuffinError
 
@@ -24,14 +24,11 @@ _FARTHEST = 100
 """How many ancestors are asked for statistics."""
 _MOST_DIFFS = 4
 """How many ancestors' file lists are read to find one that was only added to."""
-_HASHED_DIFFERENTLY = frozenset({"uuid", "decimal"})
-"""Types of which not every engine hashes the bytes that the spec names: Spark hashes a uuid's text, Bodo a decimal at
-full width. United with ours, a value that both have seen would count twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """An ancestor's sketch of one column, by whatever engine, that only needs the added files."""
+    """An ancestor's sketch of one column, of ours, that only needs the added files."""
 
     sketch: ThetaSketch
     covered: frozenset[str]
@@ -66,7 +63,8 @@ def choose_extensions(
 ) -> tuple[dict[int, Extension], str]:
     """(extension by field id, note) for columns whose sketches are `missing` for some live files.
 
-    An ancestor's sketch serves if it is fresh there, of the same column type, and only files were added since.
+    An ancestor's sketch serves if its build id proves that it counts the ancestor's live rows and nothing else, as the
+    same column type, and only files were added since. Sketches of other engines do not: nobody knows what they count.
     """
     found: dict[int, Extension] = {}
     notes: list[str] = []
@@ -74,18 +72,24 @@ def choose_extensions(
     for ancestor in ancestors(table, snapshot):
         wanted = {i for i, paths in missing.items() if paths} - found.keys()
         statistics = find(table, ancestor.snapshot_id)
-        usable = _usable(table, snapshot, ancestor) & wanted if statistics else set()
         if not wanted or diffs == _MOST_DIFFS:
             break
-        if statistics is None or not usable:
+        candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in wanted}
+        if statistics is None or not candidates:
             continue
         diffs += 1
         live = live_files(table, ancestor.snapshot_id)
-        covered = frozenset(file.path for file in live.files)
-        if any(keys.get(file.path) != file_key(file, live.location) for file in live.files):
+        then = {file.path: file_key(file, live.location) for file in live.files}
+        if any(keys.get(path) != key for path, key in then.items()):
             continue
+        covered = frozenset(then)
+        proven = {
+            i: seal
+            for i, (kind, seal) in candidates.items()
+            if seal == build_id(live.table_uuid, i, kind, then.values())
+        }
         try:
-            sketches = read_sketches(store, statistics, usable)
+            sketches = read_sketches(store, statistics, proven)
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the sketches of ancestor {ancestor.snapshot_id} could not be read: {error}")
             logger.warning("%s: %s", table_name(table), notes[-1])
@@ -96,16 +100,16 @@ def choose_extensions(
     return found, "; ".join(notes)
 
 
-def _usable(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> set[int]:
-    """Columns whose sketch was counted for the ancestor itself, of values that are still hashed the same."""
+def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, tuple[str, str]]:
+    """(type, build id) by field id, of columns of which the ancestor lists a sketch of ours, of the type of today."""
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {
-        field_id
+        field_id: (then[field_id], sealed_as(blob.properties))
         for field_id, blob in listed_thetas(find(table, ancestor.snapshot_id)).items()
         if counted_for(blob, ancestor)
+        and is_ours(blob.properties)
         and field_id in then
         and then[field_id] == now.get(field_id)
-        and (BUILD_PROPERTY in (blob.properties or {}) or kind_of(then[field_id]) not in _HASHED_DIFFERENTLY)
     }
 
 

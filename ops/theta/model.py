@@ -47,7 +47,7 @@ class ThetaReport:
     ndv: Mapping[str, int]
     """Number of distinct values by column name, of our columns and of those that were merged in."""
     fresh: bool
-    """Whether all of `ndv` was counted for this very snapshot."""
+    """Whether all of `ndv` was counted by us for this very snapshot."""
     files_sketched: int
     """Data files that were read."""
     files_reused: int
@@ -56,9 +56,9 @@ class ThetaReport:
     seconds: float
     outcome: Outcome
     merged_columns: tuple[str, ...] = ()
-    """Columns whose sketch by another engine was in the slot and was kept."""
+    """Columns whose sketch by another engine was in the slot and was kept as it is: what it counts is not known."""
     extended_columns: tuple[str, ...] = ()
-    """Columns for which an ancestor's sketch was united with the added files' alone."""
+    """Columns for which our sketch of an ancestor was united with the added files' alone."""
     file_sketches_path: str | None = None
     """The Puffin file that now keeps the sketches per data file; None where none was written."""
     estimate: ThetaEstimate | None = None
@@ -76,6 +76,8 @@ class ColumnNdv:
     ndv: int
     fresh: bool
     why: str
+    ours: bool
+    """Whether icepuffin counted it; else another engine did, or a release whose sketches are not trusted any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ann_kernels.theta import DEFAULT_K
 from ops.catalog.live import live_files, require_positional_deletes
 from ops.catalog.manifest_lists import require_committable
 from ops.catalog.snapshots import find_snapshot, is_derived, table_name
@@ -18,14 +17,12 @@ from ops.catalog.versions import own_tag_target
 from ops.model import LiveFiles
 from ops.storage import Storage
 from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
+from ops.theta.builds import build_id, is_outdated, sealed_as
 from ops.theta.columns import SketchedColumn, choose_columns
 from ops.theta.errors import ThetaError, UnknownColumnError
 from ops.theta.file_sketches import FileKey, file_key
 from ops.theta.keep import TAG, KeptSketches, open_kept
-from ops.theta.slot import BUILD_PROPERTY, listed_thetas
-
-FORMAT = "theta/1"
-"""Part of every build id: raise it when the same rows would give other sketches."""
+from ops.theta.slot import listed_thetas
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +71,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
         columns = choose_columns(schema, table.schema(), sketched_before=before, wanted=wanted)
     except UnknownColumnError as error:
         raise UnknownColumnError(f"{table_name(table)}, theta_columns: {error}") from None
-    files = sorted((key.path, key.deletes) for key in keys.values())
-    build_ids = {
-        c.field_id: hashlib.sha256(
-            json.dumps([FORMAT, DEFAULT_K, str(table.metadata.table_uuid), c.field_id, c.type, files]).encode()
-        ).hexdigest()
-        for c in columns
-    }
+    build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.type, keys.values()) for c in columns}
     return Work(table, snapshot, live, keys, columns, build_ids, kept, schema)
 
 
@@ -91,11 +82,8 @@ def is_current(work: Work, store: Storage) -> bool:
     current = work.table.schema().field_ids
     return (
         statistics is not None
-        and all(i in current for i in listed)
-        and all(
-            i in listed and (listed[i].properties or {}).get(BUILD_PROPERTY) == build_id
-            for i, build_id in work.build_ids.items()
-        )
+        and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
+        and all(i in listed and sealed_as(listed[i].properties) == wanted for i, wanted in work.build_ids.items())
         and store.exists(statistics.statistics_path)
     )
 

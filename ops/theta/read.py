@@ -7,16 +7,18 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from ops.catalog.snapshots import find_snapshot, table_name
 from ops.catalog.statistics import find
 from ops.theta.ancestry import ancestors
+from ops.theta.builds import is_ours, is_outdated
 from ops.theta.model import ColumnNdv, ThetaStatistics
-from ops.theta.slot import BUILD_PROPERTY, counted_for, listed_thetas
+from ops.theta.slot import counted_for, listed_thetas
 
 
 def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
     """The NDVs that the metadata holds for a snapshot; no file is read.
 
     From the snapshot's own statistics slot, or else its nearest ancestor's that has any. An NDV is fresh, and only then
-    to be used by a planner, if it was counted for this very snapshot: its snapshot id and sequence number are the
-    snapshot's. Raises UnknownSnapshotError.
+    to be used by a planner, if we counted it for this very snapshot: its snapshot id and sequence number are the
+    snapshot's, and its build id is of a format that is trusted. What another engine stamped with a snapshot is not
+    known to count that snapshot's rows (see `ops.theta.builds`). Raises UnknownSnapshotError.
     """
     name, snapshot = table_name(table), find_snapshot(table, snapshot_id)
     statistics = _nearest(table, snapshot)
@@ -26,7 +28,7 @@ def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
         ndv = ndv_property(blob)
         if column is not None and ndv is not None:
             fresh, why = _freshness(blob, snapshot)
-            entries[column] = ColumnNdv(column, field_id, ndv, fresh, why)
+            entries[column] = ColumnNdv(column, field_id, ndv, fresh, why, is_ours(blob.properties))
     return ThetaStatistics(name, snapshot_id, entries, statistics.statistics_path if statistics else None)
 
 
@@ -36,7 +38,7 @@ def overwritten_by(table: Table, snapshot_id: int) -> str | None:
     """
     statistics = find(table, snapshot_id)
     listed = listed_thetas(statistics)
-    ours = any(BUILD_PROPERTY in (blob.properties or {}) for blob in listed.values())
+    ours = any(is_ours(blob.properties) for blob in listed.values())
     return statistics.statistics_path if statistics is not None and listed and not ours else None
 
 
@@ -58,9 +60,14 @@ def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
 
 
 def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
+    remedy = "materialise the sketches again"
+    if is_outdated(blob.properties):
+        return False, f"counted by an older release, for snapshot {blob.snapshot_id}; {remedy}"
+    if not is_ours(blob.properties):
+        return False, f"counted by another engine, for snapshot {blob.snapshot_id} as it says; {remedy}"
     if counted_for(blob, snapshot):
         return True, f"counted for snapshot {snapshot.snapshot_id}"
     return False, (
         f"counted for snapshot {blob.snapshot_id} (sequence number {blob.sequence_number}), "
-        f"not for {snapshot.snapshot_id} (sequence number {snapshot.sequence_number}); materialise the sketches again"
+        f"not for {snapshot.snapshot_id} (sequence number {snapshot.sequence_number}); {remedy}"
     )

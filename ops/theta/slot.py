@@ -18,6 +18,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from ann_kernels.theta import estimate
 from ops.created_by import CREATED_BY
 from ops.storage import Storage
+from ops.theta.builds import PROPERTY, is_outdated, sealed_as
 from puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from puffin.blobs import theta as theta_blob
 from puffin.blobs.theta import ThetaSketch
@@ -25,9 +26,6 @@ from puffin.errors import PuffinError
 from puffin.types import THETA_V1
 
 logger = logging.getLogger(__name__)
-
-BUILD_PROPERTY = "icepuffin.build-id"
-"""Property of our theta blobs: what exactly was sketched. A slot whose blobs have the wanted ids is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +62,18 @@ def ndv_of(sketch: ThetaSketch) -> int:
     return int(estimate(sketch.theta, len(sketch.hashes)))
 
 
-def read_sketches(storage: Storage, statistics: StatisticsFile, field_ids: Collection[int]) -> dict[int, ThetaSketch]:
-    """The sketches of some columns in a statistics file. Raises PuffinError, or what the storage raises."""
+def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mapping[int, str]) -> dict[int, ThetaSketch]:
+    """The sketches in a statistics file that are sealed with these build ids, by field id.
+
+    Raises PuffinError, or what the storage raises.
+    """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     blobs = {b.fields[0]: b for b in reader.footer.of_type(THETA_V1) if len(b.fields) == 1}
-    return {i: theta_blob.decode(reader.read_blob(blobs[i])) for i in field_ids if i in blobs}
+    return {
+        i: theta_blob.decode(reader.read_blob(blobs[i]))
+        for i, build_id in build_ids.items()
+        if i in blobs and sealed_as(blobs[i].properties) == build_id
+    }
 
 
 def carried_over(
@@ -76,14 +81,14 @@ def carried_over(
 ) -> tuple[CarriedBlob, ...]:
     """What a new statistics file must take over from the one in the slot.
 
-    Not the sketches of `replaced` columns, nor of columns that are no more. A sketch that cannot be decoded or has no
-    `ndv` is copied but no longer listed.
+    Not the sketches of `replaced` columns, nor of columns that are no more, nor those of a release of ours whose format
+    is not trusted any more. A sketch that cannot be decoded or has no `ndv` is copied but no longer listed.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     carried = []
     for blob in reader.footer.blobs:
         if blob.type == THETA_V1 and len(blob.fields) == 1:
-            if blob.fields[0] in replaced or blob.fields[0] not in current_fields:
+            if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
                 continue
             data = reader.read_blob(blob)
             carried.append(CarriedBlob(blob, data, listed="ndv" in blob.properties and _is_sketch(data)))
@@ -116,7 +121,7 @@ def statistics_file(
             sequence_number=snapshot.sequence_number or 0,
             data=theta_blob.encode(new.sketch),
             codec="zstd",
-            properties={"ndv": str(ndv_of(new.sketch)), BUILD_PROPERTY: new.build_id},
+            properties={"ndv": str(ndv_of(new.sketch)), PROPERTY: new.build_id},
         )
         listed.append(_listed(blob))
     for old in carried:

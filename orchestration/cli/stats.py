@@ -36,7 +36,7 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
         "statistics_path": statistics.statistics_path,
         "ndv": {name: entry.ndv for name, entry in statistics.entries.items()},
         "columns": {
-            name: {"ndv": entry.ndv, "fresh": entry.fresh, "why": entry.why}
+            name: {"ndv": entry.ndv, "fresh": entry.fresh, "ours": entry.ours, "why": entry.why}
             for name, entry in statistics.entries.items()
         },
         "indexes": {

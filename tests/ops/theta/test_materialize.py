@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.table.update import SetStatisticsUpdate
 from pyiceberg.types import LongType
 
 from ops.catalog.statistics import find
@@ -160,22 +159,6 @@ def test_who_writes_the_slot_between_our_look_and_our_commit_is_merged(
     files = {path.name for path in local(table.location()).rglob("*.stats")}
     assert local(report.statistics_path).name in files
     assert len(files) == 2, "the file that was not registered is gone"
-
-
-def test_an_ancestors_sketch_by_another_engine_is_extended_but_for_types_that_it_may_hash_in_its_own_way(
-    table: Table, runner: ThreadlessRunner
-) -> None:
-    first = append(table, 0, 300)
-    materialize(table, first, runner, budget_bytes=0)
-    entry = find(table.refresh(), first)
-    assert entry is not None
-    theirs = [blob.model_copy(update={"properties": {"ndv": blob.properties["ndv"]}}) for blob in entry.blob_metadata]
-    update = SetStatisticsUpdate(statistics=entry.model_copy(update={"blob_metadata": theirs}))
-    table.catalog.commit_table(table, (), (update,))
-    second = append(table.refresh(), 250, 500)
-    report = materialize(table, second, runner)
-    assert set(report.extended_columns) == CREATED - {"price"}
-    assert report.ndv == exact(table, second, CREATED)
 
 
 def test_older_snapshots_in_any_order_cost_their_own_files_only(table: Table, runner: ThreadlessRunner) -> None:

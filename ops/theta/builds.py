@@ -1,0 +1,41 @@
+"""What exactly a sketch of ours counts: the build id that seals it.
+
+Snapshot id and sequence number of a blob say for which snapshot it was written, not what was counted. Trino's INSERT
+unites the newest statistics that it finds, of whatever ancestor, with the rows of its own, and stamps the union with
+the new snapshot: rows that were deleted still count, rows that others appended do not.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+
+from ann_kernels.theta import DEFAULT_K
+from ops.theta.file_sketches import FileKey
+
+PROPERTY = "icepuffin.build-id"
+"""Of our theta blobs. A slot whose blobs have the wanted ids is left alone."""
+FORMAT = "theta/2"
+"""Begins every build id: raise it when the same rows would give other sketches. Sketches of `theta/1` may hold what
+another engine had counted, and may lack the values of columns that a data file does not have."""
+
+
+def build_id(table_uuid: str, field_id: int, kind: str, files: Iterable[FileKey]) -> str:
+    """The id of the sketch of one column, of type `kind`, over exactly the live rows of these files."""
+    rows = sorted((file.path, file.deletes) for file in files)
+    sealed = json.dumps([FORMAT, DEFAULT_K, table_uuid, field_id, kind, rows]).encode()
+    return f"{FORMAT}:{hashlib.sha256(sealed).hexdigest()}"
+
+
+def sealed_as(properties: Mapping[str, str] | None) -> str:
+    """The build id among a blob's properties; empty where no release of ours wrote it."""
+    return (properties or {}).get(PROPERTY, "")
+
+
+def is_ours(properties: Mapping[str, str] | None) -> bool:
+    """Whether a sketch is of this format of ours: it counts what its build id is made of."""
+    return sealed_as(properties).startswith(f"{FORMAT}:")
+
+
+def is_outdated(properties: Mapping[str, str] | None) -> bool:
+    """Whether a sketch is of another format of ours, which is not trusted any more."""
+    return sealed_as(properties) != "" and not is_ours(properties)

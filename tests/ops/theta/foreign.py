@@ -1,0 +1,71 @@
+"""Statistics as another engine leaves them: Trino's INSERT unites the newest that it finds with the new rows.
+
+`TableStatisticsWriter` of Trino, mode INCREMENTAL_UPDATE: whichever ancestor the older statistics are of, and whatever
+was deleted or appended since, the union is stamped with the new snapshot's id and sequence number.
+"""
+
+import io
+import uuid
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata
+
+from ann_kernels.theta import ThetaAccumulator, union
+from ops.catalog.snapshots import data_snapshots
+from ops.catalog.statistics import find, register
+from ops.storage.local import LocalStorage
+from ops.tasks.theta_columns import update_from_arrow
+from ops.theta.slot import listed_thetas, ndv_of
+from puffin import PuffinReader, PuffinWriter
+from puffin.blobs.theta import ThetaSketch, decode, encode
+from puffin.types import THETA_V1
+
+
+def sketch(column: pa.ChunkedArray, kind: str) -> ThetaSketch:
+    accumulator = ThetaAccumulator()
+    update_from_arrow(accumulator, column, kind)
+    return ThetaSketch(*accumulator.result())
+
+
+def stamp(
+    table: Table, snapshot: Snapshot, sketches: Mapping[int, ThetaSketch], more: Mapping[int, Mapping[str, str]] = {}
+) -> None:
+    """Register sketches for a snapshot as Trino does: one blob a column, `ndv` its only property, but for `more`."""
+    sink, store = io.BytesIO(), LocalStorage()
+    writer, listed = PuffinWriter(sink), []
+    for field_id, counted in sorted(sketches.items()):
+        about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
+        properties = {"ndv": str(ndv_of(counted)), **more.get(field_id, {})}
+        writer.add_blob(THETA_V1, fields=[field_id], data=encode(counted), codec="zstd", properties=properties, **about)
+        listed.append(BlobMetadata(type=THETA_V1, fields=[field_id], properties=properties, **about))
+    info = writer.finish({"created-by": "another engine"})
+    path = f"{table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
+    store.create(path, sink.getvalue())
+    over = find(table.refresh(), snapshot.snapshot_id)
+    sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
+    done = register(table, snapshot.snapshot_id, path=path, blobs=listed, over=over and over.statistics_path, **sizes)
+    assert done
+
+
+def insert(table: Table, rows: pa.Table, field_ids: Collection[int]) -> int:
+    """Append rows and stamp the union of the newest statistics with them; the new snapshot's id."""
+    before = [found for item in data_snapshots(table) if (found := find(table, item.snapshot_id)) is not None]
+    table.append(rows)
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    old = sketches_in(before[-1].statistics_path) if before and listed_thetas(before[-1]) else {}
+    made = {}
+    for field_id in field_ids:
+        field = table.schema().find_field(field_id)
+        parts = [sketch(rows[field.name], str(field.field_type)), *([old[field_id]] if field_id in old else [])]
+        made[field_id] = ThetaSketch(*union((part.theta, part.hashes) for part in parts))
+    stamp(table, snapshot, made)
+    return snapshot.snapshot_id
+
+
+def sketches_in(path: str) -> dict[int, ThetaSketch]:
+    reader = PuffinReader(LocalStorage().source(path))
+    return {blob.fields[0]: decode(reader.read_blob(blob)) for blob in reader.footer.of_type(THETA_V1)}

@@ -1,0 +1,111 @@
+"""Sketches of other engines: what they counted is not known, so nothing is built on them and they are no fresh NDV."""
+
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.statistics import find
+from ops.theta import Outcome, builds, materialize_theta_sketches, read_ndv
+from ops.theta.read import overwritten_by
+from tests.ops.theta import foreign
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
+
+COLUMNS = (1, 2, 6)
+NAMES = ("id", "name", "size")
+
+
+def materialize(table: Table, snapshot: int, **knobs: Any) -> Any:
+    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE, **knobs)
+
+
+def ids(table: Table, snapshot: int) -> int:
+    return len(set(table.scan(snapshot_id=snapshot).to_arrow()["id"].to_pylist()))
+
+
+def test_an_update_that_still_counts_deleted_rows_is_not_extended(table: Table) -> None:
+    foreign.insert(table, rows(0, 1_000), COLUMNS)
+    table.delete("id >= 100")
+    foreign.insert(table.refresh(), rows(100, 110), COLUMNS)
+    snapshot = append(table, 110, 120)
+    report = materialize(table, snapshot)
+    assert (report.ndv["id"], report.fresh, report.extended_columns) == (120, True, ())
+    assert materialize(table.refresh(), snapshot).outcome is Outcome.CURRENT
+
+
+def test_an_update_that_lacks_what_others_appended_is_not_extended(table: Table) -> None:
+    foreign.insert(table, rows(0, 10), COLUMNS)
+    append(table, 10, 3_000)
+    foreign.insert(table.refresh(), rows(3_000, 3_010), COLUMNS)
+    report = materialize(table, append(table, 3_010, 3_020))
+    assert (report.ndv["id"], report.fresh) == (3_020, True)
+
+
+def test_a_foreign_sketch_stays_beside_its_own_snapshot_and_is_never_called_fresh(table: Table) -> None:
+    foreign.insert(table, rows(0, 500), COLUMNS)
+    table.delete("id >= 100")
+    snapshot = foreign.insert(table.refresh(), rows(100, 110), COLUMNS)
+    entry = read_ndv(table.refresh(), snapshot).entries["id"]
+    assert (entry.ndv, entry.fresh, entry.ours) == (500, False, False)
+    assert "by another engine" in entry.why
+    report = materialize(table, snapshot, columns=("name", "size"))
+    assert report.merged_columns == ("id",)
+    assert not report.fresh
+    entries = read_ndv(table.refresh(), snapshot).entries
+    assert {name: (entry.ours, entry.fresh) for name, entry in entries.items()} == {
+        "id": (False, False), "name": (True, True), "size": (True, True),
+    }  # fmt: skip
+    assert materialize(table, snapshot).ndv["id"] == ids(table, snapshot) == 110
+
+
+def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(table: Table) -> None:
+    first = append(table, 0, 300)
+    materialize(table, first, budget_bytes=0)
+    runner = ThreadlessRunner()
+    second = append(table, 250, 500)
+    report = materialize_theta_sketches(table, second, runner=runner, storage=STORAGE)
+    assert (len(runner.files), set(report.extended_columns)) == (1, {"id", "name", "at", "price", "size"})
+    assert (report.ndv["id"], report.fresh) == (500, True)
+
+
+@pytest.mark.parametrize("seal", ["", "0" * 64, f"{builds.FORMAT}:{'0' * 64}"])
+def test_a_sketch_that_is_sealed_otherwise_is_not_extended(table: Table, seal: str) -> None:
+    first = append(table, 0, 300)
+    materialize(table, first, budget_bytes=0)
+    _sealed(table, first, seal)
+    report = materialize(table, append(table, 250, 500))
+    assert report.extended_columns == ()
+    assert (report.ndv["id"], report.files_sketched) == (500, 2)
+
+
+def test_what_an_older_release_sealed_is_neither_current_nor_fresh_and_is_counted_again(table: Table) -> None:
+    snapshot = append(table, 0, 300)
+    materialize(table, snapshot, columns=("id", "name"))
+    _sealed(table, snapshot, "0" * 64)
+    found = read_ndv(table, snapshot)
+    assert not found.fresh
+    assert "an older release" in found.entries["id"].why
+    assert overwritten_by(table, snapshot) is not None, "so that the sensor asks for a run"
+    report = materialize(table, snapshot, columns=("id",))
+    assert (report.outcome, report.fresh, set(report.ndv)) == (Outcome.WRITTEN, True, {"id"})
+    assert overwritten_by(table, snapshot) is None
+
+
+def test_one_column_that_an_older_release_sealed_makes_the_slot_be_written_again(table: Table) -> None:
+    snapshot = append(table, 0, 300)
+    materialize(table, snapshot, columns=("id", "name"))
+    _sealed(table, snapshot, "0" * 64, field_ids=(2,))
+    report = materialize(table, snapshot, columns=("id",))
+    assert (report.outcome, set(report.ndv)) == (Outcome.WRITTEN, {"id"})
+
+
+def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...] = (1, 2, 3, 4, 6)) -> None:
+    """Write the slot again with another seal, or none, on some of its sketches."""
+    entry, snapshot = find(table.refresh(), snapshot_id), table.current_snapshot()
+    assert entry is not None
+    assert snapshot is not None
+    kept = {blob.fields[0]: builds.sealed_as(blob.properties) for blob in entry.blob_metadata}
+    seals = kept | dict.fromkeys(kept.keys() & set(field_ids), seal)
+    more = {field_id: {builds.PROPERTY: text} for field_id, text in seals.items() if text}
+    foreign.stamp(table, snapshot, foreign.sketches_in(entry.statistics_path), more)
+    table.refresh()
