@@ -61,7 +61,7 @@ def read_live(
     batch_rows: int = BATCH_ROWS,
     deleted: npt.NDArray[np.int64] | None = None,
 ) -> Iterator[LiveBatch]:
-    """Stream the live rows of a file, row group by row group; fields that the file lacks are null.
+    """Stream the live rows of a file, row group by row group; fields that it lacks are filled in as `conform` says.
 
     `schema` is the snapshot's. Who reads many files reads their deletes once (`deleted_by_file`) and gives those of
     this one: int64, ascending. Raises DataFileError, EqualityDeletesError.
@@ -140,15 +140,18 @@ class DataFile:
         return None if batch is None else self.conform(batch)
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The snapshot's names, order and types; nulls or defaults for fields that the file lacks."""
-        if not self._columns:
-            return pa.record_batch(
-                [pa.nulls(batch.num_rows, field.type) for field in self.schema], names=self.schema.names
-            )
+        """The snapshot's names, order and types.
+
+        A field that the file lacks has the value of its identity partition, else its `initial-default`, else null
+        (Iceberg spec, "Column Projection").
+        """
         try:
             if self._as_stored is not None:
                 return batch.select(self._as_stored).rename_columns(self.schema.names).cast(self.schema)
-            return _to_requested_schema(self._projected, self._present, batch).cast(self.schema)
+            filled = dict(self._file.constants)
+            return _to_requested_schema(self._projected, self._present, batch, projected_missing_fields=filled).cast(
+                self.schema
+            )
         except (ValueError, TypeError, ResolveError, pa.ArrowInvalid) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
 
@@ -251,12 +254,14 @@ def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int,
     """By field id: a file's own names of its top-level columns.
 
     Columns of imported files have no ids. They go by the names that the table's mapping gives (Iceberg spec, "Column
-    Projection"), or by the schema's where the table has no mapping; a column with another name is not looked at.
+    Projection"), or by the schema's where the table has no mapping; a column with another name is not looked at, nor
+    one whose value is that of an identity partition.
     """
     by_id = _by_field_id(stored)
     if by_id:
         return {field_id: field.name for field_id, field in by_id.items()}
-    known = {name: mapped.field_id for mapped in _mapping(file, schema) for name in mapped.names}
+    constant = frozenset(field_id for field_id, _ in file.constants)
+    known = {name: m.field_id for m in _mapping(file, schema) if m.field_id not in constant for name in m.names}
     return {field_id: name for name in stored.names if (field_id := known.get(name)) is not None}
 
 

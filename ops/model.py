@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class DeleteKind(enum.Enum):
@@ -48,6 +49,9 @@ class LiveFile:
     """Format v3: the `_row_id` of its first row, where the file does not say otherwise; None where rows have no ids."""
     has_row_ids: bool = False
     """Whether it says so: the manifest tells of a column `_row_id`."""
+    constants: tuple[tuple[int, Any], ...] = ()
+    """(field id, value) of its identity partitions, but for nulls: what such a column is in each row, where the file
+    lacks it. Values as manifests have them: dates and times as numbers"""
 
     @property
     def has_equality_deletes(self) -> bool:

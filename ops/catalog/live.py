@@ -3,7 +3,7 @@
 import json
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -30,7 +30,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import VoidTransform
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
@@ -110,7 +110,8 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
             deletes += [_as_delete(entry, unpartitioned) for entry in entries]
     index = _DeleteIndex(deletes, data)
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
-    files = sorted((_as_live_file(entry, index, mapping) for entry in data), key=lambda file: file.path)
+    identities = {spec.spec_id: _identities(spec) for spec in table.metadata.partition_specs}
+    files = sorted((_as_live_file(entry, index, mapping, identities) for entry in data), key=lambda file: file.path)
     schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
     return LiveFiles(
         table=table_name(table),
@@ -214,6 +215,11 @@ def _is_unpartitioned(spec: PartitionSpec) -> bool:
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
+def _identities(spec: PartitionSpec) -> tuple[tuple[int, int], ...]:
+    """(place in the partition, field id) of the columns that are a partition as they are."""
+    return tuple((at, f.source_id) for at, f in enumerate(spec.fields) if isinstance(f.transform, IdentityTransform))
+
+
 def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
     file = entry.data_file
     if file.content == DataFileContent.EQUALITY_DELETES:
@@ -274,18 +280,25 @@ class _DeleteIndex:
         return tuple(sorted(found, key=lambda delete: (delete.path, delete.content_offset or 0)))
 
 
-def _as_live_file(entry: ManifestEntry, index: _DeleteIndex, mapping: str | None) -> LiveFile:
+def _as_live_file(
+    entry: ManifestEntry,
+    index: _DeleteIndex,
+    mapping: str | None,
+    identities: Mapping[int, tuple[tuple[int, int], ...]],
+) -> LiveFile:
     file = entry.data_file
+    spec_id, partition = _partition(file)
     return LiveFile(
         path=file.file_path,
         size=file.file_size_in_bytes,
         record_count=file.record_count,
         sequence_number=entry.sequence_number or 0,
         file_format=file.file_format.value,
-        spec_id=file.spec_id or 0,
+        spec_id=spec_id,
         deletes=index.of(entry),
         name_mapping=mapping,
         first_row_id=_field(file, "first_row_id"),
         file_sequence_number=entry.file_sequence_number or 0,
         has_row_ids=ROW_ID in (file.column_sizes or {}),
+        constants=tuple((i, partition[at]) for at, i in identities[spec_id] if partition[at] is not None),
     )

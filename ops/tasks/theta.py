@@ -115,10 +115,12 @@ def _batches(share: FileShare, schema: Schema, storage: Storage) -> Iterator[Map
 def _column_names(parquet: ParquetObject, share: FileShare, schema: Schema) -> dict[int, str] | None:
     """The file's own names of the share's columns; those that it lacks are null in every row and left out.
 
-    None where a column that the file lacks has a default: the general reader knows those.
+    None where a column that the file lacks has a value all the same: the general reader knows those.
     """
     found = column_names(parquet.schema, share.file, schema)
+    constant = frozenset(field_id for field_id, _ in share.file.constants)
     wanted = [field_id for field_id, _ in share.columns]
-    if any(i not in found and schema.find_field(i).initial_default is not None for i in wanted):
+    lacking = [field_id for field_id in wanted if field_id not in found]
+    if any(i in constant or schema.find_field(i).initial_default is not None for i in lacking):
         return None
     return {field_id: found[field_id] for field_id in wanted if field_id in found}

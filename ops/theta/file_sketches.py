@@ -2,13 +2,14 @@
 
 The file is bound to the table like an index version (tag `theta_sketches`). One blob a data file:
 
-* type `icepuffin-theta-files-v1`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
+* type `icepuffin-theta-files-v2`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
 * properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
   that apply to it, hex), `columns` (JSON: [[field id, type, bytes of the image], ..])
 * payload: the columns' theta images, one after the other
 
 It is a cache: losing it costs time, never correctness. It is keyed by path, deletes and column type, so a file whose
-rows changed through a delete, or a column that was promoted, is sketched anew.
+rows changed through a delete, or a column that was promoted, is sketched anew. Blobs of version 1 are not read: they
+lack the values that columns have which a data file does not hold (defaults, identity partitions).
 """
 
 import json
@@ -24,7 +25,7 @@ from puffin.blobs.theta import ThetaSketch, decode, encode
 from puffin.errors import BadBlobError
 from puffin.writer import ByteSink, FileInfo
 
-FILE_SKETCHES_V1 = "icepuffin-theta-files-v1"
+FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 
 BUDGET_BYTES = 256 << 20
 """What the sketches per data file may take; beyond it the cheapest to recount are not kept."""
@@ -62,7 +63,7 @@ class FileSketchesReader:
     def __init__(self, reader: PuffinReader) -> None:
         self._reader = reader
         self._blobs: dict[FileKey, BlobMetadata] = {}
-        for blob in reader.footer.of_type(FILE_SKETCHES_V1):
+        for blob in reader.footer.of_type(FILE_SKETCHES_V2):
             self._blobs[FileKey(blob.properties.get("path", ""), blob.properties.get("deletes", ""))] = blob
 
     def __contains__(self, key: FileKey) -> bool:
@@ -86,7 +87,7 @@ class FileSketchesReader:
             columns[column] = decode(data[at : at + length])
             at += length
         if at != len(data):
-            raise BadBlobError(f"{FILE_SKETCHES_V1} at {blob.offset}: {at} bytes are listed, {len(data)} are there")
+            raise BadBlobError(f"{FILE_SKETCHES_V2} at {blob.offset}: {at} bytes are listed, {len(data)} are there")
         return FileSketches(key, columns)
 
 
@@ -96,7 +97,7 @@ def _layout(blob: BlobMetadata) -> Iterator[tuple[ColumnKey, int]]:
         for field_id, type_, length in rows:
             yield (int(field_id), str(type_)), int(length)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadBlobError(f"{FILE_SKETCHES_V1} at {blob.offset}: bad property `columns`: {error}") from error
+        raise BadBlobError(f"{FILE_SKETCHES_V2} at {blob.offset}: bad property `columns`: {error}") from error
 
 
 def within_budget(
@@ -129,7 +130,7 @@ def write_file_sketches(
         images = [encode(sketch) for _, sketch in columns]
         layout = [[i, type_, len(image)] for ((i, type_), _), image in zip(columns, images, strict=True)]
         writer.add_blob(
-            FILE_SKETCHES_V1,
+            FILE_SKETCHES_V2,
             fields=[i for (i, _), _ in columns],
             snapshot_id=snapshot_id,
             sequence_number=sequence_number,

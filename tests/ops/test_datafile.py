@@ -1,11 +1,14 @@
 """Rows of data files as a snapshot's schema sees them: by field id, whatever the file calls or types its columns."""
 
+import datetime as dt
 import json
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
     DecimalType,
     DoubleType,
+    FixedType,
     FloatType,
     IntegerType,
     ListType,
@@ -24,9 +31,21 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
 )
 
-from ops.datafile import DataFileError, VectorColumnError, read_live, take_rows, vectors_from_arrow
+from ops.datafile import (
+    DataFile,
+    DataFileError,
+    VectorColumnError,
+    arrow_schema,
+    read_live,
+    take_rows,
+    vectors_from_arrow,
+)
 from ops.model import DeleteFile, DeleteKind, LiveFile
 from ops.storage.local import LocalStorage
 
@@ -71,6 +90,93 @@ def test_a_file_without_any_of_the_columns_still_has_its_rows(tmp_path: Path) ->
     schema = one(9, "later", ListType(10, FloatType(), element_required=False))
     assert rows(file, schema, 9) == [{"later": None}] * 3
     assert take_rows(STORE, file, schema, [9], np.array([2, 0])).to_pylist() == [{"later": None}] * 2
+
+
+DEFAULTS: dict[int, tuple[Any, Any]] = {
+    2: (StringType(), "web"),
+    3: (LongType(), 0),
+    4: (BooleanType(), False),
+    5: (DoubleType(), -0.5),
+    6: (DecimalType(9, 2), Decimal("1.50")),
+    7: (DateType(), dt.date(1969, 12, 31)),
+    8: (TimestampType(), dt.datetime(1969, 12, 31, 23, 59, 59, 999_999)),
+    9: (TimestamptzType(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+    10: (TimeType(), dt.time(23, 59, 59, 1)),
+    11: (UUIDType(), UUID(int=7)),
+    12: (BinaryType(), b""),
+    13: (FixedType(2), b"xy"),
+    14: (StringType(), ""),
+}
+
+
+def with_defaults() -> Schema:
+    """As a catalog hands it over: out of JSON; and as an executor gets it: out of a pickle."""
+    fields = [NestedField(i, f"c{i}", kind, initial_default=value) for i, (kind, value) in DEFAULTS.items()]
+    made = Schema(NestedField(1, "a", LongType(), required=False), *fields)
+    return pickle.loads(pickle.dumps(Schema.model_validate_json(made.model_dump_json())))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("field_ids", [*([i] for i in DEFAULTS), [*DEFAULTS], [1, *DEFAULTS]], ids=str)
+def test_fields_that_a_file_lacks_have_their_default_whatever_else_is_asked_for(
+    tmp_path: Path, field_ids: list[int]
+) -> None:
+    file = write(tmp_path, column("a", 1, [5, None, 6], pa.int64()), row_group_size=2)
+    schema = with_defaults()
+    filled = {f"c{i}": DEFAULTS[i][1] for i in field_ids if i != 1}
+    expected = [{**({"a": a} if 1 in field_ids else {}), **filled} for a in (5, None, 6)]
+    assert rows(file, schema, *field_ids) == expected
+    assert take_rows(STORE, file, schema, field_ids, np.array([2, 0])).to_pylist() == [expected[2], expected[0]]
+    first = DataFile(STORE, file, schema, field_ids).first(1, 1)
+    assert first is not None
+    assert first.to_pylist() == expected[2:]
+    (batch, _) = read_live(STORE, file, schema, field_ids)
+    assert batch.columns.schema == arrow_schema(schema.select(*(schema.find_field(i).name for i in field_ids)))
+
+
+def test_a_default_inside_a_field_is_of_the_rows_that_have_the_field(tmp_path: Path) -> None:
+    inside = pa.struct([pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "2"})])
+    kind = StructType(
+        NestedField(2, "x", LongType(), required=False),
+        NestedField(3, "y", StringType(), required=False, initial_default="web"),
+    )
+    later = StructType(NestedField(3, "y", StringType(), required=False, initial_default="web"))
+    with_x = write(tmp_path, column("s", 1, [{"x": 1}, None], inside))
+    assert rows(with_x, one(1, "s", kind), 1) == [{"s": {"x": 1, "y": "web"}}, {"s": None}]
+    assert rows(with_x, one(1, "s", later), 1) == [{"s": {"y": "web"}}, {"s": None}]
+    without = write(tmp_path, column("a", 9, [1], pa.int64()))
+    assert rows(without, one(1, "s", kind), 1) == [{"s": None}]
+
+
+@pytest.mark.parametrize(("field_ids"), [[3], [1, 3], [2, 3]])
+def test_columns_of_an_identity_partition_that_a_file_lacks_have_the_partitions_value(
+    tmp_path: Path, field_ids: list[int]
+) -> None:
+    schema = Schema(
+        NestedField(1, "a", LongType(), required=False),
+        NestedField(2, "other", StringType(), required=False),
+        NestedField(3, "day", DateType(), required=False, initial_default=dt.date(2000, 1, 1)),
+    )
+    file = write(tmp_path, column("a", 1, [5, 6], pa.int64()))
+    day = {"day": dt.date(1970, 1, 3)}
+    own = {1: lambda a: {"a": a}, 2: lambda _: {"other": None}, 3: lambda _: {}}
+    expected = [{**own[field_ids[0]](a), **day} for a in (5, 6)]
+    assert rows(replace(file, constants=((3, 2),)), schema, *field_ids) == expected
+
+
+def test_a_file_without_ids_takes_the_partitions_value_before_a_column_of_the_name(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", None, [5], pa.int64()), column("kind", None, ["stale"], pa.string()))
+    schema = Schema(
+        NestedField(1, "a", LongType(), required=False), NestedField(2, "kind", StringType(), required=False)
+    )
+    assert rows(replace(file, constants=((2, "web"),)), schema, 1, 2) == [{"a": 5, "kind": "web"}]
+
+
+def test_a_required_column_that_a_file_lacks_is_an_error_whatever_else_is_asked_for(tmp_path: Path) -> None:
+    file = write(tmp_path, column("a", 1, [5], pa.int64()))
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType(), required=True))
+    for field_ids in ([2], [1, 2]):
+        with pytest.raises(DataFileError, match=r"0\.parquet cannot be read .* Field is required"):
+            rows(file, schema, *field_ids)
 
 
 def test_columns_come_in_the_order_asked_of_the_schema_whatever_the_files(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
-"""Tables of random rows of many types: some rows deleted, later ones partitioned."""
+"""Tables of random rows of many types: some deleted, some columns added later with a default, later files partitioned.
+
+Of columns that are an identity partition some files have none, as files that Hive wrote.
+"""
 
 import datetime as dt
+import math
 import random
 import uuid
 from collections.abc import Callable, Sequence
@@ -20,7 +24,21 @@ from pyiceberg.partitioning import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, WriteTask
-from pyiceberg.transforms import Transform
+from pyiceberg.transforms import IdentityTransform, Transform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
 
 from ops.catalog.live import live_files
 from ops.catalog.rowdeletes import append_position_deletes
@@ -59,21 +77,45 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
 """Column -> (type, a random value)"""
 
 
+KINDS = {
+    "i32": IntegerType(),
+    "i64": LongType(),
+    "f32": FloatType(),
+    "f64": DoubleType(),
+    "price": DecimalType(9, 2),
+    "day": DateType(),
+    "local": TimestampType(),
+    "utc": TimestamptzType(),
+    "hour": TimeType(),
+    "text": StringType(),
+    "raw": BinaryType(),
+    "flag": BooleanType(),
+}
+
+
 def random_table(
     catalog: Catalog, name: str, column: str, transform: Transform[Any, Any] | None
 ) -> tuple[Table, pa.Table]:
-    """(a table, its live rows): two files with deletes, and more under a spec of later, with nulls as a partition."""
+    """(a table, its live rows): two files with deletes, and more under a spec of later, with nulls as a partition.
+
+    The two files lack some columns, which have the default of later in them, or null.
+    """
     rng = random.Random(name)
     rows = _rows(rng, 0)
-    table = catalog.create_table(name, rows.schema, properties={"format-version": "2"})
-    table.append(rows.slice(0, 25))
-    table.append(rows.slice(25))
+    late = rng.sample(list(TYPES), 4)
+    early = rows.drop_columns(late)
+    table = catalog.create_table(name, early.schema, properties={"format-version": "2"})
+    table.append(early.slice(0, 25))
+    table.append(early.slice(25))
     gone = _delete_some(table.refresh(), rng)
+    rows = _add_columns(table.refresh(), rows, late, rng)
     if transform is not None:
         with table.update_spec() as spec:
             spec.add_field(column, transform, "part")
         more = _rows(rng, _ROWS)
         _append(table.refresh(), more, column)
+        if isinstance(transform, IdentityTransform):
+            _strip(table.refresh(), column, rng)
         rows = pa.concat_tables([rows, more])
     return table.refresh(), rows.filter(pa.array([number not in gone for number in rows["id"].to_pylist()]))
 
@@ -86,6 +128,28 @@ def _rows(rng: random.Random, first: int) -> pa.Table:
     ids = range(first, first + _ROWS)
     vectors = pa.array([[float(number), 1.0] for number in ids], pa.list_(pa.float32()))
     return pa.table({"id": ids, **columns, "embedding": vectors})
+
+
+def _add_columns(table: Table, rows: pa.Table, names: Sequence[str], rng: random.Random) -> pa.Table:
+    """Add columns to the table, each with a default or without; the rows that it has then."""
+    with table.update_schema() as change:
+        for name in names:
+            kind, draw = TYPES[name]
+            default = None if rng.random() < 0.3 else draw(rng)
+            while isinstance(default, float) and not math.isfinite(default):  # JSON has none
+                default = draw(rng)
+            change.add_column(name, KINDS[name], default_value=default)
+            same = pa.array([default] * len(rows), kind)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, same)
+    return rows
+
+
+def _strip(table: Table, column: str, rng: random.Random) -> None:
+    """Take a column that is an identity partition out of half the files that have it as one."""
+    for file in live_files(table, table.metadata.current_snapshot_id or 0).files:
+        if file.spec_id == table.spec().spec_id and rng.random() < 0.5:
+            path = to_path(file.path)
+            pq.write_table(pq.read_table(path).drop_columns([column]), path)
 
 
 def _delete_some(table: Table, rng: random.Random) -> set[int]:
@@ -106,7 +170,7 @@ def _append(table: Table, rows: pa.Table, column: str) -> None:
     for place, value in enumerate(rows[column].to_pylist()):
         key = PartitionKey([_part(spec.fields, schema, value)], spec, schema)
         parts.setdefault(repr(key.partition), (key, []))[1].append(place)
-    stored = rows.cast(schema.as_arrow())
+    stored = rows.select([field.name for field in schema.fields]).cast(schema.as_arrow())
     tasks = [
         WriteTask(uuid.uuid4(), number, schema, stored.take(pa.array(places)).to_batches(), None, key)
         for number, (key, places) in enumerate(parts.values())

@@ -5,7 +5,7 @@ import pytest
 
 from ops.model import DeleteFile, DeleteKind, LiveFile
 from ops.theta.file_sketches import (
-    FILE_SKETCHES_V1,
+    FILE_SKETCHES_V2,
     FileKey,
     FileSketches,
     FileSketchesReader,
@@ -52,7 +52,7 @@ def test_a_broken_listing_is_a_typed_error(columns: str) -> None:
     sink = io.BytesIO()
     writer = PuffinWriter(sink)
     writer.add_blob(
-        FILE_SKETCHES_V1,
+        FILE_SKETCHES_V2,
         fields=[1],
         snapshot_id=1,
         sequence_number=1,

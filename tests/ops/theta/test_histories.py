@@ -3,6 +3,7 @@
 Another engine writes rows and statistics, too: what those say is never called fresh, and nothing is built on it.
 """
 
+import datetime as dt
 import struct
 from decimal import Decimal
 from random import Random
@@ -57,6 +58,8 @@ class History:
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
         self.random = Random(seed)
+        self.kinds = dict(enumerate(TYPES, 1))
+        """By field id: what is in it"""
         self.append()
 
     def change(self) -> None:
@@ -70,6 +73,7 @@ class History:
                 self.delete_rows,
                 self.rewrite,
                 self.evolve,
+                self.add_column,
                 self.go_back,
             ]
         )()
@@ -86,7 +90,7 @@ class History:
         rows, spread = self.random.randrange(1, 60), self.random.choice([2, 20, 200])
         columns = []
         for field, target in zip(self.table.schema().fields, self.table.schema().as_arrow(), strict=True):
-            values = [self.value(list(TYPES)[field.field_id - 1], spread) for _ in range(rows)]
+            values = [self.value(self.kinds[field.field_id], spread) for _ in range(rows)]
             plain = target.type.storage_type if isinstance(target.type, pa.BaseExtensionType) else target.type
             made = pa.array(values, plain)
             columns.append(made if plain is target.type else pa.ExtensionArray.from_storage(target.type, made))
@@ -122,11 +126,26 @@ class History:
                 change.update_column("ratio", DoubleType())
                 change.update_column("price", DecimalType(12, 2))
 
+    def add_column(self) -> None:
+        """Files of before have its default, or null."""
+        kind = self.random.choice(["count", "text", "price", "at", "octets", "ratio"])
+        default = None if self.random.random() < 0.3 else self.value(kind, 5)
+        default = None if isinstance(default, float) and not np.isfinite(default) else default
+        name = f"late{len(self.kinds)}"
+        with self.table.update_schema() as change:
+            change.add_column(name, TYPES[kind], default_value=literals(kind, default))
+        self.kinds[self.table.schema().find_field(name).field_id] = kind
+
     def go_back(self) -> None:
         self.table.manage_snapshots().set_current_snapshot(snapshot_id=self.random.choice(self.snapshots())).commit()
 
     def snapshots(self) -> list[int]:
         return [item.snapshot_id for item in self.table.metadata.snapshots if not is_derived(item)]
+
+
+def literals(kind: str, value: Any) -> Any:
+    """A default as PyIceberg takes it."""
+    return dt.datetime.fromtimestamp(value / 1e6, dt.UTC) if kind == "at" and value is not None else value
 
 
 def distinct(column: pa.ChunkedArray) -> int:

@@ -3,11 +3,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
-from pyiceberg.types import LongType
+from pyiceberg.types import LongType, StringType
 
+from ops.catalog.live import live_files
 from ops.catalog.statistics import find
 from ops.catalog.versions import versions
 from ops.model import StorageConfig
@@ -236,6 +238,34 @@ def test_a_column_that_was_added_or_renamed_is_followed_by_field_id(table: Table
     report = materialize(table, current(table), second, columns=["title", "note"])
     assert {c: report.ndv[c] for c in ("title", "note")} == {"title": 7, "note": 1}
     assert materialize(table, current(table), second, columns=["title", "note"]).outcome is Outcome.CURRENT
+
+
+@pytest.mark.parametrize("columns", [("kind",), ("kind", "id"), None])
+def test_a_column_that_files_lack_counts_its_default(
+    table: Table, runner: ThreadlessRunner, columns: tuple[str, ...] | None
+) -> None:
+    append(table, 0, 50)
+    with table.update_schema() as change:
+        change.add_column("kind", StringType(), default_value="web")
+        change.add_column("plain", StringType())
+    more = rows(50, 60).append_column("kind", pa.array(["app"] * 10)).append_column("plain", pa.nulls(10, pa.string()))
+    table.refresh().append(more)
+    report = materialize(table, current(table), runner, columns=columns)
+    assert report.ndv["kind"] == 2
+    assert report.ndv.get("plain", 0) == 0
+
+
+@pytest.mark.parametrize("columns", [("name",), ("name", "id")])
+def test_a_column_that_is_a_partition_and_in_no_file_counts_the_partitions(
+    table: Table, runner: ThreadlessRunner, columns: tuple[str, ...]
+) -> None:
+    with table.update_spec() as change:
+        change.add_identity("name")
+    snapshot = append(table.refresh(), 0, 100)
+    for file in live_files(table, snapshot).files:
+        pq.write_table(pq.read_table(local(file.path)).drop_columns(["name"]), local(file.path))
+    report = materialize(table, snapshot, runner, columns=columns)
+    assert report.ndv["name"] == exact(table, snapshot, {"name"})["name"] == 7
 
 
 @pytest.mark.parametrize("value", ["0", "false", "OFF"])
