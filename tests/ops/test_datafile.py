@@ -99,7 +99,7 @@ DEFAULTS: dict[int, tuple[Any, Any]] = {
     5: (DoubleType(), -0.5),
     6: (DecimalType(9, 2), Decimal("1.50")),
     7: (DateType(), dt.date(1969, 12, 31)),
-    8: (TimestampType(), dt.datetime(1969, 12, 31, 23, 59, 59, 999_999)),
+    8: (TimestampType(), dt.datetime.fromisoformat("1969-12-31T23:59:59.999999")),
     9: (TimestamptzType(), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
     10: (TimeType(), dt.time(23, 59, 59, 1)),
     11: (UUIDType(), UUID(int=7)),
@@ -113,7 +113,8 @@ def with_defaults() -> Schema:
     """As a catalog hands it over: out of JSON; and as an executor gets it: out of a pickle."""
     fields = [NestedField(i, f"c{i}", kind, initial_default=value) for i, (kind, value) in DEFAULTS.items()]
     made = Schema(NestedField(1, "a", LongType(), required=False), *fields)
-    return pickle.loads(pickle.dumps(Schema.model_validate_json(made.model_dump_json())))  # type: ignore[no-any-return]
+    loaded = Schema.model_validate_json(made.model_dump_json())
+    return pickle.loads(pickle.dumps(loaded))  # type: ignore[no-any-return]  # noqa: S301  made here
 
 
 @pytest.mark.parametrize("field_ids", [*([i] for i in DEFAULTS), [*DEFAULTS], [1, *DEFAULTS]], ids=str)
