@@ -128,9 +128,9 @@ def as_data_snapshot(table: Table, snapshot: Snapshot) -> DataSnapshot:
 def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> DataSnapshot:
     """The data snapshot that `at` names: a snapshot id, a ref, a time, or None for the head of main.
 
-    A time means the snapshot that was current then. A derived snapshot, or a ref on one, means the data snapshot that
-    it belongs to; where that has expired, the derived snapshot itself, which has the same rows. Raises
-    UnknownSnapshotError where there is none.
+    A time means the snapshot that was current then; one without a zone is UTC, wherever it is read. A derived snapshot,
+    or a ref on one, means the data snapshot that it belongs to; where that has expired, the derived snapshot itself,
+    which has the same rows. Raises UnknownSnapshotError where there is none.
     """
     snapshot_id = _named_snapshot_id(table, at)
     if snapshot_id is None:
@@ -153,6 +153,11 @@ def schema_at(table: Table, at: int | str | datetime | None = None) -> Schema:
     if is_head_of_main(at):
         return table.schema()
     return table.schemas()[resolve_snapshot(table, at).schema_id]
+
+
+def with_zone(at: datetime) -> datetime:
+    """The one rule for times that have no zone: they are UTC, whatever the zone of a machine or a session is."""
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def lineage_ids(table: Table, snapshot_id: int) -> frozenset[int]:
@@ -196,7 +201,7 @@ def _named_by_text(table: Table, at: str) -> int | None:
 
 
 def _snapshot_as_of(table: Table, at: datetime) -> int:
-    moment = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+    moment = with_zone(at).timestamp() * 1000
     entries = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= moment]
     if not entries:
         raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {at.isoformat()}")

@@ -8,6 +8,7 @@ all see the same snapshot.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,16 @@ from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, FloatType, IntegerType, NullType, NumericType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    FloatType,
+    IntegerType,
+    NullType,
+    NumericType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from ops.cache import CacheSettings, process_cache, use_settings
@@ -62,7 +72,7 @@ class Planned(AnalyzeResult):
 
     identifier: tuple[str, ...] = ()
     metadata_location: str = ""
-    snapshot: int | str | None = None
+    snapshot: int | str | datetime | None = None
     index: str = ""
     k: int = 0
     columns: tuple[str, ...] = ()
@@ -192,7 +202,11 @@ def _tell(warning: str) -> None:
 
 @lru_cache(maxsize=_READERS)
 def _reader(
-    identifier: tuple[str, ...], location: str, snapshot: int | str | None, index: str, storage: StorageConfig
+    identifier: tuple[str, ...],
+    location: str,
+    snapshot: int | str | datetime | None,
+    index: str,
+    storage: StorageConfig,
 ) -> IndexReader:
     return open_index(_table_at(identifier, location, storage), index, snapshot=snapshot, storage=storage, threads=1)
 
@@ -213,7 +227,11 @@ def _require_vectors(query: AnalyzeArgument) -> None:
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:
-    """The value of an argument that is the same for all rows."""
+    """The value of an argument that is the same for all rows. A TIMESTAMP is an instant, which PySpark hands over by
+    the clock of this machine's zone and without saying so: here it is made to say.
+    """
     if argument.isTable or not argument.isConstantExpression:
         raise QueryError(f"vector_search: {name} is to be a constant; only the query may differ from row to row")
+    if isinstance(argument.dataType, TimestampType) and argument.value is not None:
+        return argument.value.astimezone(UTC)
     return argument.value

@@ -1,3 +1,5 @@
+from datetime import datetime
+
 import pytest
 from pyiceberg.expressions import EqualTo, GreaterThan
 
@@ -175,3 +177,28 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
     assert isinstance(found, Foreign)
     with pytest.raises(SqlError, match="a distance is of two vectors"):
         for_spark(found)
+
+
+@pytest.mark.parametrize(
+    ("written", "passed"),
+    [
+        ("TIMESTAMP AS OF '2026-01-01 08:00:00'", "TIMESTAMP AS OF '2026-01-01T08:00:00+00:00'"),
+        ("timestamp  as of\n'2026-01-01'", "timestamp  as of\n'2026-01-01T00:00:00+00:00'"),
+        ("TIMESTAMP AS OF TIMESTAMP '2026-01-01 08:00:00'", "TIMESTAMP AS OF TIMESTAMP '2026-01-01T08:00:00+00:00'"),
+        ("TIMESTAMP AS OF '2026-01-01 08:00:00+09:00'", "TIMESTAMP AS OF '2026-01-01T08:00:00+09:00'"),
+        ("FOR SYSTEM_TIME AS OF '2026-01-01'", "FOR SYSTEM_TIME AS OF '2026-01-01T00:00:00+00:00'"),
+        ("TIMESTAMP AS OF 'nonsense'", "TIMESTAMP AS OF 'nonsense'"),
+        ("VERSION AS OF 'v1'", "VERSION AS OF 'v1'"),
+    ],
+)
+def test_times_to_travel_to_reach_spark_with_the_zone_that_they_have_here(written: str, passed: str) -> None:
+    text = "SELECT count(*) FROM db.t {} WHERE name = 'TIMESTAMP AS OF ''2026-01-01''' OR at > TIMESTAMP '2026-01-01'"
+    found = parse(text.format(written))
+    assert isinstance(found, Foreign)
+    assert for_spark(found) == text.format(passed)
+
+
+def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
+    found = parse("SELECT count(*) FROM db.t TIMESTAMP AS OF :at", {"at": datetime.fromisoformat("2026-01-01")})
+    assert isinstance(found, Foreign)
+    assert "'2026-01-01T00:00:00+00:00'" in for_spark(found)
