@@ -155,7 +155,7 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             continue
         yield _row(block, _place(block, join.parts), _WHOLE, chosen)
         wanted = [item for item in (chosen.exact, chosen.approximate) if item is not None]
-        spread = max(1, join.parts // len(join.packed.worker().pin.live.files))
+        spread = max(1, join.parts // max(1, len(join.packed.worker().pin.live.files)))
         for file in np.unique(np.concatenate([item.files[item.files >= 0] for item in wanted])):
             part = (int(file) * spread + _place(block, spread)) % join.parts
             yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))

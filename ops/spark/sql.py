@@ -136,9 +136,12 @@ def plan(
     options: Mapping[str, AnalyzeArgument],
 ) -> Planned:
     """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
-    would, so that no task starts.
+    would, so that no task starts. An option that is null is as if it were not given.
     """
-    told = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
+    given = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
+    told = {name: value for name, value in given.items() if value is not None}
+    if absent := [name for name in ("table", "index") if name not in told]:
+        raise QueryError(f"vector_search: {absent[0]} is null")
     _require_vectors(query)
     identifier = tuple(told["table"].split("."))
     if len(identifier) > 2 and identifier[0] == settings.catalog:

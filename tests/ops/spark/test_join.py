@@ -131,6 +131,19 @@ def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
     assert joined(left.where("number > 100"), reader, columns=["id"]).rows.count() == 0
 
 
+@pytest.mark.parametrize("columns", [None, []], ids=["all", "none"])
+@pytest.mark.parametrize("name", ["e", "lean", "other"])
+def test_a_table_that_was_emptied_has_no_neighbours(
+    spark: "SparkSession", table: Table, name: str, columns: list[str] | None
+) -> None:
+    table.delete("id >= 0")
+    definition = replace(LEAN if name == "lean" else DEFINITION, name=name)
+    reader = open_index(table.refresh(), definition, storage=STORAGE)
+    found = in_order(joined(left_side(spark, 3), reader, columns=columns))
+    assert found.num_rows == reader.search(queries(3)).rows.num_rows == 0
+    assert ("name" in found.column_names) == (columns is None)
+
+
 def test_a_side_in_one_partition_or_in_many_gives_the_same(spark: "SparkSession", table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
     one, many = (in_order(joined(left_side(spark, 70, parts), reader, columns=["id"])) for parts in (1, 9))

@@ -78,6 +78,8 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
         ({"where": "nope > 5"}, "does not fit the table"),
         ({"snapshot": "nope"}, "db.t has no ref 'nope'"),
         ({"query": "text"}, "the query is string, not an array of numbers"),
+        ({"table": None}, "vector_search: table is null"),
+        ({"index": None}, "vector_search: index is null"),
     ],
 )
 def test_what_is_wrong_is_said_when_a_call_is_planned(
@@ -99,6 +101,19 @@ def test_what_is_wrong_is_said_when_a_call_is_planned(
     positional = (given.pop(name) for name in ("table", "index", "query"))
     with pytest.raises(Exception, match=re.escape(said)):
         plan(Settings("test", dict(sql_catalog.properties), STORAGE), *positional, given)
+
+
+def test_an_option_that_is_null_is_as_if_it_were_not_given(
+    session: "SparkSession", sql_catalog: Catalog, table: Table
+) -> None:
+    from ops.spark.sql import register_vector_search  # noqa: PLC0415  imports pyspark
+
+    register_vector_search(session, sql_catalog)
+    call = f"SELECT * FROM vector_search('db.t', 'e', {literal(queries(1)[0].tolist())} {{}})"
+    nulls = ", k => NULL, columns => NULL, where => NULL, snapshot => NULL, search_list => CAST(NULL AS INT)"
+    found = session.sql(call.format(nulls)).toArrow()
+    assert found.num_rows == 10
+    assert found.to_pylist() == session.sql(call.format("")).toArrow().to_pylist()
 
 
 def test_warnings_go_to_the_log_of_the_task_once(
