@@ -1,5 +1,7 @@
 """Errors of the kernels room, all raised at its boundary: kernels themselves see only validated arrays."""
 
+from typing import ClassVar, Self
+
 
 class KernelError(ValueError):
     """Base of every error about arrays that kernels are given."""
@@ -9,17 +11,26 @@ class DimensionError(KernelError):
     """Raised when arrays that belong together differ in dimensions, or have a shape that no kernel takes."""
 
 
-class NonFiniteVectorError(KernelError):
+class _VectorError(KernelError):
+    """One vector is to blame."""
+
+    said: ClassVar[str]
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"vector {row} {self.said}")
+        self.row = row
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
+        return type(self), (self.row,)
+
+
+class NonFiniteVectorError(_VectorError):
     """Raised when a vector holds NaN or infinity."""
 
-    def __init__(self, row: int) -> None:
-        super().__init__(f"vector {row} holds NaN or infinity")
-        self.row = row
+    said = "holds NaN or infinity"
 
 
-class ZeroVectorError(KernelError):
+class ZeroVectorError(_VectorError):
     """Raised when a vector under the cosine metric has no direction."""
 
-    def __init__(self, row: int) -> None:
-        super().__init__(f"vector {row} is zero: it has no direction, and cosine distance needs one")
-        self.row = row
+    said = "is zero: it has no direction, and cosine distance needs one"

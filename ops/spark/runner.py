@@ -1,7 +1,7 @@
 """Where tasks run. All heavy work is a pure function mapped over frozen tasks; runners differ in where, not in what."""
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -17,6 +17,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
 """Told (tasks done, tasks in all)."""
+_ATTEMPTS = 4
+"""At a task whose store does not answer: as many as Spark makes at one whose worker is lost"""
 
 
 class RunnerError(IcepuffinError):
@@ -64,7 +66,8 @@ class SparkRunner:
     """One Spark task a task, by the DataFrame API alone: local, standalone, YARN, Kubernetes or Spark Connect.
 
     `session` is a live session, or what opens one: it is opened for the first task, not for work that turns out to be
-    done. Lost workers are retried by Spark; tasks are idempotent.
+    done. Lost workers are retried by Spark, and tasks whose store did not answer in another job; tasks are idempotent.
+    Errors of ours keep their types.
     """
 
     def __init__(self, session: "SparkSession | Callable[[], SparkSession]", *, task_threads: int = 1) -> None:
@@ -87,26 +90,37 @@ class SparkRunner:
     ) -> list[R]:
         if not tasks:
             return []
+        results: dict[int, Any] = {}
+        waiting = dict(enumerate(tasks))
+        for _ in range(_ATTEMPTS):
+            results |= self._job(function, waiting, label)
+            failures = {number: item for number, item in sorted(results.items()) if isinstance(item, TaskFailure)}
+            if progress:
+                progress(len(tasks) - len(failures), len(tasks))
+            if not failures:
+                return [results[number] for number in range(len(tasks))]
+            if lasting := [failure for failure in failures.values() if not failure.may_pass]:
+                raise lasting[0].error
+            waiting = {number: tasks[number] for number in failures}
+        raise next(iter(failures.values())).error
+
+    def _job(self, function: Callable[[T], R], tasks: Mapping[int, T], label: str) -> dict[int, Any]:
+        """Results by number, some of them TaskFailure. Raises RunnerError."""
         calls = pa.table(
             {
-                "number": pa.array(range(len(tasks)), pa.int32()),
-                "task": pa.array([pickle.dumps(task) for task in tasks], pa.binary()),
+                "number": pa.array(tasks, pa.int32()),
+                "task": pa.array([pickle.dumps(task) for task in tasks.values()], pa.binary()),
             }
         )
         # by number, not by range: Spark would sample a range first, in a job of its own
         spread = self._session.createDataFrame(calls).repartitionById(len(tasks), "number")
         found = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
-        if progress:
-            progress(found.num_rows, len(tasks))
         results: dict[int, Any] = {
             number: pickle.loads(result)  # noqa: S301
             for number, result in zip(found["number"].to_pylist(), found["result"].to_pylist(), strict=True)
         }
-        if len(results) != len(tasks):
+        if results.keys() != tasks.keys():
             raise RunnerError(
                 f"{label}: {len(tasks) - len(results)} of {len(tasks)} tasks gave no result; run it again"
             )
-        for number in range(len(tasks)):
-            if isinstance(results[number], TaskFailure):
-                raise results[number].error
-        return [results[number] for number in range(len(tasks))]
+        return results

@@ -8,17 +8,28 @@ import pyarrow as pa
 
 from ann_kernels.errors import KernelError
 from ops.errors import IcepuffinError
-from ops.storage import StorageError
+from ops.storage import ObjectMissingError, StorageError
 from puffin.errors import PuffinError
 
 RESULT_SCHEMA = "number int, result binary"
 
 
 class TaskFailure:
-    """An error that a second attempt would meet again: handed back as a value, so that it keeps its type."""
+    """An error of ours, handed back as a value: raised inside Spark it would be tried again, whatever it is, and reach
+    the driver as a text.
+    """
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the next attempt might fare better: a store may answer again, an object that is gone stays gone."""
+        return (
+            isinstance(self.error, StorageError)
+            and self.error.retryable
+            and not isinstance(self.error, ObjectMissingError)
+        )
 
 
 def run_packed(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -37,7 +48,5 @@ def run_packed(function: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[p
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
     try:
         return function(task)
-    except StorageError:
-        raise  # a store may answer the next attempt
     except (IcepuffinError, KernelError, PuffinError) as error:
         return TaskFailure(error)

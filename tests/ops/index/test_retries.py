@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 from ops.catalog.versions import versions
-from ops.index import IndexDefinition, IndexReport, materialize_index
+from ops.index import Action, IndexDefinition, IndexReport, materialize_index
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from ops.storage import Storage, open_storage
 from ops.tasks import shard as shard_module
@@ -115,6 +115,27 @@ def test_a_killed_spark_worker_changes_no_byte(
 
 
 @pytest.mark.parametrize("healthy", [0, 2])
+class OvertakenRunner(SparkRunner):
+    """Before shards are written another run of the same build publishes it, and sweeps what both had staged."""
+
+    def __init__(self, session: "SparkSession", table: Table) -> None:
+        super().__init__(session)
+        self._other = table.catalog.load_table(table.name())
+
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, label: str, progress: Any = None) -> Any:
+        if function is make_shard:
+            build(self._other, LocalRunner(1))
+        return super().run(function, tasks, label=label, progress=progress)
+
+
+def test_a_run_on_spark_that_another_has_overtaken_finds_the_version(
+    table: Table, expected: bytes, spark: "SparkSession"
+) -> None:
+    report = build(table, OvertakenRunner(spark, table))
+    assert report.action is Action.REUSED
+    assert content(report) == expected
+
+
 def test_a_retry_finds_finished_shards_and_ends_equal(
     table: Table, expected: bytes, healthy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

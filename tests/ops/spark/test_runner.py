@@ -4,12 +4,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from ann_kernels.errors import NonFiniteVectorError
+from ops.datafile import VectorColumnError
 from ops.errors import IcepuffinError
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from ops.storage import ObjectMissingError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +66,51 @@ def test_no_tasks_give_no_results(runner: TaskRunner) -> None:
 def test_an_error_of_ours_keeps_its_type_and_message(runner: TaskRunner) -> None:
     with pytest.raises(IcepuffinError, match="row 1 is bad"):
         runner.run(refuse, [Number(0), Number(1)], label="refusals")
+
+
+class Fault(NamedTuple):
+    error: Exception
+    times: int
+    """Attempts that fail"""
+    attempts: int
+    """That are made"""
+
+
+FAULTS = {
+    "missing": Fault(ObjectMissingError("s3://lake/x does not exist"), 99, 1),
+    "bad": Fault(VectorColumnError("has no vector", 7), 99, 1),
+    "kernel": Fault(NonFiniteVectorError(3), 99, 1),
+    "away": Fault(StorageError("s3://lake/x: the store is away"), 99, 4),
+    "away a while": Fault(StorageError("s3://lake/x: the store is away"), 3, 4),
+}
+
+
+def fail(task: tuple[str, int, str]) -> int:
+    """Fails as `FAULTS` says, and notes each attempt."""
+    name, number, folder = task
+    made = len(list(Path(folder).glob(f"{number}-*")))
+    (Path(folder) / f"{number}-{made}").touch()
+    if number == 1 and made < FAULTS[name].times:
+        raise FAULTS[name].error
+    return number
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_error_keeps_its_type_across_spark_and_only_what_may_pass_is_tried_again(
+    session: "SparkSession", tmp_path: Path, name: str
+) -> None:
+    fault, runner = FAULTS[name], SparkRunner(session)
+    tasks = [(name, number, str(tmp_path)) for number in range(3)]
+    if fault.times < fault.attempts:
+        assert runner.run(fail, tasks, label="faults") == [0, 1, 2]
+    else:
+        with pytest.raises(type(fault.error)) as raised:
+            runner.run(fail, tasks, label="faults")
+        assert str(raised.value) == str(fault.error)
+        assert raised.value.__dict__ == fault.error.__dict__
+    attempts = {number: len(list(tmp_path.glob(f"{number}-*"))) for number in range(3)}
+    assert attempts == {0: 1, 1: fault.attempts, 2: 1}
 
 
 def test_progress_ends_at_all_tasks(runner: TaskRunner) -> None:
