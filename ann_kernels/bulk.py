@@ -4,6 +4,7 @@
 2. Random balls are carved into leaves that overlap (`carve`), several times over.
 3. In each leaf, a vector's k nearest become candidates, both ways (`leaves`); each keeps its R nearest (`reservoir`).
 4. A random sample gets a graph of its own by greedy insert: its long edges lead between regions that share no leaf.
+   Some of each cluster that no candidate leads out of are in it.
 5. One robust prune of each node's candidates; where few edges lead to a node, its own are turned round as well.
 6. Equal rows hang on theirs as a tree; what cannot be reached is hung up.
 
@@ -49,6 +50,8 @@ class BulkParams:
 DEFAULTS = BulkParams()
 _ROWS_A_BATCH = 131_072
 _FEW_INCOMING = 8
+_LANDINGS = 4
+"""Nodes with long edges that a cluster gets which no candidate leads out of"""
 _PRUNED_A_PIECE = 2_048
 
 
@@ -68,7 +71,7 @@ def build(
     graph = Graph(np.full((len(vectors), params.max_degree), -1, np.int32), np.zeros(len(vectors), np.int32), medoid)
     with one_blas_thread, ThreadPoolExecutor(threads) as pool:
         _collect(graph, space, alone, bulk, params.seed, threads, pool)
-        sample, long_edges = _long_edges(space, alone, medoid, bulk, params, threads)
+        sample, long_edges = _long_edges(graph, space, alone, medoid, bulk, params, threads)
         _prune(graph, space, sample, long_edges, params, pool)
         _reverse_few(graph, space, params, pool, threads)
     duplicates.hang(graph, groups)
@@ -138,12 +141,17 @@ def _leaf_pairs(space: Space, leaf: Ints, k: int) -> tuple[Ints, npt.NDArray[np.
 
 
 def _long_edges(
-    space: Space, alone: Ints, medoid: int, bulk: BulkParams, params: VamanaParams, threads: int
+    graph: Graph, space: Space, alone: Ints, medoid: int, bulk: BulkParams, params: VamanaParams, threads: int
 ) -> tuple[Ints, Ints]:
     """(sample int32[n] ascending, its edges among itself int32[n, R'], -1 where there are fewer)."""
+    islands = np.arange(graph.count, dtype=np.int32)
+    _unite(graph.neighbors, graph.degrees, islands)
     size = min(len(alone), bulk.most_sampled, max(bulk.fewest_sampled, int(bulk.sample * len(alone))))
     rng = np.random.default_rng((params.seed, bulk.runs))
-    sample = np.union1d(rng.choice(alone, size, replace=False), [medoid]).astype(np.int32)
+    shuffled = rng.permutation(alone)
+    landings = shuffled[_first_of_each(islands[shuffled], _LANDINGS)]
+    strata = ((np.arange(size) + rng.random(size)) * len(alone) // size).astype(np.intp)  # near rows have near ids
+    sample = np.unique(np.concatenate([alone[strata], landings, [medoid]])).astype(np.int32)
     part = _subspace(space, sample)
     few = replace(params, max_degree=max(1, params.max_degree // 2))
     own = Graph(np.full((len(sample), few.max_degree), -1, np.int32), np.zeros(len(sample), np.int32), 0)
@@ -152,6 +160,32 @@ def _long_edges(
     order[1:] = rng.permutation(order[1:])
     insert_all(own, part, order, 1, few, threads=threads)
     return sample, np.where(own.neighbors >= 0, sample[own.neighbors], np.int32(-1))
+
+
+@njit(nogil=True, cache=True)
+def _unite(neighbors, degrees, roots):  # type: ignore[no-untyped-def]
+    """Give nodes that candidates lead between, in whichever direction, one root: roots int32[N], each its own before."""
+    for node in range(degrees.size):
+        for slot in range(degrees[node]):
+            one, other = node, neighbors[node, slot]
+            while roots[one] != one:
+                roots[one] = roots[roots[one]]
+                one = roots[one]
+            while roots[other] != other:
+                roots[other] = roots[roots[other]]
+                other = roots[other]
+            roots[max(one, other)] = min(one, other)
+    for node in range(degrees.size):
+        roots[node] = roots[roots[node]]  # ascending, and a root is never after its nodes: one step is enough
+
+
+def _first_of_each(labels: Ints, count: int) -> npt.NDArray[np.intp]:
+    """Where the first `count` of each label are."""
+    order = np.argsort(labels, kind="stable")
+    ranked = labels[order]
+    places = np.arange(len(ranked))
+    starts = np.concatenate([[True], ranked[1:] != ranked[:-1]])
+    return order[places - np.maximum.accumulate(np.where(starts, places, 0)) < count]
 
 
 def _subspace(space: Space, nodes: Ints) -> Space:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from numba import njit
 
 from ann_kernels.metric import Metric
+from ann_kernels.pool import NO_KEY, insert, key_node, new_pool, sort_key
 from ann_kernels.simd import BLOCK
-from ann_kernels.spaces import FAST, CodeSpace, CodeTarget, aim, distance, frozen
-from ann_kernels.topk import exact_top_k
+from ann_kernels.spaces import FAST, CodeSpace, CodeTarget, DotTarget, FloatTarget, aim, distance, frozen
 
 MAX_CODE_DIMS = 16_384
 """Up to here all sums fit 32 bits"""
@@ -24,9 +24,10 @@ _SAMPLE_ROWS = 4_096
 _KEPT = 0.9995
 """Share of the sample's values that the scale covers; the rest is clipped"""
 _ROWS_A_PIECE = 8_192
-_CHECKED_QUERIES = 32
-_CHECKED_ROWS = 8_192
-_CHECKED_NEAREST = 10
+_ROWS_A_BLOCK = 256
+_CHECKED_QUERIES = 64
+_CHECKED_NEAREST = (1, 10)
+_HEAD = 256
 _FAITHFUL = 0.98
 
 
@@ -146,31 +147,77 @@ def _encode(vectors, last, offset, inverse, codes, norms, sums):  # type: ignore
         sums[row] = total
 
 
+def ranked_exactly(k: int) -> int:
+    """How many of the nearest by code are put in order by exact distance, where the k nearest are wanted."""
+    return max(2 * k, k + 10)
+
+
 def faithful(
     codes: Codes, vectors: npt.NDArray[np.float32], metric: Metric, *, extra: npt.NDArray[np.float32] | None = None
 ) -> bool:
-    """Whether codes rank as what they were made of: of a sample, the nearest are among the nearest by code."""
-    step = max(1, len(vectors) // _CHECKED_ROWS)
-    sample = np.ascontiguousarray(vectors[::step])
-    if extra is not None:
-        sample = np.concatenate([sample, extra[::step, None]], axis=1)
-    asked = sample[:: max(1, len(sample) // _CHECKED_QUERIES)][:_CHECKED_QUERIES]
-    k = min(_CHECKED_NEAREST, len(sample))
-    _, exact = exact_top_k(asked, sample, k, metric)
-    rough = np.empty((len(asked), len(sample)), np.float32)
-    _compare(codes.target(asked, metric), step, rough)
-    wide = min(3 * k, len(sample))
-    head = np.argpartition(rough, wide - 1, axis=1)[:, :wide]
-    found = 0
-    for row, columns in enumerate(head):
-        _, near = exact_top_k(asked[row : row + 1], sample[columns], k, metric)
-        found += int((near[0] <= exact[row] + 1e-5 * np.abs(exact[row])).sum())
-    return found >= _FAITHFUL * k * len(asked)
+    """Whether codes rank as what they were made of: the rows nearest to a row are among the nearest by code, so far as
+    a search ranks these exactly.
+
+    Some rows are asked for, but all are compared: among fewer, neighbours lie farther apart than they do, and codes
+    that cannot tell near-duplicates from each other would pass. What counts as near comes from a few hundred rows that
+    are nearest by code: were the true ones not among them, they would not be among the first of them either.
+    """
+    own = _spread(len(vectors), _CHECKED_QUERIES)
+    if len(vectors) < 2:
+        return True
+    last = np.empty(0, np.float32) if extra is None else extra
+    asked = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
+    heads = np.full((len(own), min(_HEAD, len(vectors) - 1)), -1, np.int32)
+    _nearest_by_code(codes.target(asked, metric), own, heads)
+    exact = np.empty(heads.shape, np.float32)
+    kind = DotTarget if metric is Metric.INNER_PRODUCT else FloatTarget
+    _exact(kind(frozen(vectors), frozen(vectors[own])), frozen(last), own, heads, exact)
+    for k in _CHECKED_NEAREST:
+        wanted = min(k, heads.shape[1])
+        limits = np.partition(exact, wanted - 1, axis=1)[:, wanted - 1 : wanted]
+        near = exact[:, : ranked_exactly(k)] <= limits + 1e-5 * np.abs(limits)
+        if np.minimum(near.sum(axis=1), wanted).sum() < _FAITHFUL * wanted * len(own):
+            return False
+    return True
+
+
+def _spread(count: int, wanted: int) -> npt.NDArray[np.int32]:
+    """int32[..], so many rows, evenly spread."""
+    some = min(count, wanted)
+    return ((2 * np.arange(some, dtype=np.int64) + 1) * count // (2 * max(1, some))).astype(np.int32)
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
-def _compare(target, step, out):  # type: ignore[no-untyped-def]
-    for row in range(out.shape[0]):
+def _nearest_by_code(target, own, heads):  # type: ignore[no-untyped-def]
+    """The nodes nearest to each query of a target into heads int32[Q, n], in order; own int32[Q] are not their own.
+
+    Some nodes are compared with all queries, then the next: they are read once.
+    """
+    width = heads.shape[1]
+    pools = np.empty((own.size, new_pool(width).size), np.int64)
+    pools[:] = NO_KEY
+    for start in range(0, target.norms.size, _ROWS_A_BLOCK):
+        for row in range(own.size):
+            point = aim(target, row)
+            pool = pools[row]
+            for node in range(start, min(start + _ROWS_A_BLOCK, target.norms.size)):
+                key = sort_key(distance(point, node), np.int32(node))
+                if key < pool[width - 1] and node != own[row]:
+                    insert(pool, width - 1, key)
+    for row in range(own.size):
+        for place in range(width):
+            heads[row, place] = key_node(pools[row, place])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def _exact(target, last, own, heads, out):  # type: ignore[no-untyped-def]
+    """Distances f32[Q, n] of the nodes of heads int32[Q, n]; last f32[N], where there is one, is one dimension more."""
+    for row in range(heads.shape[0]):
         point = aim(target, row)
-        for column in range(out.shape[1]):
-            out[row, column] = distance(point, column * step)
+        for place in range(heads.shape[1]):
+            node = heads[row, place]
+            far = distance(point, node)
+            if last.size:
+                gap = last[node] - last[own[row]]
+                far += gap * gap
+            out[row, place] = far

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from numba import njit
 
 from ann_kernels.beam import beam_search, next_stamp
-from ann_kernels.codes import Codes, encode, faithful
+from ann_kernels.codes import Codes, encode, faithful, ranked_exactly
 from ann_kernels.distance import reported
 from ann_kernels.errors import DimensionError, KernelError
 from ann_kernels.graph import Graph
@@ -141,6 +141,7 @@ class Searcher:
 
         -> (ids int64[Q, k], -1 where there are fewer; reported distances f32[Q, k], inf there; stats).
         `search_list` is widened where tombstones crowd the live ones out, up to where comparing all of these is faster.
+        One that takes in every coded node is answered by comparing the vectors.
         """
         if k < 1:
             raise KernelError(f"k is {k}; it must be at least 1")
@@ -148,7 +149,9 @@ class Searcher:
             raise DimensionError(f"queries have shape {queries.shape}, not (rows, {self.dims} dimensions)")
         width = min(max(search_list, k), self._graph.count)
         last = min(k, self._live_count) - 1
-        found = _Found.nothing(len(queries), k) if last < 0 else self._walk(queries, k, width, threads)
+        compared = self._codes is not None and width == self._graph.count  # a walk would lose what codes misplace
+        nothing = last < 0 or compared
+        found = _Found.nothing(len(queries), k) if nothing else self._walk(queries, k, width, threads)
         short = np.flatnonzero(found.ids[:, last] < 0) if last >= 0 else np.empty(0, np.int64)
         while len(short) and width < self._graph.count and not self._compares(2 * width):
             width = min(2 * width, self._graph.count)
@@ -174,7 +177,7 @@ class Searcher:
     def _walk(self, queries: npt.NDArray[np.float32], k: int, width: int, threads: int) -> "_Found":
         """What a beam of one width finds, some queries in a thread at a time."""
         found = _Found.room(len(queries), k)
-        ranked = k if self._codes is None else max(k, min(width, max(2 * k, k + 10)))
+        ranked = k if self._codes is None else max(k, min(width, ranked_exactly(k)))
 
         def piece(start: int) -> None:
             rows = slice(start, start + _QUERIES_A_PIECE)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels import bulk, codes
-from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import DimensionError
 from ann_kernels.graph import Graph, Space, VamanaParams, medoid_of, reach_all
 from ann_kernels.greedy import insert_all
@@ -24,15 +23,16 @@ def build(
     params: VamanaParams,
     *,
     threads: int = 1,
+    coded: bool = True,
 ) -> Graph:
-    """A graph over prepared vectors f32[N, D].
+    """A graph over prepared vectors f32[N, D]; by their codes, where these are faithful, unless `coded` is false.
 
     Takes, beside vectors and graph, N x (D + 2 R) bytes where codes serve; N x 2 R, and for the inner product a copy of
     the vectors, where they do not.
     """
     if not len(vectors):
         return Graph(np.empty((0, params.max_degree), np.int32), np.empty(0, np.int32), 0)
-    space = build_space(vectors, metric, threads)
+    space = build_space(vectors, metric, threads, coded=coded)
     return bulk.build(space, vectors, medoid_of(vectors), params, threads=threads)
 
 
@@ -64,7 +64,7 @@ def insert(
     return out
 
 
-def build_space(vectors: npt.NDArray[np.float32], metric: Metric, threads: int) -> Space:
+def build_space(vectors: npt.NDArray[np.float32], metric: Metric, threads: int, *, coded: bool = True) -> Space:
     """A space whose squared L2 ranks as the metric does. Inner product gets one dimension more, which makes all norms
     equal (Bachrach et al., RecSys 2014): the walk itself then uses the plain inner product.
     """
@@ -72,10 +72,9 @@ def build_space(vectors: npt.NDArray[np.float32], metric: Metric, threads: int) 
     if metric is Metric.INNER_PRODUCT:
         norms = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
         extra = np.sqrt(np.maximum(norms.max() - norms, 0)).astype(np.float32)
-    coded = codes.encode(vectors, extra=extra, threads=threads)
-    with one_blas_thread:
-        if coded is not None and codes.faithful(coded, vectors, Metric.L2, extra=extra):
-            return coded.space
+    made = codes.encode(vectors, extra=extra, threads=threads) if coded else None
+    if made is not None and codes.faithful(made, vectors, Metric.L2, extra=extra):
+        return made.space
     if extra is None:
         return FloatSpace(frozen(vectors))
     return FloatSpace(frozen(np.concatenate([vectors, extra[:, None]], axis=1)))

@@ -49,3 +49,10 @@ def well_formed(graph: Graph) -> bool:
         if not all(0 <= other < graph.count for other in used):
             return False
     return True
+
+
+def near_duplicates(count: int, dims: int, group: int, noise: float = 1e-3, seed: int = 0) -> np.ndarray:
+    """Groups of rows that are nearly equal, one group after the other: frames of a video, boilerplate texts."""
+    rng = np.random.default_rng(seed)
+    centers = rng.standard_normal((-(-count // group), dims))
+    return np.asarray(centers[np.arange(count) // group] + noise * rng.standard_normal((count, dims)), np.float32)

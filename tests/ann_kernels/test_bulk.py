@@ -6,10 +6,12 @@ from ann_kernels.bulk import BulkParams
 from ann_kernels.carve import Carving
 from ann_kernels.distance import prepare
 from ann_kernels.graph import Graph, VamanaParams, medoid_of
+from ann_kernels.leaves import nearest
 from ann_kernels.metric import Metric
 from ann_kernels.search import Searcher
+from ann_kernels.spaces import FloatSpace
 from ann_kernels.topk import exact_top_k
-from tests.ann_kernels.data import apart, clustered, reached, recall, well_formed, widely_spread
+from tests.ann_kernels.data import apart, clustered, near_duplicates, reached, recall, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=16, search_list=32)
 SMALL = BulkParams(carving=Carving(fanout=4, leaf=100, largest=150, leaders=100), fewest_sampled=100)
@@ -133,3 +135,26 @@ def test_groups_of_equal_rows_are_led_by_their_first_or_by_the_medoid() -> None:
     assert groups.representatives.tolist() == [0, 3, 4]
     led = [groups.members[a:b].tolist() for a, b in zip(groups.starts[:-1], groups.starts[1:], strict=True)]
     assert sorted(led) == [[0, 2, 5], [4, 1]]
+
+
+@pytest.mark.parametrize("group", [20, 80])
+@pytest.mark.parametrize("noise", [1e-4, 1e-2])
+@pytest.mark.parametrize("dims", [8, 64])
+def test_near_duplicates_are_found_by_the_default_width(dims: int, noise: float, group: int) -> None:
+    vectors = near_duplicates(20_000, dims, group, noise)
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(), threads=2)
+    asked = np.random.default_rng(1).choice(len(vectors), 64, replace=False)
+    _, found, _ = Searcher(graph, vectors, Metric.L2).search(vectors[asked], 10, search_list=100)
+    exact = np.sqrt(((vectors[None].astype(float) - vectors[asked, None]) ** 2).sum(axis=2))
+    limits = np.partition(exact, 9, axis=1)[:, 9:10]
+    assert (found <= limits * (1 + 1e-5)).mean() >= 0.9
+
+
+def test_far_from_zero_a_leaf_knows_what_is_near() -> None:
+    vectors = (1_000 + 0.01 * np.random.default_rng(0).standard_normal((300, 4))).astype(np.float32)
+    rows = np.arange(300, dtype=np.int32)
+    near, keys = np.empty((300, 1), np.int32), np.empty((300, 1), np.int32)
+    nearest(FloatSpace(vectors), rows, rows, near, keys, same=True)
+    exact = ((vectors[:, None].astype(float) - vectors[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(exact, np.inf)
+    assert (exact[rows, near[:, 0]] <= exact.min(axis=1) * 1.01).all()

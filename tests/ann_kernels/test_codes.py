@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 from numba import njit
 
 from ann_kernels import codes, leaves, vamana
+from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
 from ann_kernels.reservoir import offer_pairs
 from ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, lowest_bit
 from ann_kernels.spaces import CodeSpace, FloatSpace
-from tests.ann_kernels.data import clustered, widely_spread
+from tests.ann_kernels.data import clustered, near_duplicates, widely_spread
 from tests.naive import codes as naive
 from tests.naive import vectors as naive_vectors
 
@@ -131,3 +132,43 @@ def test_reservoirs_do_not_depend_on_the_order_of_offers(seed: int, limit: int) 
 @pytest.mark.parametrize(("vectors", "kind"), [(clustered(500, 16), CodeSpace), (widely_spread(500, 16), FloatSpace)])
 def test_codes_are_used_only_where_they_rank_as_the_vectors_do(vectors: np.ndarray, kind: type) -> None:
     assert isinstance(vamana.build_space(vectors, Metric.L2, 1), kind)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+@pytest.mark.parametrize("noise", [1e-4, 1e-2])
+def test_codes_that_cannot_tell_near_duplicates_apart_are_refused(metric: Metric, noise: float) -> None:
+    vectors = prepare(near_duplicates(40_000, 8, 80, noise), metric)
+    coded = codes.encode(vectors)
+    assert coded is not None
+    assert not codes.faithful(coded, vectors, metric)
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: Metric) -> None:
+    vectors = prepare(clustered(40_000, 64), metric)
+    coded = codes.encode(vectors)
+    assert coded is not None
+    assert codes.faithful(coded, vectors, metric)
+
+
+@given(st.integers(2, 2_000), st.integers(1, 5), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=25)
+def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = (rng.standard_normal((count, dims)) * 10.0 ** rng.integers(-6, 7, dims)).astype(np.float32)
+    coded = codes.encode(vectors)
+    assert coded is not None
+    if not codes.faithful(coded, vectors, Metric.L2):
+        return
+    signed = coded.space.codes.reshape(count, -1)[:, :dims].astype(int)
+    asked = rng.choice(count, min(count, 32), replace=False)
+    for k in (1, 10):
+        found = []
+        for row in asked:
+            exact = ((vectors.astype(float) - vectors[row]) ** 2).sum(axis=1)
+            rough = ((signed - signed[row]) ** 2).sum(axis=1)
+            exact[row] = np.inf
+            limit = np.sort(exact)[min(k, count - 1) - 1] * (1 + 1e-4)
+            others = [node for node in np.lexsort((np.arange(count), rough)) if node != row][: codes.ranked_exactly(k)]
+            found.append(min(k, int((exact[others] <= limit).sum())) / min(k, count - 1))
+        assert np.mean(found) > 0.93

@@ -235,3 +235,25 @@ def test_what_is_further_than_floats_reach_is_infinitely_far(queries: int) -> No
     ids, distances = exact_top_k(np.full((queries, 8), 1e30, np.float32), vectors, 3, Metric.L2)
     assert (ids >= 0).all()
     assert np.isinf(distances).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_width_of_all_nodes_finds_all_whatever_codes_lose(metric: Metric) -> None:
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((2_000, 6)).astype(np.float32)
+    vectors[:, 0] *= 1e6
+    vectors = prepare(vectors, metric)
+    graph = vamana.build(vectors, metric, PARAMS)
+    asked = prepare(rng.standard_normal((40, 6)).astype(np.float32), metric)
+    _, found, _ = Searcher(graph, vectors, metric).search(asked, 10, search_list=2_000)
+    np.testing.assert_allclose(found, exact_top_k(asked, vectors, 10, metric)[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_one_dimension_is_searched_as_well_as_many(k: int) -> None:
+    rng = np.random.default_rng(5)
+    vectors, asked = (rng.standard_normal((count, 1)).astype(np.float32) for count in (1_300, 100))
+    graph = vamana.build(vectors, Metric.L2, VamanaParams(max_degree=4, search_list=32))
+    searcher = Searcher(graph, vectors, Metric.L2)
+    found, _, _ = searcher.search(asked, k, search_list=1_299)
+    assert recall(found, exact_top_k(asked, vectors, k, Metric.L2)[0]) >= 0.98
