@@ -164,7 +164,7 @@ def _long_edges(
 
 @njit(nogil=True, cache=True)
 def _unite(neighbors, degrees, roots):  # type: ignore[no-untyped-def]
-    """Give nodes that candidates lead between, in whichever direction, one root: roots int32[N], each its own before."""
+    """Give nodes that candidates lead between, one root: roots int32[N], each its own before."""
     for node in range(degrees.size):
         for slot in range(degrees[node]):
             one, other = node, neighbors[node, slot]

@@ -37,7 +37,8 @@ def train_pq(
 
     def train(part: int) -> None:
         piece = np.ascontiguousarray(sample[:, part * width : (part + 1) * width])
-        codebook[part] = kmeans.train(piece, CODEWORDS, seed=seed + part, iterations=iterations)
+        center = piece.mean(axis=0, dtype=np.float64).astype(np.float32)  # far from zero, products would round away
+        codebook[part] = center + kmeans.train(piece - center, CODEWORDS, seed=seed + part, iterations=iterations)
 
     with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
         list(pool.map(train, range(m)))
@@ -54,10 +55,11 @@ def encode_pq(
     if codebook.shape[1] != CODEWORDS:
         raise KernelError(f"the codebook has {codebook.shape[1]} codewords a part, not {CODEWORDS}")
     codes = np.empty((len(vectors), m), np.uint8)
-    books = [kmeans.narrow_codebook(part) for part in codebook]
+    centers = _centers(codebook)
+    books = [kmeans.narrow_codebook(part - center) for part, center in zip(codebook, centers, strict=True)]
 
     def encode(start: int) -> None:
-        rows = frozen(vectors[start : start + _ROWS_A_PIECE])
+        rows = frozen(vectors[start : start + _ROWS_A_PIECE] - centers.reshape(-1))
         for part, book in enumerate(books):
             kmeans.nearest_narrow(rows, part * width, *book, codes[start : start + len(rows), part])
 
@@ -66,21 +68,34 @@ def encode_pq(
     return codes
 
 
+def _centers(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """f32[m, D / m], a point amid the codewords of each part: around it, squares are no larger than what they tell."""
+    return codebook.mean(axis=1, dtype=np.float64).astype(np.float32)
+
+
 def decode_pq(codes: npt.NDArray[np.uint8], codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """The vectors f32[N, D] that the codes stand for."""
     parts = np.arange(codebook.shape[0])
     return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), -1))
 
 
-def distance_tables(
-    queries: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32], *, inner_product: bool
-) -> npt.NDArray[np.float32]:
-    """f32[Q, m, 256]: what each codeword adds to the squared distance (or to - dot) of each query."""
-    m, _, width = codebook.shape
-    parts = queries.reshape(len(queries), m, width)
-    dots = np.einsum("qmw,mcw->qmc", parts, codebook)
-    if inner_product:
-        return np.ascontiguousarray(-dots)
-    own = np.einsum("mcw,mcw->mc", codebook, codebook)
-    theirs = np.einsum("qmw,qmw->qm", parts, parts)
-    return np.ascontiguousarray(own[None] + theirs[:, :, None] - 2 * dots)
+class Codewords:
+    """A codebook f32[m, 256, D / m], made ready for the distances of many queries. Immutable."""
+
+    def __init__(self, codebook: npt.NDArray[np.float32]) -> None:
+        self._centers = _centers(codebook)[:, None]
+        words = codebook - self._centers
+        self._norms = np.einsum("mcw,mcw->mc", words, words)
+        self._words = np.ascontiguousarray(codebook.transpose(0, 2, 1))
+        self._doubled = np.ascontiguousarray(-2 * words.transpose(0, 2, 1))
+
+    def tables(self, queries: npt.NDArray[np.float32], *, inner_product: bool) -> npt.NDArray[np.float32]:
+        """f32[Q, m, 256]: what each codeword adds to the squared distance (or to - dot) of each query f32[D]."""
+        parts = queries.reshape(len(queries), len(self._words), -1).transpose(1, 0, 2)
+        if inner_product:
+            return np.ascontiguousarray(-np.matmul(parts, self._words).transpose(1, 0, 2))
+        parts = parts - self._centers
+        out = np.matmul(parts, self._doubled)
+        out += self._norms[:, None]
+        out += np.einsum("mqw,mqw->mq", parts, parts)[:, :, None]
+        return np.ascontiguousarray(out.transpose(1, 0, 2))

@@ -21,7 +21,7 @@ from ann_kernels.errors import DimensionError, KernelError
 from ann_kernels.graph import Graph
 from ann_kernels.metric import Metric
 from ann_kernels.pool import key_distance, key_node, new_pool
-from ann_kernels.quantize import distance_tables
+from ann_kernels.quantize import Codewords
 from ann_kernels.spaces import (
     FAST,
     CodeTarget,
@@ -95,6 +95,7 @@ class Searcher:
         self._metric = metric
         self._vectors = None if vectors is None else frozen(vectors)
         self._pq = pq
+        self._words = Codewords((pq or _NO_PQ)[0])
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             coded = encode(vectors, threads=threads)
@@ -223,9 +224,8 @@ class Searcher:
             return self._codes.target(queries, self._metric)
         if self._vectors is not None:
             return self._floats(self._vectors, queries)
-        codebook, coded = self._pq or _NO_PQ
-        tables = distance_tables(queries, codebook, inner_product=self._metric is Metric.INNER_PRODUCT)
-        return PqTarget(frozen(coded), tables)
+        tables = self._words.tables(queries, inner_product=self._metric is Metric.INNER_PRODUCT)
+        return PqTarget(frozen((self._pq or _NO_PQ)[1]), tables)
 
     def _exact(self, queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget | None:
         """What the nearest are ranked by; None where the beam's own distances are as good as there are."""

@@ -12,7 +12,7 @@ from ann_kernels.errors import DimensionError
 from ann_kernels.graph import Graph, Space, VamanaParams, medoid_of, reach_all
 from ann_kernels.greedy import insert_all
 from ann_kernels.metric import Metric
-from ann_kernels.spaces import FloatSpace, frozen
+from ann_kernels.spaces import CodeSpace, FloatSpace, frozen
 
 __all__ = ["Graph", "VamanaParams", "build", "insert"]
 
@@ -62,6 +62,11 @@ def insert(
     insert_all(out, space, order.astype(np.int32), before, params, threads=threads)
     reach_all(out, space, params)
     return out
+
+
+def is_coded(vectors: npt.NDArray[np.float32], metric: Metric, *, threads: int = 1) -> bool:
+    """Whether a build of prepared vectors f32[N, D] goes by their codes."""
+    return isinstance(build_space(vectors, metric, threads), CodeSpace)
 
 
 def build_space(vectors: npt.NDArray[np.float32], metric: Metric, threads: int, *, coded: bool = True) -> Space:

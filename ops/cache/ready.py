@@ -57,7 +57,7 @@ def ready(shard: Shard, *, threads: int = 1) -> ReadyShard:
         file_slots=shard.file_slots,
         row_positions=shard.row_positions,
         searcher=Searcher(graph, vectors, Metric(shard.metric), pq=pq, threads=threads),
-        rounded=shard.vectors is None or shard.vectors.dtype != np.float32,
+        rounded=shard.rounded,
     )
 
 

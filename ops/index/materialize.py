@@ -30,6 +30,12 @@ from puffin.errors import PuffinError
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
 """How long a version of a snapshot that is not the head keeps its own tag: Iceberg's default for snapshots."""
+_WHY_POOR = {
+    "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'). Else ",
+    "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
+    "f32": "To find more, ",
+}
+"""What may be the matter, by what shards keep"""
 _log = logging.getLogger(__name__)
 
 
@@ -143,10 +149,11 @@ def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
     recall = mean_recall(made.shards)
     if recall < plan.definition.target_recall:
+        why = _WHY_POOR[plan.definition.vectors]
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
-            "previous version stays. Raise max_degree or search_list, keep vectors in shards, or lower target_recall"
+            f"previous version stays. {why}raise max_degree or search_list, or lower target_recall"
         )
 
 

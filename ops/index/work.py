@@ -122,6 +122,7 @@ class Work:
                 metric=int(self.plan.definition.metric_value),
                 codebook=self.layout.codebook,
                 partition_to_shard=routes,
+                vectors=self.plan.definition.vectors,
                 staging=self.staging,
                 storage=self.storage,
                 recorded=not self.is_small(rows),

@@ -28,8 +28,9 @@ def measure_recall(
 ) -> float:
     """recall@10 of this shard for some of its own live rows, each asked for its neighbours but itself.
 
-    Equal distances count as hits. 1.0 where there is nothing to find. A lean shard is ranked again by exact distance,
-    as a search does it.
+    Searched is what the shard holds, counted is what is near in the table: `vectors` f32[N, D], prepared, which the
+    shard may hold rounded, or as codes only. Equal distances count as hits. 1.0 where there is nothing to find. A lean
+    shard is ranked again by exact distance, as a search does it.
     """
     nodes = np.flatnonzero(live)
     if len(nodes) < 2:
@@ -42,9 +43,8 @@ def measure_recall(
     searcher = _searcher(shard, vectors, live)
     lean = _lean(shard)
     wide = k * OVERSAMPLE if lean else k
-    found, distances, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
-    if lean:
-        distances = _exact_of(vectors, asked, found, metric)
+    found, _, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
+    distances = _exact_of(vectors, asked, found, metric)
     itself = asked[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
@@ -77,9 +77,8 @@ def measure_curve(
     points = []
     with _held_out(shard, asked):
         for width, many in knobs or [(width, 1) for width in CURVE_WIDTHS]:
-            found, distances, stats = searcher.search(vectors[asked], GATE_K * many, search_list=width, threads=threads)
-            if lean:
-                distances = _exact_of(vectors, asked, found, metric)
+            found, _, stats = searcher.search(vectors[asked], GATE_K * many, search_list=width, threads=threads)
+            distances = _exact_of(vectors, asked, found, metric)
             hits = np.minimum((distances <= limits).sum(axis=1), GATE_K)
             points.append(Width(width, many, float(hits.mean()) / GATE_K, float(stats.distances.mean())))
     return encode(points)
@@ -91,8 +90,11 @@ def _lean(shard: Shard) -> bool:
 
 def _searcher(shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> Searcher:
     graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
-    pq: Any = (shard.pq_codebook, shard.pq_codes) if _lean(shard) else None
-    return Searcher(graph, None if _lean(shard) else vectors, Metric(shard.metric), live=live, pq=pq)
+    if _lean(shard):
+        pq: Any = shard.pq_codebook, shard.pq_codes
+        return Searcher(graph, None, Metric(shard.metric), live=live, pq=pq)
+    kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
+    return Searcher(graph, kept, Metric(shard.metric), live=live)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
 def _exact_of(
     vectors: npt.NDArray[np.float32], asked: npt.NDArray[np.intp], found: npt.NDArray[np.int64], metric: Metric
 ) -> npt.NDArray[np.float32]:
-    """f32[Q, k], the exact distances of what was found by codes, in no order; inf where there is none."""
+    """f32[Q, k], the exact distances of what was found by whatever the shard holds; inf where there is none."""
     out = np.full(found.shape, np.inf, np.float32)
     for row, node in enumerate(asked):
         mine = found[row][found[row] >= 0]
@@ -133,5 +135,5 @@ def _exact_of(
 
 
 def _slack(limit: Any) -> Any:
-    """A little above a distance, of whatever sign: those of the inner product are negative."""
-    return limit + 1e-6 * np.abs(limit) + 1e-7
+    """A little above a distance, of whatever sign and size: those of the inner product are negative."""
+    return limit + 1e-6 * np.abs(limit)

@@ -19,7 +19,7 @@ from ops.tasks import markers
 from ops.tasks.balls import Ball, Balls, partition_balls
 from ops.tasks.blocks import BlockWriters
 from ops.tasks.rows import Rows
-from ops.tasks.vectors import VectorFiles, among, prepared
+from ops.tasks.vectors import VectorFiles, among, prepared, require_half
 from puffin.blobs import deletion_vector
 
 
@@ -45,6 +45,8 @@ class ScatterTask:
     codebook: npt.NDArray[np.float32]
     """f32[k, D]"""
     partition_to_shard: npt.NDArray[np.uint32]
+    vectors: str
+    """`none`, `f32` or `f16`: what shards keep"""
     staging: str
     storage: StorageConfig
     recorded: bool
@@ -111,6 +113,8 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             for at, raw in vectors_of.read(item.file):
                 keep = slice(None) if wanted is None else among(at, wanted)
                 positions, vectors = at[keep], prepared(raw[keep], at[keep], item.file, Metric(task.metric))
+                if task.vectors == "f16":
+                    require_half(vectors, positions, item.file)
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
                 slots = np.full(len(positions), item.slot, np.uint32)

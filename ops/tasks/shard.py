@@ -163,7 +163,18 @@ def _build(task: ShardTask, incoming: Rows) -> _Made:
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     rows = rows.moved(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
-    graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads)
+    made = _build_over(task, rows, coded=True)
+    if made.recall < task.target_recall and vamana.is_coded(rows.vectors, Metric(task.metric), threads=task.threads):
+        by_codes, made = made.recall, _build_over(task, rows, coded=False)
+        _log.warning(
+            "%s: shard %s, built by codes of one byte, finds %.4f of the nearest rows, target %s; by vectors %.4f",
+            task.staging, task.number, by_codes, task.target_recall, made.recall,
+        )  # fmt: skip
+    return made
+
+
+def _build_over(task: ShardTask, rows: Rows, *, coded: bool) -> _Made:
+    graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads, coded=coded)
     return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
 
@@ -178,6 +189,8 @@ def _insert(task: ShardTask, base: BaseShard, incoming: Rows) -> _Made:
 
 def _measured(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> _Made:
     recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
+    if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
+        recall = min(recall, task.base.recall) if task.base.recall == task.base.recall else recall
     return _Made(shard, vectors, live, recall)
 
 
@@ -213,7 +226,8 @@ def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[
 
 def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> ShardResult:
     curve = task.base.curve if task.base is not None else ""
-    if task.how is not How.INSERTED and not task.is_delta:
+    knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
+    if task.how is not How.INSERTED and not task.is_delta and not knows_less:
         curve = measure_curve(made.shard, made.vectors, made.live, seed=task.params.seed, threads=task.threads)
     path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0

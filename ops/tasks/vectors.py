@@ -84,6 +84,18 @@ def prepared(
         raise VectorColumnError(f"{file.path}: {error}") from error
 
 
+def require_half(vectors: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile) -> None:
+    """Raises VectorColumnError naming file and row of a prepared vector that half precision makes infinite."""
+    with np.errstate(over="ignore"):
+        kept = np.isfinite(vectors.astype(np.float16)).all(axis=1)
+    if not kept.all():
+        row = int(np.argmin(kept))
+        raise VectorColumnError(
+            f"{file.path}: the vector of row {positions[row]} holds {np.abs(vectors[row]).max():g}, and half "
+            "precision ends at 65504; create the index with vectors = 'f32', or 'none'"
+        )
+
+
 def among(positions: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """bool[n], which positions of a batch are among all that are wanted of the file; both ascend."""
     first, last = np.searchsorted(wanted, (positions[0], positions[-1] + 1))

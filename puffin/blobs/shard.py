@@ -21,6 +21,9 @@ from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, enc
 
 _CODEWORDS = 256
 _CHECKED_AT_ONCE = 8 << 20
+_CHECKED_ROWS = 1_024
+_HALF_EXPONENT = 0x7C00
+"""Bits that are all set in an f16 that is infinite or NaN"""
 MAX_DECODED_BYTES = 1 << 34
 """What one shard's graph may take in memory: padded lists, degrees, locations and hashes."""
 
@@ -55,6 +58,11 @@ class Shard:
     @property
     def count(self) -> int:
         return len(self.degrees)
+
+    @property
+    def rounded(self) -> bool:
+        """Whether it does not hold the vectors that it was built over, but f16 of them, or codes, or neither."""
+        return self.vectors is None or self.vectors.dtype != np.float32
 
 
 def encode(shard: Shard) -> Iterator[bytes | memoryview]:
@@ -247,11 +255,20 @@ class ShardReader:
         return codebook, self._array(Section.PQ_CODES, "u1", (head.count, head.pq_m))
 
     def read_vectors(self) -> npt.NDArray[Any] | None:
-        """f32 or f16 [N, D]; None in a lean shard."""
+        """f32 or f16 [N, D]; None in a lean shard. Raises BadBlobError where rounding to f16 has made one infinite."""
         dtype = VECTOR_FORMATS[self.header.vector_format]
         if dtype is None:
             return None
-        return self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
+        vectors = self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
+        if dtype.itemsize == 2:
+            for start in range(0, len(vectors), _CHECKED_ROWS):
+                some = vectors[start : start + _CHECKED_ROWS].view(np.uint16) & np.uint16(_HALF_EXPONENT)
+                if (some == _HALF_EXPONENT).any():
+                    raise BadBlobError(
+                        "shard blob: an f16 vector is not finite, it was too large for half precision; create the "
+                        "index with vectors = 'f32', or 'none'"
+                    )
+        return vectors
 
 
 def decode(data: bytes | memoryview, *, checksums: bool = True) -> Shard:

@@ -238,12 +238,15 @@ def test_refreshed_versions_answer_as_well_as_fresh_ones(table_factory: TableFac
     assert found_and_true(refreshed)[1] >= found_and_true(fresh)[1] - 0.01
 
 
-def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(table: Table) -> None:
+def test_a_failed_gate_publishes_nothing_and_keeps_the_last_good_version(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     good = index_head(table)
     table.append(make_rows(900, 1000))
     weak = replace(DEFINITION, target_recall=1.0, max_degree=4, search_list=8)
     with pytest.raises(GateFailedError, match="the target is"):
         index_head(table, weak)
+    assert "built by codes of one byte" in caplog.text  # and by vectors before it was refused
     assert tag_target(table, "ann_e") == good.index_snapshot_id
     assert found_and_true(table)[0].coverage is Coverage.NEAREST_VERSION_AND_TAIL
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,19 @@ def test_a_search_that_finds_all_has_recall_one(metric: Metric) -> None:
     assert json.loads(measure_curve(shard, vectors, live, seed=0, threads=1))[-1][2] > 0.99
 
 
-def _shard(metric: Metric, *, rows: int) -> tuple[Shard, np.ndarray]:
+@pytest.mark.parametrize(("scale", "offset"), [(1e-8, 0.0), (0.01, 100.0)])
+def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: float, offset: float) -> None:
+    shard, vectors = _shard(Metric.L2, rows=300, scale=scale, offset=offset)
+    live = np.ones(shard.count, np.bool_)
+    assert measure_recall(shard, vectors, live, seed=0, threads=1) == 1.0
+    rounded = replace(shard, vectors=vectors.astype(np.float16))
+    assert measure_recall(rounded, vectors, live, seed=0, threads=1) < 0.6
+    assert json.loads(measure_curve(rounded, vectors, live, seed=0, threads=1))[-1][2] < 0.6
+
+
+def _shard(metric: Metric, *, rows: int, scale: float = 1.0, offset: float = 0.0) -> tuple[Shard, np.ndarray]:
     """A shard whose search list reaches every node."""
-    vectors = prepare(np.random.default_rng(0).standard_normal((rows, 8)), metric)
+    vectors = prepare(offset + scale * np.random.default_rng(0).standard_normal((rows, 8)), metric)
     params = vamana.VamanaParams(max_degree=32, search_list=rows, alpha=1.2)
     graph = vamana.build(vectors, metric, params)
     zeros = np.zeros(rows, np.uint32)
