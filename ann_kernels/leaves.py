@@ -162,7 +162,8 @@ def _values(
         exact = np.float32 if codes.shape[1] <= _EXACT_IN_F32 else np.float64
         return np.asarray(codes, exact) - 128, space.norms[nodes]
     vectors = space.vectors[nodes]
-    vectors -= center
+    if center is not None:
+        vectors -= center
     return vectors, np.einsum("ij,ij->i", vectors, vectors)
 
 

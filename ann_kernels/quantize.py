@@ -70,7 +70,7 @@ def encode_pq(
 
 def _centers(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """f32[m, D / m], a point amid the codewords of each part: around it, squares are no larger than what they tell."""
-    return codebook.mean(axis=1, dtype=np.float64).astype(np.float32)
+    return np.asarray(codebook.mean(axis=1, dtype=np.float64), np.float32)
 
 
 def decode_pq(codes: npt.NDArray[np.uint8], codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

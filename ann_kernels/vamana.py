@@ -50,11 +50,12 @@ def insert(
         raise DimensionError(f"{count} vectors cannot hold the {before} that the graph has and new ones")
     if not before:
         return build(vectors, metric, params, threads=threads)
-    if graph.neighbors.shape[1] != params.max_degree:
-        raise DimensionError(f"the graph has degree {graph.neighbors.shape[1]}, the parameters {params.max_degree}")
+    width = graph.neighbors.shape[1]
+    if width > params.max_degree:
+        raise DimensionError(f"the graph has degree {width}, the parameters {params.max_degree}")
     space = build_space(vectors, metric, threads)
     neighbors = np.full((count, params.max_degree), -1, np.int32)
-    neighbors[:before] = graph.neighbors
+    neighbors[:before, :width] = graph.neighbors
     degrees = np.zeros(count, np.int32)
     degrees[:before] = graph.degrees
     out = Graph(neighbors, degrees, graph.medoid)

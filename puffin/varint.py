@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from puffin.errors import BadBlobError
+from puffin.errors import BadBlobError, BlobTooLargeError
 
 _MAX_VARINT32 = 5
 _MAX_VARINT64 = 10
+_NEIGHBORS_A_LINE = 16
 
 
 def encode_adjacency(
@@ -32,22 +33,38 @@ def encode_adjacency(
 
 
 def decode_adjacency(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], max_degree: int
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], max_degree: int, *, max_bytes: int | None = None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """-> (neighbors int32[N, max_degree] padded with -1, degrees int32[N]).
+    """-> (neighbors int32[N, W] padded with -1, degrees int32[N]); W is `max_degree`, or less where no list is so long.
 
-    Raises BadBlobError for offsets that do not match, a degree over `max_degree`, ids that are not ascending or not
-    below N, and a node that is its own neighbour.
+    Raises BlobTooLargeError, before they are made, for neighbors of more than `max_bytes`; BadBlobError for offsets
+    that do not match, a degree over `max_degree`, ids that are not ascending or not below N, and a node that is its own
+    neighbour.
     """
     count = len(offsets) - 1
-    neighbors = np.full((count, max_degree), -1, np.int32)
-    degrees = np.zeros(count, np.int32)
     if int(offsets[-1]) != len(data) or int(offsets[0]) != 0 or (offsets[1:] < offsets[:-1]).any():
         raise BadBlobError("adjacency: the offsets do not ascend from 0 to the end of the lists")
-    bad = _decode_lists(data, offsets.view(np.int64), neighbors, degrees)
+    degrees = np.zeros(count, np.int32)
+    bad = _decode_degrees(data, offsets.view(np.int64), max_degree, degrees)
+    if bad >= 0:
+        raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
+    width = padded_width(degrees, max_degree)
+    if max_bytes is not None and 4 * count * width > max_bytes:
+        raise BlobTooLargeError(
+            f"adjacency: {count:,} lists of up to {width} neighbours take {4 * count * width:,} bytes, over the limit "
+            f"of {max_bytes:,} for what is stored"
+        )
+    neighbors = np.full((count, width), -1, np.int32)
+    bad = _decode_lists(data, offsets.view(np.int64), neighbors)
     if bad >= 0:
         raise BadBlobError(f"adjacency: the list of node {bad} is malformed")
     return neighbors, degrees
+
+
+def padded_width(degrees: npt.NDArray[np.int32], max_degree: int) -> int:
+    """Neighbours that a row of padded lists has room for: whole cache lines, and no more than `max_degree`."""
+    longest = max(1, int(degrees.max(initial=0)))
+    return min(max_degree, longest + -longest % _NEIGHBORS_A_LINE)
 
 
 def encode_signed(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
@@ -145,7 +162,18 @@ def _get(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _decode_lists(data, offsets, neighbors, degrees):  # type: ignore[no-untyped-def]
+def _decode_degrees(data, offsets, limit, degrees):  # type: ignore[no-untyped-def]
+    """-1, or the first node whose list is too long, or cannot have the bytes that it would need."""
+    for node in range(degrees.size):
+        degree, at = _get(data, offsets[node], offsets[node + 1])
+        if at < 0 or degree > min(limit, offsets[node + 1] - at):
+            return node
+        degrees[node] = degree
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def _decode_lists(data, offsets, neighbors):  # type: ignore[no-untyped-def]
     """-1, or the first node whose list is malformed."""
     count, width = neighbors.shape
     for node in range(count):
@@ -165,7 +193,6 @@ def _decode_lists(data, offsets, neighbors, degrees):  # type: ignore[no-untyped
             last = value
         if at != end:
             return node
-        degrees[node] = degree
     return -1
 
 

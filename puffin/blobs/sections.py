@@ -66,15 +66,18 @@ def unpack_frames(stored: bytes | memoryview, raw_length: int, what: str) -> npt
     at = 8 + 4 * count
     if not frame_bytes or count != -(-raw_length // frame_bytes) or at > len(stored):
         raise BadBlobError(f"{what}: {count} frames of {frame_bytes} bytes do not make {raw_length}")
-    lengths = struct.unpack_from(f"<{count}I", stored, 8)
-    if at + sum(lengths) != len(stored):
-        raise BadBlobError(f"{what}: frames end at {at + sum(lengths)} of {len(stored)} bytes")
-    parts = []
-    for number, length in enumerate(lengths):
+    lengths = np.frombuffer(stored, "<u4", count, 8)
+    if (end := at + int(lengths.sum(dtype=np.uint64))) != len(stored):
+        raise BadBlobError(f"{what}: frames end at {end} of {len(stored)} bytes")
+    out = np.empty(raw_length, np.uint8)
+    for number in range(count):
+        length = int(lengths[number])
         expected = min(frame_bytes, raw_length - number * frame_bytes)
         frame = decompress(bytes(stored[at : at + length]), "zstd", where=f"{what}, frame {number}", max_bytes=expected)
         if len(frame) != expected:
             raise BadBlobError(f"{what}: frame {number} holds {len(frame)} bytes, not {expected}")
-        parts.append(frame)
+        start = number * frame_bytes
+        out[start : start + expected] = np.frombuffer(frame, np.uint8)
         at += length
-    return np.frombuffer(b"".join(parts), np.uint8)
+    out.flags.writeable = False  # as what is read from bytes: kernels are compiled for the one kind
+    return out

@@ -14,18 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
-from puffin.blobs.shard_header import ALIGNMENT, VECTOR_FORMATS, Section, ShardHeader, read_header, start_of_sections
+from puffin.blobs.shard_header import (
+    ALIGNMENT,
+    VECTOR_FORMATS,
+    Section,
+    ShardHeader,
+    most_decoded,
+    read_header,
+    start_of_sections,
+)
 from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from puffin.sources import BytesSource, RangeSource
-from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed
+from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed, padded_width
 
 _CODEWORDS = 256
 _CHECKED_AT_ONCE = 8 << 20
 _CHECKED_ROWS = 1_024
 _HALF_EXPONENT = 0x7C00
 """Bits that are all set in an f16 that is infinite or NaN"""
-MAX_DECODED_BYTES = 1 << 34
-"""What one shard's graph may take in memory: padded lists, degrees, locations and hashes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +45,7 @@ class Shard:
     alpha: float
     medoid: int
     neighbors: npt.NDArray[np.int32]
-    """int32[N, R], padded with -1"""
+    """int32[N, W], padded with -1; W is at most R"""
     degrees: npt.NDArray[np.int32]
     """int32[N]"""
     file_slots: npt.NDArray[np.uint32]
@@ -66,8 +72,11 @@ class Shard:
 
 
 def encode(shard: Shard) -> Iterator[bytes | memoryview]:
-    """Chunks of the blob, in order; large sections are not copied."""
+    """Chunks of the blob, in order; large sections are not copied. Raises BlobTooLargeError where lists are too uneven
+    to be read again.
+    """
     payloads = list(_payloads(shard))
+    _require_readable(shard, payloads)
     position = start = start_of_sections(len(payloads))
     entries = []
     for kind, stored, raw_length, framed in payloads:
@@ -79,6 +88,23 @@ def encode(shard: Shard) -> Iterator[bytes | memoryview]:
         yield bytes(entry.offset - start)
         yield stored
         start = entry.offset + entry.stored_length
+
+
+def _require_readable(shard: Shard, payloads: list[tuple[Section, memoryview, int, bool]]) -> None:
+    size = sum(len(stored) for _, stored, _, _ in payloads)
+    width = padded_width(shard.degrees, shard.max_degree)
+    lists = next(raw_length for kind, _, raw_length, _ in payloads if kind == Section.ADJACENCY)
+    room = most_decoded(size)
+    if 4 * shard.count * width > lists_room(room, shard.count, lists) or lists > room // 3:
+        raise BlobTooLargeError(
+            f"a shard of {shard.count:,} rows with up to {width} neighbours each, stored in {size:,} bytes, takes more "
+            "memory than readers give it: create the index with a smaller max_degree, or with more shards"
+        )
+
+
+def lists_room(room: int, count: int, raw_lists: int) -> int:
+    """Bytes that padded lists may take beside what is in memory with them: offsets, degrees and locations."""
+    return room - raw_lists - 24 * count
 
 
 def _header(shard: Shard, sections: list[SectionEntry]) -> ShardHeader:
@@ -130,16 +156,13 @@ class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte).
 
     `checksums`: whether sections are compared with theirs; not needed for bytes whose sha256 was right.
+    No more memory is taken than 64 MiB and 8 times the bytes of the blob.
     """
 
-    def __init__(
-        self, source: RangeSource, *, checksums: bool = True, max_decoded_bytes: int = MAX_DECODED_BYTES
-    ) -> None:
+    def __init__(self, source: RangeSource, *, checksums: bool = True) -> None:
         self.source = source
         self._checksums = checksums
         self.header = read_header(source)
-        if (size := self.header.count * (4 * self.header.max_degree + 24)) > max_decoded_bytes:
-            raise BlobTooLargeError(f"shard blob: graph of {size:,} bytes, over the limit of {max_decoded_bytes:,}")
 
     def read_section(self, kind: Section) -> npt.NDArray[np.uint8]:
         """Raw bytes u8 of one section, checksum checked. Raises BadBlobError where the shard has none."""
@@ -192,8 +215,8 @@ class ShardReader:
     def read(self) -> Shard:
         """The whole shard, every id and length checked."""
         head = self.header
-        neighbors, degrees = self.read_graph()
         slots, rows = self.read_locations()
+        neighbors, degrees = self.read_graph()
         codebook, codes = self.read_pq()
         return Shard(
             metric=head.metric,
@@ -213,9 +236,15 @@ class ShardReader:
         )
 
     def read_graph(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """(neighbors int32[N, R] padded with -1, degrees int32[N])."""
+        """(neighbors int32[N, W] padded with -1, degrees int32[N]); W is at most R.
+
+        Raises BlobTooLargeError where a few long lists would make all of them so wide that the bytes of the blob do not
+        warrant it.
+        """
         offsets = self._signed(Section.ADJACENCY_OFFSETS, self.header.count + 1).view(np.uint64)
-        return decode_adjacency(self.read_section(Section.ADJACENCY), offsets, self.header.max_degree)
+        lists = self.read_section(Section.ADJACENCY)
+        room = lists_room(most_decoded(self.source.size()), self.header.count, len(lists))
+        return decode_adjacency(lists, offsets, self.header.max_degree, max_bytes=room)
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raw = self.read_section(kind)

@@ -20,6 +20,8 @@ _CHECKSUM_AT = 56
 _MAX_METRIC = 2
 _MAX_DIMS = 65_536
 _MAX_DEGREE = 4_096
+_ALWAYS_ALLOWED = 60 << 20
+_DECODED_A_BYTE = 7
 
 
 class Section(enum.IntEnum):
@@ -103,22 +105,28 @@ def read_header(source: RangeSource) -> ShardHeader:
     entries = tuple(SectionEntry.unpack(table, number) for number in range(sections))
     _check_sections(entries, source.size())
     header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
-    _check_lengths(header)
+    _check_lengths(header, source.size())
     return header
 
 
-def _check_lengths(header: ShardHeader) -> None:
+def most_decoded(size: int) -> int:
+    """Bytes that the graph of a shard blob of `size` bytes may take in memory, padded lists and all."""
+    return _ALWAYS_ALLOWED + _DECODED_A_BYTE * size
+
+
+def _check_lengths(header: ShardHeader, size: int) -> None:
     """Bound what the sections may take before any memory is taken.
 
     The hashes are stored as they are, 8 bytes a node: a blob cannot declare more nodes than an eighth of its bytes.
+    Lists, which compress well where they are alike, may be a few times as long as the blob.
     """
     hashes = header.find(Section.CONTENT_HASHES)
     if hashes is None or hashes.framed or hashes.raw_length != 8 * header.count:
         raise BadBlobError(f"shard blob: no content hashes, or not of {header.count} nodes")
     longest = {
         Section.ADJACENCY_OFFSETS: 10 * (header.count + 1),
-        Section.ADJACENCY: 5 * header.count * (header.max_degree + 1),
-        Section.LOCATIONS: 8 + 20 * header.count,
+        Section.ADJACENCY: min(5 * header.count * (header.max_degree + 1), most_decoded(size) // 3),
+        Section.LOCATIONS: 8 + 15 * header.count,
     }
     for entry in header.sections:
         limit = longest.get(Section(entry.kind))
