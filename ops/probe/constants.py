@@ -1,12 +1,16 @@
 """Constants of a condition as the types of their columns have them.
 
-PyIceberg rounds some, reads others in one form only, and takes a comparison with a number that is out of a type's range
-for true or false, of nulls too. Of floats NaN is larger than every number here, as SQL engines have it.
+A comparison means what it means to Spark: values are compared, none of them rounded. Where the column's type does not
+hold the constant, the nearest values that it does hold stand for it: `f < 0.1` of a float column is `f <= 0.099999994`,
+and `f = 0.1` is true of nothing. (PyIceberg rounds, and takes a comparison with a number out of range for true or
+false, of nulls too.) Of floats NaN is larger than every number, as SQL engines have it.
 """
 
+import datetime as dt
 import math
 import re
-from decimal import Decimal, DecimalException
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ from pyiceberg.expressions import (
     And,
     BooleanExpression,
     BoundPredicate,
+    EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
     IsNaN,
@@ -25,22 +30,28 @@ from pyiceberg.expressions import (
     Not,
     NotEqualTo,
     NotIn,
+    NotNull,
     Or,
     SetPredicate,
     UnboundPredicate,
 )
 from pyiceberg.expressions.literals import (
+    BooleanLiteral,
+    DateLiteral,
     DecimalLiteral,
     DoubleLiteral,
     FloatLiteral,
     Literal,
     LongLiteral,
     StringLiteral,
+    TimestampLiteral,
 )
 from pyiceberg.expressions.visitors import BooleanExpressionVisitor, rewrite_not, visit
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
+    DateType,
     DecimalType,
     DoubleType,
     FixedType,
@@ -49,19 +60,42 @@ from pyiceberg.types import (
     IntegerType,
     LongType,
     NestedField,
+    StringType,
     TimestampType,
     TimestamptzType,
+    UUIDType,
 )
 
 _DAY = len("2026-01-31")
+_MICROS = 86_400_000_000
+"""Of a day"""
 _ZONE = re.compile(r"[+-]\d\d:\d\d$")
-_UNDER = (LessThan, LessThanOrEqual, NotEqualTo)
-"""True of all that is less than the constant"""
-_OVER = (GreaterThan, GreaterThanOrEqual, NotEqualTo)
+_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_EXACT_IN_DOUBLE = 2**53
+_DIGITS_IN_DOUBLE = 15
+_EXACTLY = Context(prec=2_000)
+_UPWARDS = (GreaterThan, GreaterThanOrEqual)
+_DOWNWARDS = (LessThan, LessThanOrEqual)
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """A constant between two neighbours that the column's type holds; the same one twice where it holds the constant."""
+
+    under: Literal[Any] | None
+    """None: every value of the type is over it"""
+    over: Literal[Any] | None
+    """None: every value of the type is under it"""
+
+    @property
+    def exact(self) -> bool:
+        return self.under is self.over
 
 
 def fitted(where: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """The condition with constants that fit a schema. Raises ValueError for one that its column's type cannot hold."""
+    """The condition with constants that fit a schema, without NOT. Raises ValueError for one that does not fit."""
     return visit(rewrite_not(where), _Fitted(schema))
 
 
@@ -75,13 +109,11 @@ class _Fitted(BooleanExpressionVisitor[BooleanExpression]):
         kind: Any = type(predicate)
         field = predicate.term.bind(self._schema, case_sensitive=True).ref().field
         if isinstance(predicate, SetPredicate):
-            held = {_fitted(item, field) for item in predicate.literals if not _side(item, field.field_type)}
-            return kind(predicate.term, held) if held else _all_or_none(predicate.term, field, every=kind is NotIn)
-        side = _side(predicate.literal, field.field_type)
-        if side:
-            return _all_or_none(predicate.term, field, every=kind in (_UNDER if side > 0 else _OVER))
-        made: BooleanExpression = kind(predicate.term, _fitted(predicate.literal, field))
-        if kind in _OVER and isinstance(field.field_type, FloatType | DoubleType):
+            nearest = [_near(item, field) for item in predicate.literals]
+            held = {near.under for near in nearest if near.exact}
+            return kind(predicate.term, held) if held else _every_or_none(predicate.term, every=kind is NotIn)
+        made = _compared(kind, predicate.term, _near(predicate.literal, field))
+        if kind in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
             nan: Any = IsNaN
             return Or(made, nan(predicate.term))
         return made
@@ -105,91 +137,146 @@ class _Fitted(BooleanExpressionVisitor[BooleanExpression]):
         return Or(left_result, right_result)
 
 
-def _all_or_none(term: Any, field: NestedField, *, every: bool) -> BooleanExpression:
-    """True of every number, or of none, and unknown of a null."""
-    kind: Any = GreaterThanOrEqual if every else LessThan
-    made: BooleanExpression = kind(term, _literal(_least(field.field_type), field.field_type))
+def _compared(kind: Any, term: Any, near: _Near) -> BooleanExpression:
+    """`column kind constant`, by the values that the column may have."""
+    if not near.exact and kind in (EqualTo, NotEqualTo):
+        return _every_or_none(term, every=kind is NotEqualTo)
+    to_the_side: Any = LessThanOrEqual if kind in _DOWNWARDS else GreaterThanOrEqual
+    side = near.under if kind in _DOWNWARDS else near.over
+    if side is None:
+        return _every_or_none(term, every=False)
+    made: BooleanExpression = (kind if near.exact else to_the_side)(term, side)
     return made
 
 
-def _side(constant: Literal[Any], kind: IcebergType) -> int:
-    """1 of a number over all that the type holds, -1 of one under them, 0 of others."""
-    if not isinstance(kind, IntegerType | LongType | DecimalType) or isinstance(constant.value, bool):
-        return 0
-    try:
-        number, least = Decimal(str(constant.value)), Decimal(_least(kind))
-    except DecimalException:
-        return 0
-    greatest = -least if isinstance(kind, DecimalType) else -least - 1
-    return 0 if number.is_nan() else int(number > greatest) - int(number < least)
+def _every_or_none(term: Any, *, every: bool) -> BooleanExpression:
+    """True of every value but null, or of none."""
+    there: Any = NotNull
+    return there(term) if every else AlwaysFalse()
 
 
-def _least(kind: IcebergType) -> int | Decimal:
-    """The least number that the type holds."""
-    if isinstance(kind, DecimalType):
-        return Decimal(1 - 10**kind.precision).scaleb(-kind.scale)
-    return kind.min if isinstance(kind, IntegerType | LongType) else 0
+def _near(constant: Literal[Any], field: NestedField) -> _Near:
+    """Raises ValueError for a constant that is not compared with the column's type."""
+    kind = field.field_type
+    if isinstance(kind, IntegerType | LongType | DecimalType | FloatType | DoubleType):
+        return _near_number(_number(constant, field), kind)
+    if isinstance(kind, DateType | TimestampType | TimestamptzType):
+        return _near_time(constant, field)
+    if isinstance(constant, StringLiteral):
+        if isinstance(kind, BinaryType | FixedType):
+            raise ValueError(f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes")
+        if isinstance(kind, BooleanType):
+            raise ValueError(f"{field.name} is {kind}: write true or false")
+    elif isinstance(kind, StringType) or isinstance(constant, BooleanLiteral) is not isinstance(kind, BooleanType):
+        raise ValueError(f"{field.name} is {kind}, which {constant.value!r} is not: compare it with what it can be")
+    return _Near(constant, constant)
 
 
-def _literal(value: Any, kind: IcebergType) -> Literal[Any]:
-    match kind:
-        case FloatType():
-            return FloatLiteral(float(np.float32(value)))  # 0.1 is 0.10000000149 there
-        case DoubleType():
-            return DoubleLiteral(float(value))
-        case DecimalType():
-            return DecimalLiteral(value)
-    return LongLiteral(int(value))
-
-
-def _fitted(constant: Literal[Any], field: NestedField) -> Literal[Any]:
-    """Raises ValueError for a constant that the type cannot hold."""
+def _number(constant: Literal[Any], field: NestedField) -> Decimal | float:
+    """A float, which has no digits of a decimal, or an exact number."""
     kind, value = field.field_type, constant.value
-    said = isinstance(constant, StringLiteral)
-    number = said or isinstance(value, float | Decimal)
-    if isinstance(kind, IntegerType | LongType) and number:
-        return _literal(_exactly(value, field, Decimal(1)), kind)
-    if isinstance(kind, DecimalType) and number:
-        return _literal(_exactly(value, field, Decimal((0, (1,), -kind.scale))), kind)
-    if isinstance(kind, FloatType | DoubleType) and (number or isinstance(constant, LongLiteral)):
-        return _literal(_float(value, field), kind)
-    if isinstance(kind, TimestampType | TimestamptzType) and said:
-        whole = _iso(value, zoned=isinstance(kind, TimestamptzType))
-        if isinstance(kind, TimestamptzType) and not _ZONE.search(whole):
-            raise ValueError(f"{field.name} is {kind}, write it with a zone, such as '2026-11-20T08:00:00+00:00'")
-        return StringLiteral(whole)
-    if isinstance(kind, BinaryType | FixedType) and said:
-        raise ValueError(f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes")
-    return constant
+    floating = isinstance(kind, FloatType | DoubleType)
+    if isinstance(constant, StringLiteral):
+        whole = isinstance(kind, IntegerType | LongType)
+        if not (_WHOLE if whole else _NUMBER).fullmatch(value):
+            raise ValueError(f"{value!r} is no {kind}, as {field.name} is" + _about_nan(value, field))
+        digits = kind.precision if isinstance(kind, DecimalType) else 0
+        # a text beside a decimal is a double to Spark: to tell more digits apart than that holds, decimals are needed
+        value = float(value) if floating or 0 < digits <= _DIGITS_IN_DOUBLE else Decimal(value)
+    elif isinstance(constant, BooleanLiteral | DateLiteral | TimestampLiteral) or not isinstance(
+        value, int | float | Decimal
+    ):
+        raise ValueError(f"{field.name} is {kind}, which {value!r} is not: compare it with what it can be")
+    if math.isnan(value):
+        raise ValueError(f"nothing is compared with NaN{_about_nan('nan', field)}")
+    if floating:
+        return _as_float(value)
+    if isinstance(value, float) and isinstance(kind, LongType) and _EXACT_IN_DOUBLE <= abs(value) < math.inf:
+        raise ValueError(f"{field.name} is {kind}, of which doubles as large as {value!r} tell few apart: give an integer")
+    return value if isinstance(value, float) and math.isinf(value) else Decimal(str(value))
 
 
-def _exactly(value: str | float | Decimal, field: NestedField, step: Decimal) -> Decimal:
-    """The number, a multiple of `step`."""
+def _as_float(value: Decimal | float) -> float:
     try:
-        exact = Decimal(str(value))
-        rounded = exact.quantize(step)
-    except DecimalException as error:
-        raise ValueError(f"{value!r} is no {field.field_type}, as {field.name} is") from error
-    if rounded != exact:
-        raise ValueError(f"{field.name} is {field.field_type}, which {value} is not: compare it with what it can be")
-    return rounded
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
-def _float(value: str | float | Decimal, field: NestedField) -> float:
-    """The number, which the type may round."""
-    try:
-        number = float(value)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{value!r} is no {field.field_type}, as {field.name} is") from error
-    if math.isnan(number):
-        raise ValueError(f"nothing is compared with NaN: write {field.name} is nan")
-    if isinstance(field.field_type, FloatType) and math.isfinite(number) and abs(number) > FloatType.max:
-        raise ValueError(f"{field.name} is {field.field_type}, which {value} is not: compare it with what it can be")
-    return number
+def _about_nan(value: str, field: NestedField) -> str:
+    return f": write {field.name} is nan" if value.lower() == "nan" else ""
 
 
-def _iso(text: str, *, zoned: bool) -> str:
-    """A time as ISO 8601 has it; a day is its first moment, where no zone can be meant."""
-    whole = text if len(text) > _DAY or zoned else f"{text}T00:00:00"
-    whole = whole.replace(" ", "T", 1)
-    return f"{whole[:-1]}+00:00" if zoned and whole.endswith("Z") else whole
+def _near_number(value: Decimal | float, kind: IcebergType) -> _Near:
+    if isinstance(kind, DoubleType):
+        return _both(DoubleLiteral(float(value)))
+    if isinstance(kind, FloatType):
+        return _near_float(float(value))
+    step = Decimal((0, (1,), -kind.scale)) if isinstance(kind, DecimalType) else Decimal(1)
+    least = Decimal(1 - 10**kind.precision).scaleb(-kind.scale, _EXACTLY) if isinstance(kind, DecimalType) else kind.min  # type: ignore[attr-defined]
+    greatest = -least if isinstance(kind, DecimalType) else -least - 1
+
+    def literal(number: Decimal | int) -> Literal[Any]:
+        return DecimalLiteral(Decimal(number)) if isinstance(kind, DecimalType) else LongLiteral(int(number))
+
+    if value > greatest:
+        return _Near(literal(greatest), None)
+    if value < least:
+        return _Near(None, literal(least))
+    number = Decimal(value)
+    under, over = (
+        literal(number.quantize(step, rounding=how, context=_EXACTLY)) for how in (ROUND_FLOOR, ROUND_CEILING)
+    )
+    return _both(under) if under.value == over.value else _Near(under, over)
+
+
+def _near_float(value: float) -> _Near:
+    with np.errstate(over="ignore"):
+        nearest = np.float32(value)
+    if float(nearest) == value:
+        return _both(FloatLiteral(float(nearest)))
+    towards = np.float32(-np.inf if float(nearest) > value else np.inf)
+    with np.errstate(over="ignore"):
+        other = np.nextafter(nearest, towards)
+    under, over = sorted((float(nearest), float(other)))
+    return _Near(FloatLiteral(under), FloatLiteral(over))
+
+
+def _near_time(constant: Literal[Any], field: NestedField) -> _Near:
+    """Of dates and times: a day is its first moment, where no zone can be meant."""
+    kind = field.field_type
+    if isinstance(constant, StringLiteral):
+        constant = _read_time(constant.value, field)
+    if isinstance(constant, DateLiteral):
+        if isinstance(kind, DateType):
+            return _both(constant)
+        if isinstance(kind, TimestampType):
+            return _both(TimestampLiteral(constant.value * _MICROS))
+    if isinstance(constant, TimestampLiteral):
+        if not isinstance(kind, DateType):
+            return _both(constant)
+        day, rest = divmod(constant.value, _MICROS)
+        return _Near(DateLiteral(day), DateLiteral(day + 1)) if rest else _both(DateLiteral(day))
+    said = "write it with a zone, such as '2026-11-20T08:00:00+00:00'" if isinstance(kind, TimestamptzType) else "a time"
+    raise ValueError(f"{field.name} is {kind}, which {constant.value!r} is not: {said}")
+
+
+def _read_time(text: str, field: NestedField) -> Literal[Any]:
+    """As ISO 8601 has it, with a blank for the T if need be."""
+    kind = field.field_type
+    zoned = bool(_ZONE.search(text)) or text.endswith("Z")
+    if not _TIME.fullmatch(text):
+        without = "with" if isinstance(kind, TimestamptzType) else "without"
+        raise ValueError(f"Invalid {'date' if isinstance(kind, DateType) else f'timestamp {without} zone'}: {text!r}")
+    if zoned is not isinstance(kind, TimestamptzType):
+        said = "without a zone" if zoned else "with a zone, such as '2026-11-20T08:00:00+00:00'"
+        raise ValueError(f"{field.name} is {kind}, write it {said}")
+    if len(text) == _DAY:
+        return DateLiteral((dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days)
+    moment = dt.datetime.fromisoformat(text)
+    since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC if zoned else None)
+    return TimestampLiteral(since // dt.timedelta(microseconds=1))
+
+
+def _both(literal: Literal[Any]) -> _Near:
+    return _Near(literal, literal)

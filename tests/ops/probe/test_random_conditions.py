@@ -43,8 +43,6 @@ OUT_OF_RANGE: dict[str, list[Any]] = {
     "i64": [2**63, -(2**63) - 1],
     "price": [Decimal("99999999.99"), Decimal("-99999999.99")],
 }
-UNLIKE = ("it''s", "0.1")
-"""In SQL '' joins texts, and 0.1 beside a float is a double after a search"""
 PARTITIONS: list[tuple[str, Transform[Any, Any] | None]] = [
     ("i64", None),
     ("text", IdentityTransform()),
@@ -128,7 +126,7 @@ def duck(name: str, value: Any) -> str:
     if isinstance(value, bytes):
         return "'{}'::BLOB".format("".join(f"\\x{byte:02X}" for byte in value))
     if isinstance(value, float):
-        return f"'{value}'::{'FLOAT' if name == 'f32' else 'DOUBLE'}"
+        return f"'{value}'::DOUBLE"
     kind = (
         "TIMESTAMPTZ"
         if name == "utc"
@@ -203,8 +201,7 @@ def test_random_conditions_in_sql_find_the_rows_that_duckdb_finds(catalog: Catal
     true_ids = duckdb_of(catalog.load_table("db.sql").scan().to_arrow())
     for _ in range(25):
         _, text, theirs = drawn.draw()
-        if not any(part in text for part in UNLIKE):
-            assert sorted(session.sql(form.format(text)).rows["id"].to_pylist()) == true_ids(theirs), text
+        assert sorted(session.sql(form.format(text)).rows["id"].to_pylist()) == true_ids(theirs), text
 
 
 def test_a_condition_that_is_always_true_finds_every_row(catalog: Catalog) -> None:
@@ -215,8 +212,8 @@ def test_a_condition_that_is_always_true_finds_every_row(catalog: Catalog) -> No
     assert found.ids("i32 < 99999999999") == rows.filter(rows["i32"].is_valid())["id"].to_pylist()
 
 
-@pytest.mark.parametrize("where", ["f32 < '1e300'", "f64 = 'nan'", "f64 = 'much'"])
+@pytest.mark.parametrize("where", ["f64 = 'nan'", "f64 = 'much'"])
 def test_what_a_float_is_not_compared_with_is_refused(catalog: Catalog, where: str) -> None:
     table = catalog.load_table("db.every")
-    with pytest.raises(FilterError, match=r"is nan|which 1e300 is not|is no double"):
+    with pytest.raises(FilterError, match=r"is nan|is no double"):
         Found(table).ids(where)
