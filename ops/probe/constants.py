@@ -63,7 +63,6 @@ from pyiceberg.types import (
     StringType,
     TimestampType,
     TimestamptzType,
-    UUIDType,
 )
 
 _DAY = len("2026-01-31")
@@ -82,7 +81,7 @@ _DOWNWARDS = (LessThan, LessThanOrEqual)
 
 @dataclass(frozen=True, slots=True)
 class _Near:
-    """A constant between two neighbours that the column's type holds; the same one twice where it holds the constant."""
+    """The neighbours of a constant among the values of a type; the same one twice where the type holds it."""
 
     under: Literal[Any] | None
     """None: every value of the type is over it"""
@@ -164,9 +163,11 @@ def _near(constant: Literal[Any], field: NestedField) -> _Near:
         return _near_time(constant, field)
     if isinstance(constant, StringLiteral):
         if isinstance(kind, BinaryType | FixedType):
-            raise ValueError(f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes")
+            raise ValueError(  # noqa: TRY004  of the user's condition
+                f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes"
+            )
         if isinstance(kind, BooleanType):
-            raise ValueError(f"{field.name} is {kind}: write true or false")
+            raise ValueError(f"{field.name} is {kind}: write true or false")  # noqa: TRY004
     elif isinstance(kind, StringType) or isinstance(constant, BooleanLiteral) is not isinstance(kind, BooleanType):
         raise ValueError(f"{field.name} is {kind}, which {constant.value!r} is not: compare it with what it can be")
     return _Near(constant, constant)
@@ -186,13 +187,15 @@ def _number(constant: Literal[Any], field: NestedField) -> Decimal | float:
     elif isinstance(constant, BooleanLiteral | DateLiteral | TimestampLiteral) or not isinstance(
         value, int | float | Decimal
     ):
-        raise ValueError(f"{field.name} is {kind}, which {value!r} is not: compare it with what it can be")
+        raise ValueError(f"{field.name} is {kind}, which {value!r} is not: compare it with what it can be")  # noqa: TRY004
     if math.isnan(value):
         raise ValueError(f"nothing is compared with NaN{_about_nan('nan', field)}")
     if floating:
         return _as_float(value)
     if isinstance(value, float) and isinstance(kind, LongType) and _EXACT_IN_DOUBLE <= abs(value) < math.inf:
-        raise ValueError(f"{field.name} is {kind}, of which doubles as large as {value!r} tell few apart: give an integer")
+        raise ValueError(
+            f"{field.name} is {kind}, of which doubles as large as {value!r} tell few apart: give an integer"
+        )
     return value if isinstance(value, float) and math.isinf(value) else Decimal(str(value))
 
 
@@ -257,7 +260,9 @@ def _near_time(constant: Literal[Any], field: NestedField) -> _Near:
             return _both(constant)
         day, rest = divmod(constant.value, _MICROS)
         return _Near(DateLiteral(day), DateLiteral(day + 1)) if rest else _both(DateLiteral(day))
-    said = "write it with a zone, such as '2026-11-20T08:00:00+00:00'" if isinstance(kind, TimestamptzType) else "a time"
+    said = (
+        "write it with a zone, such as '2026-11-20T08:00:00+00:00'" if isinstance(kind, TimestamptzType) else "a time"
+    )
     raise ValueError(f"{field.name} is {kind}, which {constant.value!r} is not: {said}")
 
 

@@ -1,6 +1,5 @@
 """What the clauses of a SELECT mean, over a table or over rows that were found."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +9,7 @@ from ann_kernels.metric import Metric
 from ops.sql.errors import NotIndexableError, SqlError
 from ops.sql.expressions import DISTANCE, check
 from ops.sql.steps import Order, Output
+from ops.sql.texts import node_of
 from ops.sql.values import Node, Values
 
 DISTANCES = {
@@ -20,6 +20,9 @@ DISTANCES = {
 """Function -> (metric, whether larger is nearer)"""
 
 
+_MOST_ROWS = 2**31 - 1
+
+
 def function_name(node: Node) -> str:
     if isinstance(node, exp.Anonymous):
         return str(node.this).lower()
@@ -27,12 +30,12 @@ def function_name(node: Node) -> str:
 
 
 def require_source(column: Node, alias: str) -> None:
-    if column.table and column.table != alias:
+    if (column.table and column.table != alias) or column.args.get("db"):
         raise NotIndexableError(f"{column.sql()} is no column of {alias or 'what it reads'}")
 
 
-def resolved(node: Node, query: Node, aliases: Mapping[str, Node]) -> Node:
-    """What a key of ORDER BY stands for: an alias, or the number of an output."""
+def resolved(node: Node, query: Node) -> Node:
+    """What a key of ORDER BY stands for: it is the number of an output, or names outputs."""
     if isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal():
         outputs = query.expressions
         if any(is_star(item) for item in outputs) or not 1 <= int(node.this) <= len(outputs):
@@ -40,9 +43,27 @@ def resolved(node: Node, query: Node, aliases: Mapping[str, Node]) -> Node:
                 f"ORDER BY {node.this}: it is to be the number of one of the columns that SELECT names"
             )
         return outputs[int(node.this) - 1].unalias()
-    if isinstance(node, exp.Column) and not node.table and node.name in aliases:
-        return aliases[node.name]
-    return node
+
+    def replaced(part: Node) -> Node:
+        if not isinstance(part, exp.Column) or part.table:
+            return part
+        named = [item.unalias() for item in query.expressions if item.alias_or_name.lower() == part.name.lower()]
+        if len({item.sql() for item in named}) > 1:
+            raise NotIndexableError(f"ORDER BY {part.name}: several columns have that name")
+        return _in_parentheses(named[0]) if named else part
+
+    return node.copy().transform(replaced)
+
+
+def _in_parentheses(node: Node) -> Node:
+    return node.copy() if isinstance(node, exp.Column | exp.Literal | exp.Func) else exp.paren(node.copy())
+
+
+def names_beside_star(query: Node) -> frozenset[str]:
+    """Names, in small letters, that SELECT gives beside `*`: a column of such a name would be ambiguous."""
+    if not any(is_star(item) for item in query.expressions):
+        return frozenset()
+    return frozenset(item.alias_or_name.lower() for item in query.expressions if not is_star(item))
 
 
 def outputs_of(query: Node, function: Node, values: Values) -> tuple[Output, ...] | None:
@@ -67,11 +88,11 @@ def output_of(item: Node, function: Node | None, values: Values) -> Output:
     return Output(None, name, computed(inner, values, function))
 
 
-def orders_of(query: Node, aliases: Mapping[str, Node], function: Node | None, values: Values) -> tuple[Order, ...]:
+def orders_of(query: Node, function: Node | None, values: Values) -> tuple[Order, ...]:
     found = []
     for item in query.args["order"].expressions if query.args.get("order") else ():
         descending = bool(item.args.get("desc"))
-        key = computed(resolved(item.this, query, aliases), values, function)
+        key = computed(resolved(item.this, query), values, function)
         found.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
     return tuple(found)
 
@@ -83,7 +104,7 @@ def computed(node: Node, values: Values, function: Node | None = None) -> Node:
         if function is not None and part == function:
             return exp.column(DISTANCE)
         if isinstance(part, exp.Placeholder):
-            return exp.convert(values.of(part))
+            return node_of(values.of(part))
         return exp.column(part.name) if isinstance(part, exp.Column) else part
 
     made = node.copy().transform(replaced)
@@ -99,8 +120,8 @@ def count_of(query: Node, part: str, values: Values) -> int | None:
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
         raise SqlError(f"FETCH FIRST ... {options.sql()}: give a number of rows")
     value: Any = values.of(found.args.get("count") or found.expression)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SqlError(f"{part.upper()} {value}: it is a number of rows")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_ROWS:
+        raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MOST_ROWS}")
     return value
 
 

@@ -24,7 +24,7 @@ from pyiceberg.expressions import (
 )
 from sqlglot import exp
 
-from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.errors import NotIndexableError
 from ops.sql.values import Node, Values
 
 _COMPARISONS: dict[type, tuple[Any, Any]] = {
@@ -50,10 +50,10 @@ def to_filter(node: Node, values: Values) -> BooleanExpression:
 def _comparison(node: Node, values: Values) -> BooleanExpression:
     straight, turned = _COMPARISONS[type(node)]
     if isinstance(node.right, exp.Column) and not isinstance(node.left, exp.Column):
-        return _filter(turned, node.right, values.of(node.left))
+        return _filter(turned, node.right, values.comparable(node.left))
     if not isinstance(node.left, exp.Column):
         raise NotIndexableError(f"{node.left.sql()} is no column: compare one column with constants")
-    return _filter(straight, node.left, values.of(node.right))
+    return _filter(straight, node.left, values.comparable(node.right))
 
 
 def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
@@ -62,7 +62,7 @@ def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
     try:
         made: BooleanExpression = kind(column.name, value)
     except (TypeError, ValueError) as error:
-        raise SqlError(f"{column.sql()} cannot be compared: {error}") from error
+        raise NotIndexableError(f"{column.sql()} cannot be compared: {error}") from error
     return made
 
 
@@ -82,16 +82,18 @@ def _is_nan(node: Node, _: Values) -> BooleanExpression:
 def _in(node: Node, values: Values) -> BooleanExpression:
     if not node.expressions:
         raise NotIndexableError(f"{node.sql()}: IN takes constants")
-    return _filter(In, node.this, [values.of(item) for item in node.expressions])
+    return _filter(In, node.this, [values.comparable(item) for item in node.expressions])
 
 
 def _between(node: Node, values: Values) -> BooleanExpression:
-    low = _filter(GreaterThanOrEqual, node.this, values.of(node.args["low"]))
-    return And(low, _filter(LessThanOrEqual, node.this, values.of(node.args["high"])))
+    low = _filter(GreaterThanOrEqual, node.this, values.comparable(node.args["low"]))
+    return And(low, _filter(LessThanOrEqual, node.this, values.comparable(node.args["high"])))
 
 
 def _like(node: Node, values: Values) -> BooleanExpression:
-    pattern = str(values.of(node.expression))
+    pattern = values.comparable(node.expression)
+    if not isinstance(pattern, str):
+        raise NotIndexableError(f"LIKE {pattern}: a pattern is a text")
     if pattern.endswith("%") and not set(pattern[:-1]) & {"%", "_", "\\"}:
         found = _filter(StartsWith, node.this, pattern[:-1])
         return Not(found) if node.args.get("negate") else found

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -19,8 +19,10 @@ from ops.sql.statements import (
     ShowIndexes,
     Statement,
 )
+from ops.sql.texts import trees_of
 from ops.sql.values import Values, name_parameters
 
+TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
 _TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
@@ -53,18 +55,24 @@ def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None
 def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
     try:
         named, given = name_parameters(text, parameters)
-        queries = [item for item in sqlglot.parse(named, dialect="spark") if item is not None]
+        queries = trees_of(named)
+    except RecursionError:
+        return Foreign(named, TOO_DEEP, given, frozenset(given))
     except SqlglotError as error:
         line = str(error).splitlines()[0]
         raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
     if len(queries) != 1:
         raise SqlError(f"give one statement, not {len(queries)}")
+    placeholders = frozenset(node.name for node in queries[0].find_all(exp.Placeholder))
+    otherwise = Foreign(named, "", given, placeholders)
     if any(isinstance(alias.this, exp.Parameter) for alias in queries[0].find_all(exp.TableAlias)):  # read of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     try:
-        return read_query(queries[0], Values(given))
+        return replace(read_query(queries[0], Values(given)), otherwise=otherwise)
     except NotIndexableError as error:
-        return Foreign(text, str(error), queries[0], given)
+        return replace(otherwise, why=str(error))
+    except RecursionError:
+        return replace(otherwise, why=TOO_DEEP)
 
 
 def _on_an_index(text: str) -> Statement | None:
@@ -95,6 +103,8 @@ def _on_an_index(text: str) -> Statement | None:
 
 def _bare(name: str) -> str:
     """Without the backticks that SQL wants around spaces and reserved words."""
+    if any("." in quoted for quoted in re.findall(r"`([^`]*)`", name)):
+        raise SqlError(f"{name}: a name with a dot in it cannot be said here; quote each part, as in `ns`.`t`")
     return name.replace("`", "")
 
 
@@ -111,5 +121,7 @@ def _options(text: str) -> dict[str, str]:
         option = _OPTION.fullmatch(part)
         if option is None:
             raise SqlError(f"WITH ({part.strip()}): write knob = value")
+        if option["key"].lower() in found:
+            raise SqlError(f"WITH ({part.strip()}): {option['key']} is given twice")
         found[option["key"].lower()] = option["value"].strip("'")
     return found

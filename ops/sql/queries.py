@@ -4,13 +4,15 @@ Subqueries (and WITH) that only project and filter are merged into the query aro
 the nearest rows, the outer query works on the rows that it found.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import reduce
 
+import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression
 from sqlglot import exp
-from sqlglot.optimizer.simplify import simplify
 
 from ops.sql.clauses import (
     DISTANCES,
@@ -25,12 +27,14 @@ from ops.sql.clauses import (
 )
 from ops.sql.conditions import to_filter
 from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.expressions import DISTANCE, evaluate
 from ops.sql.statements import Nearest
 from ops.sql.steps import Step
-from ops.sql.subqueries import merged_query, outer_step
+from ops.sql.subqueries import absent_of, merged_query, outer_step
 from ops.sql.understood import require_understood
 from ops.sql.values import Node, Values
 
+_ONE_ROW = pa.table({DISTANCE: [0.0]})
 _UPPER = {exp.LT: False, exp.LTE: True}
 _LOWER = {exp.GT: False, exp.GTE: True}
 
@@ -70,7 +74,9 @@ def read_query(query: Node, values: Values) -> Nearest:
     for star in query.find_all(exp.Star):
         if any(star.args.values()):
             raise NotIndexableError(f"it selects {star.sql(dialect='spark')}: name the columns")
-    return _read(query, values, {})
+    found = _read(query, values, {})
+    require_understood(query, rest=True)
+    return found
 
 
 def _read(query: Node, values: Values, names: Names) -> Nearest:
@@ -92,6 +98,8 @@ def _opened(query: Node, names: Names) -> _Opened:
         names = {**names, item.alias: _Named(item.this, names)}
     source: Node = query.args["from_"].this if query.args.get("from_") else None
     if isinstance(source, exp.Table) and not source.db and source.name in names:
+        if more := [name for name, value in source.args.items() if value and name not in ("this", "alias")]:
+            raise NotIndexableError(f"{source.sql(dialect='spark')}: {more[0]} of a query that WITH names")
         named = names[source.name]
         alias = source.args.get("alias") or exp.to_identifier(source.name)
         return _Opened(query, exp.Subquery(this=named.query, alias=alias), names, named.before)
@@ -105,10 +113,9 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     """Of one table: the k nearest, or all within a distance."""
     for column in query.find_all(exp.Column):
         require_source(column, table.alias_or_name)
-    aliases = {item.alias: item.this for item in query.expressions if isinstance(item, exp.Alias)}
     ordered = query.args["order"].expressions if query.args.get("order") else ()
-    keys = [resolved(item.this, query, aliases) for item in ordered]
-    conjuncts = _conjuncts(query)
+    keys = [resolved(item.this, query).unnest() for item in ordered]
+    conjuncts = _conjuncts(query, values)
     bound = next((found for item in conjuncts if (found := _bound(item, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
     limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
@@ -123,12 +130,12 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     step = Step(
         outputs=outputs_of(query, function, values),
         where=None if not rest else computed(exp.and_(*rest), values, function),
-        order=() if top and len(keys) == 1 else orders_of(query, aliases, function, values),
+        order=() if top and len(keys) == 1 else orders_of(query, function, values),
         limit=limit,
         offset=offset,
     )
     return Nearest(
-        table=exp.table_name(table).replace('"', "").replace("`", ""),
+        table=_name(table),
         snapshot=snapshot_of(table, values),
         vector_column=column,
         metric=metric,
@@ -141,10 +148,20 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         condition=" AND ".join(item.sql(dialect="spark") for item in pushed),
         filtered=frozenset(column.name for item in pushed for column in item.find_all(exp.Column)),
         negated=larger,
+        pushed=tuple(computed(item, values) for item in pushed),
+        ties=top and len(keys) > 1,
+        absent=absent_of(query),
     )
 
 
-def _conjuncts(query: Node) -> list[Node]:
+def _name(table: Node) -> str:
+    parts = [part.name for part in table.parts]
+    if any("." in part or "`" in part for part in parts):
+        raise NotIndexableError(f"{table.sql(dialect='spark')}: a name with a dot in it is not looked up here")
+    return ".".join(parts)
+
+
+def _conjuncts(query: Node, values: Values) -> list[Node]:
     """The conditions that WHERE joins by AND, without those that are always true, such as 1 = 1."""
 
     def split(node: Node) -> list[Node]:
@@ -154,12 +171,21 @@ def _conjuncts(query: Node) -> list[Node]:
         if isinstance(node, exp.Between) and function_name(node.this.unnest()) in DISTANCES:
             low, high = node.args["low"], node.args["high"]
             return [exp.GTE(this=node.this, expression=low), exp.LTE(this=node.this, expression=high)]
-        simple = simplify(node.copy())
-        if isinstance(simple, exp.Boolean):
-            return [] if simple.this else [simple]
-        return [node]
+        settled = _settled(node, values)
+        return [node] if settled is None else [] if settled else [exp.false()]
 
     return split(query.args["where"].this) if query.args.get("where") else []
+
+
+def _settled(node: Node, values: Values) -> bool | None:
+    """Whether a condition on nothing, such as 1 = 1, is true; None for others, and for one that is an error."""
+    if any(isinstance(part, exp.Column | exp.Subquery | exp.Select) for part in node.walk()):
+        return None
+    try:
+        found = evaluate(computed(node, values), _ONE_ROW)
+    except SqlError:  # refused, or raised for the rows that are there, where it is looked at
+        return None
+    return bool(found[0].as_py()) if found.type in (pa.bool_(), pa.null()) else None
 
 
 def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
@@ -177,7 +203,7 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
     if kind not in sides:
         return None
     limit = values.of(right)
-    if isinstance(limit, bool) or not isinstance(limit, int | float):
+    if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise SqlError(f"{node.sql()}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[kind]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
@@ -17,14 +18,16 @@ from pyiceberg.table import Table
 from ann_kernels.metric import Metric
 from ops.catalog.snapshots import schema_at
 from ops.catalog.vended import storage_of
+from ops.datafile import arrow_schema
 from ops.index import IndexDefinition, list_definitions
 from ops.model import StorageConfig
-from ops.probe import IndexReader, SearchResult, open_exact, open_index
+from ops.probe import FilterError, IndexReader, SearchResult, open_exact, open_index
+from ops.probe.conditions import Condition
 from ops.probe.distributed import IN_PROCESS_MB
 from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
-from ops.spark.types import as_spark
-from ops.sql.errors import SqlError
-from ops.sql.expressions import DISTANCE
+from ops.spark.types import as_spark, spark_schema
+from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.expressions import DISTANCE, condition
 from ops.sql.foreign import for_spark
 from ops.sql.indexes import run_on, told
 from ops.sql.parse import parse
@@ -127,8 +130,11 @@ class SqlSession:
     def _search(self, asked: Nearest) -> SqlResult:
         table, storage = self._open(asked.table)
         schema = schema_at(table, asked.snapshot)
+        try:
+            first = _first_step(schema, asked)
+        except NotIndexableError as error:
+            return self._foreign(_otherwise(asked, error))
         index, why = _find_index(table, schema, asked)
-        first = _first_step(schema, asked)
         wanted = first.columns()
         columns = [field.name for field in schema.fields if field.name in wanted]
         found = self._find(asked, self._reader(asked, table, index, storage), columns)
@@ -142,7 +148,7 @@ class SqlSession:
     def _find(self, asked: Nearest, reader: IndexReader, columns: Sequence[str]) -> SearchResult:
         query = np.array([asked.query])
         if asked.limit is not None:
-            return reader.search(query, asked.limit, columns=columns, where=asked.where)
+            return _nearest(query, asked, reader, columns)
         within = math.inf if asked.within is None else asked.within
         return reader.within(query, within, inclusive=asked.inclusive, columns=columns, where=asked.where)
 
@@ -187,7 +193,10 @@ class SqlSession:
             return SqlResult(pa.table({"plan": lines}), found.how, found.search)
         table, storage = self._open(statement.table)
         schema = schema_at(table, statement.snapshot)
-        _first_step(schema, statement)
+        try:
+            _first_step(schema, statement)
+        except NotIndexableError as error:
+            return self._explain(replace(explained, statement=_otherwise(statement, error)))
         index, why = _find_index(table, schema, statement)
         lines = [why]
         if index is not None:
@@ -200,6 +209,26 @@ class SqlSession:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
         rows = self._spark.sql(for_spark(statement)).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
+
+
+def _otherwise(asked: Nearest, error: NotIndexableError) -> Foreign:
+    """What an engine is asked where the types of the columns are not ones that can be computed with here."""
+    if asked.otherwise is None:
+        raise error
+    return replace(asked.otherwise, why=str(error))
+
+
+def _nearest(
+    query: npt.NDArray[np.float64], asked: Nearest, reader: IndexReader, columns: Sequence[str]
+) -> SearchResult:
+    """The k nearest rows; where other keys choose among rows that are as far as the last one, all of those too."""
+    k = most = asked.limit or 1
+    while True:
+        most = most + 1 if asked.ties and most == k else 2 * most if asked.ties else k
+        found = reader.search(query, most, columns=columns, where=asked.where)
+        distances = found.rows["distance"]
+        if not asked.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
+            return found
 
 
 def _plan_lines(asked: Nearest) -> list[str]:
@@ -227,11 +256,26 @@ def _plan_lines(asked: Nearest) -> list[str]:
 def _first_step(schema: Schema, asked: Nearest) -> Step:
     """What is done first with the rows of the table. Raises SqlError for a column that it does not have."""
     names = [field.name for field in schema.fields]
+    if ambiguous := sorted(asked.absent & {name.lower() for name in names}):
+        raise NotIndexableError(f"{ambiguous[0]} is a column of {asked.table} and a name that SELECT gives beside *")
     first = replace(asked.steps[0], outputs=expand_star(asked.outputs, names))
     if unknown := sorted((first.columns() | asked.filtered) - set(names)):
         aliases = {output.name for output in first.outputs or ()} - first.columns()
         hint = "; WHERE comes before SELECT gives names" if unknown[0] in aliases else ""
-        raise SqlError(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
+        spark_may = unknown[0].lower() in {name.lower() for name in names}  # small and capital letters are one to it
+        error = NotIndexableError if spark_may else SqlError
+        raise error(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
+    columns = spark_schema(arrow_schema(schema))
+    for item in asked.pushed:
+        condition(item, columns)
+    if asked.where is not None:
+        try:
+            Condition(asked.where, schema)
+        except FilterError as error:
+            raise NotIndexableError(str(error)) from error
+    columns = columns.append(pa.field(DISTANCE, pa.float32()))
+    for step in (first, *asked.steps[1:]):
+        columns = step.check(columns)
     return first
 
 

@@ -36,6 +36,14 @@ class Nearest:
     inclusive: bool = False
     negated: bool = False
     """`inner_product` is the negated distance"""
+    pushed: tuple[Node, ...] = field(default=(), compare=False)
+    """What `where` is of"""
+    ties: bool = False
+    """Rows as far as the last one are to be there as well: other keys of ORDER BY choose among them"""
+    absent: frozenset[str] = frozenset()
+    """Names, in small letters, that would be ambiguous if the table had such columns"""
+    otherwise: "Foreign | None" = field(default=None, compare=False)
+    """The statement as an engine takes it"""
 
     @property
     def outputs(self) -> tuple[Output, ...] | None:
@@ -95,9 +103,9 @@ class Foreign:
     text: str
     why: str
     """Why no index answers it"""
-    query: Node = field(default=None, compare=False)
     parameters: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """By name, as the query has them"""
+    placeholders: frozenset[str] = field(default=frozenset(), compare=False)
+    """The names in the text that stand for parameters"""
 
 
 Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | Foreign

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql.errors import SqlError
-from ops.sql.expressions import DISTANCE, as_column, evaluate, shown
+from ops.sql.errors import NotIndexableError
+from ops.sql.expressions import DISTANCE, condition, evaluate, typed
 from ops.sql.values import Node
 
 
@@ -58,28 +58,44 @@ class Step:
     def apply(self, rows: pa.Table) -> pa.Table:
         """Raises SqlError for an expression that has no value."""
         if self.where is not None:
-            rows = rows.filter(_condition(self.where, rows))
+            rows = rows.filter(evaluate(self.where, rows).cast(pa.bool_()))
         for order in reversed(self.order):
-            rows = rows.take(_places(as_column(evaluate(order.key, rows), rows.num_rows), order))
+            rows = rows.take(_places(evaluate(order.key, rows), order))
         rows = rows.slice(self.offset, self.limit)
-        outputs = self.outputs
-        if outputs is None:
-            return rows.select([name for name in rows.column_names if name != DISTANCE])
-        arrays = [as_column(evaluate(output.node, rows), rows.num_rows) for output in outputs]
+        outputs = self._outputs(rows.schema)
+        arrays = [
+            rows[output.column] if output.expression is None and output.column else evaluate(output.node, rows)
+            for output in outputs
+        ]
         return pa.Table.from_arrays(arrays, names=[output.name for output in outputs])
 
+    def check(self, schema: pa.Schema) -> pa.Schema:
+        """The columns of its answer, of rows with these columns. Raises NotIndexableError for what is not computed."""
+        if self.where is not None:
+            condition(self.where, schema)
+        for order in self.order:
+            typed(order.key, schema)
+        fields = []
+        for output in self._outputs(schema):
+            plain = output.expression is None and output.column and schema.names.count(output.column) == 1
+            kind = schema.field(output.column).type if plain else typed(output.node, schema).kind
+            fields.append(pa.field(output.name, kind))
+        return pa.schema(fields)
 
-def _condition(node: Node, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
-    found = as_column(evaluate(node, rows), rows.num_rows)
-    if not (pa.types.is_boolean(found.type) or pa.types.is_null(found.type)):
-        raise SqlError(f"WHERE {shown(node)}: that is {found.type}, not a condition")
-    return found.cast(pa.bool_())
+    def _outputs(self, schema: pa.Schema) -> tuple[Output, ...]:
+        """Raises NotIndexableError where a name that SELECT gives is one of `*`, too: which of them is meant?"""
+        found = expand_star(self.outputs, [name for name in schema.names if name != DISTANCE])
+        names = [output.name.lower() for output in found]
+        stars = self.outputs is None or any(output.column == "*" for output in self.outputs)
+        if stars and self.order and len(set(names)) < len(names):
+            raise NotIndexableError("several columns of its answer have the same name")
+        return found
 
 
-def _places(keys: pa.ChunkedArray | pa.Array, order: Order) -> pa.Array:
+def _places(keys: pa.Array, order: Order) -> pa.Array:
     """Stable: keys are applied from the last to the first. As Spark has it, NaN is larger than every number."""
-    if pa.types.is_nested(keys.type):
-        raise SqlError(f"ORDER BY {shown(order.key)}: rows have no order by {keys.type}")
+    if pa.types.is_boolean(keys.type):
+        keys = keys.cast(pa.int8())
     places = pc.sort_indices(keys, sort_keys=[("", "descending" if order.descending else "ascending")])
     sorted_ = keys.take(places)
     rank = np.ones(len(sorted_), np.int8)

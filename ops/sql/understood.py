@@ -11,28 +11,25 @@ _ARGUMENTS: dict[type, set[str]] = {
     exp.Between: {"low", "high"},
     exp.Case: {"ifs", "default"},
     exp.Cast: {"to"},
-    exp.Coalesce: set(),
     exp.Column: {"table", "db", "catalog"},
-    exp.Concat: {"safe"},
+    exp.Concat: {"safe", "coalesce"},
     exp.CTE: {"alias"},
     exp.DataType: {"nested"},
     exp.Div: {"safe", "typed"},
     exp.DPipe: {"safe"},
+    exp.Identifier: {"quoted"},
+    exp.Literal: {"is_string"},
     exp.Fetch: {"direction", "count", "limit_options"},
     exp.If: {"true", "false"},
     exp.ILike: {"negate"},
     exp.In: {"query"},
-    exp.Length: set(),
     exp.Like: {"negate"},
-    exp.Limit: set(),
     exp.LimitOptions: {"rows", "percent", "with_ties"},
-    exp.Offset: set(),
-    exp.Order: set(),
+    exp.Star: {"except_", "replace", "rename"},  # refused by name
     exp.Ordered: {"desc", "nulls_first"},
     exp.Round: {"decimals"},
     exp.Subquery: {"alias"},
     exp.Table: {"db", "catalog", "alias", "version"},
-    exp.TableAlias: set(),
     exp.TryCast: {"to"},
     exp.Version: {"kind"},
     exp.With: set(),
@@ -45,11 +42,15 @@ _SELECT = {
 _SELECT_READ = {"expressions", "from_", "where", "order", "limit", "offset", "with_", "hint"}
 
 
-def require_understood(query: Node) -> None:
-    """Of one SELECT and all that is in it. Raises NotIndexableError, naming the part."""
+def require_understood(query: Node, *, rest: bool = False) -> None:
+    """Of one SELECT and all that is in it. Raises NotIndexableError, naming the part.
+
+    `rest`: of nodes without an entry here as well, which have no arguments but those that all have. To be asked for
+    once the query is read, which says better what is wrong with them.
+    """
     for node in query.walk():
-        read = _SELECT_READ if isinstance(node, exp.Select) else _ARGUMENTS.get(type(node))
-        if read is None:  # refused where its value is asked for
+        read = _SELECT_READ if isinstance(node, exp.Select) else _ARGUMENTS.get(type(node), set() if rest else None)
+        if read is None:
             continue
         for name, value in node.args.items():
             if value and name not in read | _EVERYWHERE:

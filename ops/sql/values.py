@@ -1,18 +1,23 @@
 """Constants in SQL texts: literals, arrays of numbers, and parameters."""
 
+import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.texts import plain, tokens_of
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
 TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
+_SUFFIXES = {exp.DType.BIGINT: int, exp.DType.DOUBLE: float}
+_ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
 
 
 class Values:
@@ -22,14 +27,17 @@ class Values:
         self._parameters = parameters
 
     def of(self, node: Node) -> Any:  # noqa: PLR0911  one a kind of node
-        """The Python value. Raises NotIndexableError for what is no constant, SqlError for a missing parameter."""
+        """The Python value: of a number with a point a Decimal, with an exponent a float.
+
+        Raises NotIndexableError for what is no constant, SqlError for a missing parameter.
+        """
         match node:
             case exp.Literal():
-                return node.this if node.is_string else _number(node.this)
+                return node.this if node.is_string else number(node.this)
             case exp.Boolean():
                 return bool(node.this)
             case exp.Neg():
-                return -self.of(node.this)
+                return self._minus(node)
             case exp.Paren():
                 return self.of(node.this)
             case exp.Cast():
@@ -40,20 +48,45 @@ class Values:
                 return self._parameter(node)
             case exp.Array():
                 return [self.of(item) for item in node.expressions]
-        raise NotIndexableError(f"{node.sql()} is no constant: give a literal or a parameter")
+        raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: give a literal or a parameter")
+
+    def _minus(self, node: Node) -> Any:
+        value = self.of(node.this)
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
+        return value.copy_negate() if isinstance(value, Decimal) else -value
 
     def _typed(self, node: Node) -> Any:
         """Such as DATE '2026-01-01': Iceberg reads the text by the column's type. Other casts would change a value."""
         value, kind = self.of(node.this), node.to.this
+        if kind in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
+            return _SUFFIXES[kind](value)
         day = kind is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
         time = kind in TIMES and isinstance(value, str)
+        if time and kind is exp.DType.TIMESTAMPNTZ and not is_plain_time(value):
+            raise NotIndexableError(f"{node.sql(dialect='spark')}: write it without a zone")
         if not (day or time or (kind is exp.DType.ARRAY and isinstance(value, list))):
-            raise NotIndexableError(f"{node.sql()} is no constant: write its value")
+            raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
+        return value
+
+    def comparable(self, node: Node) -> Any:
+        """As a filter takes it: times are texts, which say whether they have a zone."""
+        value = self.of(node)
+        if isinstance(value, dt.datetime):
+            return value.isoformat()
+        if value is None or isinstance(value, list | tuple | dict | np.ndarray):
+            raise NotIndexableError(f"{node.sql(dialect='spark')} is {value!r:.50}, which no column is compared with")
         return value
 
     def vector(self, node: Node) -> tuple[float, ...]:
         """A vector of numbers."""
-        found = np.asarray(self.of(node))
+        value = self.of(node)
+        if isinstance(value, list):
+            value = [float(item) if isinstance(item, Decimal) else item for item in value]
+        try:
+            found = np.asarray(value)
+        except ValueError as error:
+            raise SqlError(f"the vector to compare with is no list of numbers: {error}") from error
         if found.ndim != 1 or found.dtype.kind not in "fiu" or not found.size:
             raise SqlError(f"the vector to compare with is no list of numbers but {found.dtype} of shape {found.shape}")
         return tuple(found.astype(np.float64).tolist())
@@ -62,7 +95,12 @@ class Values:
         if node.name not in self._parameters:
             raise SqlError(f"parameter :{node.name} has no value; given are {', '.join(self._parameters) or 'none'}")
         value = self._parameters[node.name]
-        return value.item() if isinstance(value, np.generic) else value
+        return plain(value) if isinstance(value, np.generic) else value
+
+
+def is_plain_time(text: str) -> bool:
+    """Whether a time says no zone."""
+    return _ZONE.search(text) is None
 
 
 def bytes_of(node: Node) -> bytes:
@@ -74,16 +112,19 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     """A text whose `?` are `:p1`, `:p2`, ... in the order of the text, and the values by name."""
     if isinstance(parameters, Mapping):
         return text, parameters
-    tokens = sqlglot.tokenize(text, read="spark") if "?" in text else ()
+    tokens = tokens_of(text) if "?" in text else ()
     places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
-    given = tuple(parameters or ())
+    given = tuple(() if parameters is None else parameters)
     if places and len(places) != len(given):
         raise SqlError(f"the statement has {len(places)} ?, and {len(given)} values were given")
-    for number in range(len(places), 0, -1):
-        at = places[number - 1]
-        text = f"{text[:at]}:p{number}{text[at + 1 :]}"
-    return text, {f"p{number}": value for number, value in enumerate(given, start=1)}
+    for place in range(len(places), 0, -1):
+        at = places[place - 1]
+        text = f"{text[:at]}:p{place}{text[at + 1 :]}"
+    return text, {f"p{place}": value for place, value in enumerate(given, start=1)}
 
 
-def _number(text: str) -> int | float:
-    return int(text) if text.isdecimal() else float(text)
+def number(text: str) -> int | float | Decimal:
+    """Exact but for one with an exponent."""
+    if "e" in text.lower():
+        return float(text)
+    return int(text) if text.isdecimal() else Decimal(text)

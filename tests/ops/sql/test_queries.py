@@ -233,7 +233,7 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
         (f"SELECT id / 0 AS x FROM db.t ORDER BY {DISTANCE} LIMIT 3", "division by zero"),
         (f"SELECT name + 1 AS x FROM db.t ORDER BY {DISTANCE} LIMIT 3", "name"),
         (f"SELECT id FROM db.t WHERE {DISTANCE} < 'far'", "is no distance"),
-        (f"SELECT id FROM db.t WHERE {DISTANCE} < 3 AND length(name)", "that is int32, not a condition"),
+        (f"SELECT id FROM db.t WHERE {DISTANCE} < 3 AND length(name)", "is int32, not a condition"),
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3 OFFSET -1", "OFFSET -1"),
         (f"SELECT id, rank() OVER (ORDER BY id) FROM db.t ORDER BY {DISTANCE} LIMIT 3", "not computed here"),
         (f"SELECT count(*) FROM (SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT 3)", "not computed here"),

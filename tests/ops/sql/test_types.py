@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.catalog import Catalog
 
-from ops.probe import FilterError
 from ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, queries
 from tests.ops.probe.test_types import COUNT, VALUES, catalog, code, typed, value
@@ -79,10 +78,10 @@ def test_times_and_bytes_are_written_as_spark_has_them(session: SqlSession, wher
 @pytest.mark.parametrize(
     ("where", "error", "said"),
     [
-        ("small < 4.5", FilterError, "small is int, which 4.5 is not"),
-        ("utc < TIMESTAMP '2026-01-03 12:00:00'", FilterError, "write it with a zone"),
+        ("small < '4.5'", SqlError, "'4.5' is not read as int64 here"),
+        ("utc < TIMESTAMP '2026-01-03 12:00:00'", SqlError, r"timestamp\[us\] are not compared here"),
         ("place.city = 'c3'", SqlError, r"place\.city"),
-        ("tags = 'b'", FilterError, "into list<string>"),
+        ("tags = 'b'", SqlError, "values of type list<element: string> are not computed with"),
     ],
 )
 def test_what_a_type_cannot_hold_is_refused(session: SqlSession, where: str, error: type[Exception], said: str) -> None:
@@ -102,5 +101,5 @@ def test_columns_of_each_type_are_returned_and_ordered_by(session: SqlSession) -
         text = f"SELECT {name} FROM db.typed WHERE {NEAR} < 99 AND {name} IS NOT NULL ORDER BY {name}"
         found = session.sql(text, {"q": queries(1)[0]}).rows[name].to_pylist()
         assert found == sorted(found)
-    with pytest.raises(SqlError, match="ORDER BY place: rows have no order by struct"):
+    with pytest.raises(SqlError, match=r"values of type struct.* are not computed with"):
         session.sql(f"SELECT id FROM db.typed WHERE {NEAR} < 99 ORDER BY place", {"q": queries(1)[0]})

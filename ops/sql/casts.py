@@ -1,0 +1,101 @@
+"""Values of one type as values of another, as Spark's CAST has it under ANSI: what does not fit is an error."""
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.kinds import CLOCK, INSTANT, Kind, is_decimal, is_floating, is_integer
+
+Values = Any
+"""An array of Arrow"""
+WIDE = Context(prec=200, rounding=ROUND_HALF_UP)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NAMED = {"nan": "nan", "inf": "inf", "+inf": "inf", "-inf": "-inf", "infinity": "inf", "-infinity": "-inf"}
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?")
+_ZONED = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+def caster(source: Kind, target: Kind, *, implicit: bool = False) -> tuple[Callable[[Values], Values], bool]:  # noqa: PLR0911  one a pair
+    """(what casts, whether it may fail). Raises NotIndexableError for a cast that is not made here."""
+    if source == target:
+        return (lambda values: values), False
+    if pa.types.is_null(source):
+        return (lambda values: pa.nulls(len(values), target)), False
+    if is_floating(target) and (is_integer(source) or is_floating(source)):
+        return (lambda values: values.cast(target, safe=False)), False
+    if target == pa.float64() and is_decimal(source):
+        return by_value(float, target), False
+    if is_decimal(target) and (is_integer(source) or is_decimal(source)):
+        return by_value(lambda value: fit(Decimal(value), target), target), True
+    if is_integer(target) and is_integer(source):
+        return (lambda values: values.cast(target)), target != pa.int64()
+    if is_integer(target) and is_floating(source):
+        return (lambda values: _whole(values, target)), True
+    if is_integer(target) and is_decimal(source):
+        return (lambda values: pa.array([None if v is None else int(v) for v in values.to_pylist()], target)), True
+    if (source, target) == (pa.date32(), CLOCK):
+        return (lambda values: values.cast(target)), True
+    if not implicit and (source, target) == (CLOCK, pa.date32()):
+        return (lambda values: pc.floor_temporal(values, unit="day").cast(target)), False
+    raise NotIndexableError(f"{source} is not cast to {target} here")
+
+
+def by_value(change: Callable[[Any], Any], kind: Kind) -> Callable[[Values], Values]:
+    """One value at a time, in Python: exact, and slow."""
+    return lambda values: pa.array([None if value is None else change(value) for value in values.to_pylist()], kind)
+
+
+def fit(value: Decimal, kind: Kind) -> Decimal:
+    """Rounded half up to the digits of the type. Raises SqlError where it has too many before the point."""
+    try:
+        found = value.quantize(Decimal((0, (1,), -kind.scale)), context=WIDE)
+    except InvalidOperation as error:
+        raise SqlError(f"{value} is out of the range of {kind}") from error
+    if len(found.as_tuple().digits) > kind.precision:
+        raise SqlError(f"{value} is out of the range of {kind}")
+    return found
+
+
+def _whole(values: Values, kind: Kind) -> Values:
+    """Cut towards zero. Raises SqlError for NaN and what is out of range."""
+    numbers = np.asarray(values.drop_null().cast(pa.float64()))
+    bits = 31 if kind == pa.int32() else 63
+    cut = np.trunc(numbers)
+    if not np.all((cut >= -(2.0**bits)) & (cut < 2.0**bits)):
+        raise SqlError(f"a number is out of the range of {kind}")
+    return pc.trunc(values).cast(kind)
+
+
+def constant(text: str, kind: Kind) -> Any:
+    """What a text says. Raises NotIndexableError for one that is not read here: Spark reads more forms, or says why."""
+    stripped = text.strip(" ")
+    if is_integer(kind) and _WHOLE.fullmatch(stripped):
+        bits = 31 if kind == pa.int32() else 63
+        if -(2**bits) <= int(stripped) < 2**bits:
+            return int(stripped)
+    if kind == pa.float64():
+        if _NUMBER.fullmatch(stripped):
+            return float(stripped)
+        if stripped.lower() in _NAMED:
+            return float(_NAMED[stripped.lower()])
+    try:
+        if kind == pa.date32() and _DAY.fullmatch(stripped):
+            return dt.date.fromisoformat(stripped)
+        if kind == CLOCK and _TIME.fullmatch(stripped):
+            return dt.datetime.fromisoformat(stripped)
+        if kind == INSTANT and _ZONED.fullmatch(stripped):
+            return dt.datetime.fromisoformat(stripped).astimezone(dt.UTC)
+    except (ValueError, OverflowError) as error:
+        raise NotIndexableError(f"{text!r} is no {kind}: {error}") from error
+    raise NotIndexableError(f"{text!r} is not read as {kind} here")

@@ -1,0 +1,162 @@
+"""Functions of SQL, by the type of their argument, as Spark 4.1 has them."""
+
+import re
+from collections.abc import Callable
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from ops.sql.arithmetic import Rule
+from ops.sql.casts import WIDE, by_value
+from ops.sql.errors import NotIndexableError, SqlError
+from ops.sql.kinds import Kind, is_decimal, is_floating, is_integer, is_number, is_text, rounded_kind
+
+_LONG = 2.0**63
+
+
+def _abs(kind: Kind) -> Rule:
+    _number(kind)
+    return Rule((kind,), kind, pc.abs if is_decimal(kind) else pc.abs_checked, may_fail=is_integer(kind))
+
+
+def _double(function: Callable[[pa.Array], pa.Array]) -> Callable[[Kind], Rule]:
+    def rule(kind: Kind) -> Rule:
+        _number(kind)
+        return Rule((pa.float64(),), pa.float64(), function)
+
+    return rule
+
+
+def _ln(values: pa.Array) -> pa.Array:
+    """Null where there is no logarithm."""
+    return pc.ln(pc.if_else(pc.less_equal(values, 0.0), pa.scalar(None, pa.float64()), values))
+
+
+def power(kind: Kind, exponent: Kind) -> Rule:
+    """The first to the power of the second, as doubles."""
+    _number(kind)
+    _number(exponent)
+    return Rule((pa.float64(), pa.float64()), pa.float64(), _power)
+
+
+def _power(bases: pa.Array, exponents: pa.Array) -> pa.Array:
+    """1 to the power of NaN, and 1 and -1 to that of infinity, are 1 in C and NaN in the JVM."""
+    one = pc.equal(pc.abs(bases), 1.0)
+    odd = pc.and_(one, pc.invert(pc.is_finite(exponents)))
+    return pc.if_else(odd, float("nan"), pc.power(bases, exponents))
+
+
+def _whole(function: Callable[[pa.Array], pa.Array], how: str) -> Callable[[Kind], Rule]:
+    """floor and ceil: a bigint, of a decimal a decimal."""
+
+    def rule(kind: Kind) -> Rule:
+        _number(kind)
+        if is_decimal(kind):
+            whole = pa.decimal128(min(kind.precision - kind.scale + 1, 38), 0) if kind.scale else kind
+            step = Decimal((0, (1,), 0))
+            return Rule((kind,), whole, by_value(lambda value: value.quantize(step, how, WIDE), whole))
+        if is_integer(kind):
+            return Rule((pa.int64(),), pa.int64(), lambda values: values)
+        return Rule((pa.float64(),), pa.int64(), lambda values: _as_long(function(values)))
+
+    return rule
+
+
+def _as_long(values: pa.Array) -> pa.Array:
+    """As the JVM makes a long of a double: NaN is 0, and what is out of range the nearest long."""
+    numbers = np.asarray(pc.fill_null(values, 0.0))
+    with np.errstate(invalid="ignore"):
+        inside = np.where(np.isnan(numbers) | (np.abs(numbers) >= _LONG), 0.0, numbers).astype(np.int64)
+    inside[numbers >= _LONG] = 2**63 - 1
+    inside[numbers <= -_LONG] = -(2**63)
+    return pc.if_else(pc.is_valid(values), pa.array(inside), pa.scalar(None, pa.int64()))
+
+
+def rounded(places: int) -> Callable[[Kind], Rule]:
+    """To so many digits behind the point, half of one away from zero."""
+
+    def rule(kind: Kind) -> Rule:
+        _number(kind)
+        if is_integer(kind):
+            if places < 0:
+                raise NotIndexableError("round() of an integer to tens or more is not computed here")
+            return Rule((kind,), kind, lambda values: values)
+        if is_floating(kind):
+            return Rule((kind,), kind, by_value(lambda value: _round_float(value, places), kind))
+        if places < 0:
+            raise NotIndexableError("round() of a decimal to tens or more is not computed here")
+        target = rounded_kind(kind, places)
+        step = Decimal((0, (1,), -target.scale))
+        return Rule((kind,), target, by_value(lambda value: value.quantize(step, context=WIDE), target))
+
+    return rule
+
+
+def _round_float(value: float, places: int) -> float:
+    if not np.isfinite(value) or places > 400:  # more than a double has
+        return value
+    return float(Decimal(repr(value)).quantize(Decimal((0, (1,), -places)), rounding=ROUND_HALF_UP, context=_LONGEST))
+
+
+_LONGEST = WIDE.copy()
+_LONGEST.prec = 1_000
+
+
+def _cased(function: Callable[[pa.Array], pa.Array], change: Callable[[str], str]) -> Callable[[Kind], Rule]:
+    def rule(kind: Kind) -> Rule:
+        if not is_text(kind):
+            raise NotIndexableError(f"{kind} is no text")
+        return Rule((kind,), kind, changed)
+
+    def changed(values: pa.Array) -> pa.Array:
+        """Arrow's does not know letters that become two, as ß."""
+        plain = pc.all(pc.string_is_ascii(values)).as_py()
+        return function(values) if plain is not False else by_value(change, pa.string())(values)
+
+    return rule
+
+
+def _length(kind: Kind) -> Rule:
+    if is_text(kind):
+        return Rule((kind,), pa.int32(), pc.utf8_length)
+    if kind == pa.binary():
+        return Rule((kind,), pa.int32(), lambda values: pc.binary_length(values).cast(pa.int32()))
+    raise NotIndexableError(f"{kind} has no length")
+
+
+def like(pattern: str, *, ignore_case: bool) -> Callable[[pa.Array], pa.Array]:
+    """Raises SqlError for a pattern that ends in the midst of an escape, or escapes what needs none."""
+    made, rest = [], iter(pattern.lower() if ignore_case else pattern)
+    for letter in rest:
+        if letter == "\\":
+            escaped = next(rest, None)
+            if escaped not in ("%", "_", "\\"):
+                raise SqlError(f"LIKE '{pattern}': \\ stands before %, _ or \\ alone")
+            made.append(re.escape(escaped))
+        else:
+            made.append({"%": ".*", "_": "."}.get(letter, re.escape(letter)))
+    found = re.compile("".join(made), re.DOTALL)
+    if any(not letter.isascii() for letter in pattern) or ignore_case or "\x00" in pattern:
+        return by_value(lambda value: found.fullmatch(value.lower() if ignore_case else value) is not None, pa.bool_())
+    return lambda values: pc.match_like(values, pattern)
+
+
+def _number(kind: Kind) -> None:
+    if not is_number(kind):
+        raise NotIndexableError(f"{kind} is no number")
+
+
+RULES: dict[type, Callable[[Kind], Rule]] = {
+    exp.Abs: _abs,
+    exp.Sqrt: _double(pc.sqrt),
+    exp.Exp: _double(pc.exp),
+    exp.Ln: _double(_ln),
+    exp.Floor: _whole(pc.floor, ROUND_FLOOR),
+    exp.Ceil: _whole(pc.ceil, ROUND_CEILING),
+    exp.Upper: _cased(pc.utf8_upper, str.upper),
+    exp.Lower: _cased(pc.utf8_lower, str.lower),
+    exp.Length: _length,
+}

@@ -1,0 +1,109 @@
+"""SQL texts as Spark 4 reads them: their tokens, and constants written as it reads them."""
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.tokenizer_core import Token, TokenType
+
+from ops.sql.errors import NotIndexableError, SqlError
+
+_SPARK = Spark()
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Two quotes in a text stand for one, as in standard SQL: sqlglot has them end a text and begin the next."""
+    found: list[Token] = []
+    for token in _SPARK.tokenize(text):
+        last = found[-1] if found else None
+        if _is_text(token) and last is not None and _is_text(last):
+            same = last.end + 1 == token.start and text[last.end] == text[token.start]
+            last.text, last.end = last.text + (text[token.start] if same else "") + token.text, token.end
+        else:
+            found.append(token)
+    return found
+
+
+def _is_text(token: Token) -> bool:
+    return token.token_type is TokenType.STRING
+
+
+def trees_of(text: str) -> Sequence[Any]:
+    """The statements of a text."""
+    return [item for item in _SPARK.parser().parse(tokens_of(text), text) if item is not None]
+
+
+def node_of(value: Any) -> Any:  # noqa: PLR0911  one a kind of value
+    """A constant in a tree, of the type that Spark gives the value. Raises NotIndexableError."""
+    match value:
+        case None:
+            return exp.Null()
+        case bool():
+            return exp.Boolean(this=value)
+        case int():
+            return _number(f"{abs(value)}", negative=value < 0)
+        case float():
+            return exp.cast(exp.Literal.string(_named(value)), exp.DType.DOUBLE)
+        case Decimal() if value.is_finite():
+            text = f"{abs(value):f}"
+            return _number(text if "." in text else f"{text}.", negative=value < 0)
+        case str() | UUID() | dt.time():
+            return exp.Literal.string(str(value))
+        case bytes():
+            return exp.HexString(this=value.hex())
+        case dt.datetime():
+            kind = exp.DType.TIMESTAMPNTZ if value.tzinfo is None else exp.DType.TIMESTAMPTZ
+            return exp.cast(exp.Literal.string(value.isoformat(" ")), kind)
+        case dt.date():
+            return exp.cast(exp.Literal.string(value.isoformat()), exp.DType.DATE)
+    raise NotIndexableError(f"a parameter of type {type(value).__name__} is no constant here")
+
+
+def _number(text: str, *, negative: bool) -> Any:
+    made = exp.Literal.number(text)
+    return exp.Neg(this=made) if negative else made
+
+
+def _named(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return repr(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def written(value: Any) -> str:  # noqa: PLR0911  one a kind of value
+    """A constant as Spark reads it, of the type that `node_of` gives it. Raises SqlError for what is no constant."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).upper()
+        case int():
+            return str(value) if value >= 0 else f"({value})"
+        case float():
+            return f"CAST('{_named(value)}' AS DOUBLE)"
+        case Decimal() if value.is_finite():
+            return f"{value:f}BD" if value >= 0 else f"({value:f}BD)"
+        case str() | UUID() | dt.time():
+            escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        case bytes():
+            return f"X'{value.hex()}'"
+        case dt.datetime():
+            name = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+            return f"{name} '{value.isoformat(' ')}'"
+        case dt.date():
+            return f"DATE '{value.isoformat()}'"
+        case np.ndarray() | list() | tuple():
+            return f"array({', '.join(written(item) for item in plain(value))})"
+    raise SqlError(f"a parameter of type {type(value).__name__} is no constant of SQL")
+
+
+def plain(value: Any) -> Any:
+    """Of numpy's types, Python's."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

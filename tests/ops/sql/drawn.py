@@ -1,0 +1,355 @@
+# ruff: noqa: DTZ001, E501, PLR0911  zoneless times, lists of texts, one return per kind of text
+"""Random SQL over one table of every type: rows with extremes, and expressions, conditions and statements on them."""
+
+import datetime as dt
+import math
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+ROWS = 40
+COLUMNS: dict[str, pa.DataType] = {
+    "i": pa.int32(), "j": pa.int32(), "l": pa.int64(), "f": pa.float32(), "h": pa.float32(), "g": pa.float64(),
+    "x": pa.float64(), "p": pa.decimal128(9, 2), "q": pa.decimal128(5, 4), "w": pa.decimal128(24, 6), "b": pa.bool_(),
+    "c": pa.bool_(), "s": pa.string(), "u": pa.string(), "d": pa.date32(), "e": pa.date32(), "t": pa.timestamp("us"),
+    "z": pa.timestamp("us", "UTC"), "y": pa.binary(),
+}  # fmt: skip
+FLOATS = [
+    0.0,
+    -0.0,
+    0.1,
+    0.2,
+    0.30000001192092896,
+    1.5,
+    2.5,
+    -2.5,
+    3.0,
+    1e10,
+    -1e-10,
+    16777217.0,
+    1e300,
+    math.nan,
+    math.inf,
+]
+TEXTS = [
+    "",
+    "a",
+    "A",
+    "ab",
+    "it's",
+    "O'Brien",
+    "a_b",
+    "a%b",
+    "a\\b",
+    "x\ny",
+    "ß",
+    "İ",
+    "ςΣ",
+    "😀",
+    "10",
+    " 7",
+    "nan",
+    "äöü",
+]
+DAYS = [
+    dt.date(1969, 12, 31),
+    dt.date(1970, 1, 1),
+    dt.date(2026, 1, 3),
+    dt.date(2026, 1, 4),
+    dt.date(1, 1, 1),
+    dt.date(9999, 12, 31),
+]
+TIMES = [
+    dt.datetime(2026, 1, 3),
+    dt.datetime(2026, 1, 3, 12),
+    dt.datetime(2026, 1, 3, 12, 0, 0, 1),
+    dt.datetime(1969, 12, 31, 23, 59, 59, 999_999),
+]
+VALUES: dict[str, Callable[[random.Random], Any]] = {
+    "i": lambda r: r.choice([0, 1, 2, 3, -1, -7, 2**31 - 1, -(2**31), r.randrange(-20, 20)]),
+    "j": lambda r: r.randrange(-3, 4),
+    "l": lambda r: r.choice([0, 1, 2, -1, 2**63 - 1, -(2**63), 2**53, 2**53 + 1, 2**31, r.randrange(-20, 20)]),
+    "f": lambda r: r.choice([*FLOATS[:-3], 3e38, math.nan, math.inf, -math.inf]),
+    "h": lambda r: r.choice([0.1, 0.5, 1.0, 0.25, -0.1]),
+    "g": lambda r: r.choice(FLOATS),
+    "x": lambda r: r.choice([0.1, 0.5, 2.0, -3.25, 2.675, 1e-3, 0.0, float(r.randrange(-9, 9)) / 8]),
+    "p": lambda r: r.choice([Decimal("2.01"), Decimal("-2.55"), Decimal("0.20"), Decimal("1.10"), Decimal("0.00"), Decimal("9999999.99"), Decimal(r.randrange(-500, 500)) / 100]),
+    "q": lambda r: Decimal(r.randrange(-99999, 99999)).scaleb(-4),
+    "w": lambda r: r.choice([Decimal("123456789012345678.123456"), Decimal("-0.000001"), Decimal("0.1"), Decimal(r.randrange(-10**9, 10**9)).scaleb(-6)]),
+    "b": lambda r: r.random() < 0.5,
+    "c": lambda r: r.random() < 0.5,
+    "s": lambda r: r.choice(TEXTS),
+    "u": lambda r: r.choice(["a", "b", "ab", "1", "2"]),
+    "d": lambda r: r.choice(DAYS),
+    "e": lambda r: r.choice(DAYS[:4]),
+    "t": lambda r: r.choice(TIMES),
+    "z": lambda r: r.choice(TIMES).replace(tzinfo=dt.UTC),
+    "y": lambda r: r.choice([b"", b"\x00", b"\x01\xff", b"a"]),
+}  # fmt: skip
+INTEGERS, FLOATING, DECIMALS = ("i", "j", "l"), ("f", "h", "g", "x"), ("p", "q", "w")
+SIGNS = ("=", "<>", "!=", "<", "<=", ">", ">=", "==")
+
+
+def rows_of(rng: random.Random) -> pa.Table:
+    """One column of each name, about a sixth of it null; `id` counts, `v` is a vector."""
+    columns = {
+        name: pa.array([None if rng.random() < 1 / 6 else VALUES[name](rng) for _ in range(ROWS)], kind)
+        for name, kind in COLUMNS.items()
+    }
+    vectors = pa.array([[float(number // 4), 0.0] for number in range(ROWS)], pa.list_(pa.float32()))
+    return pa.table({"id": pa.array(range(ROWS), pa.int64()), **columns, "v": vectors})
+
+
+class Drawn:
+    """Draws texts. `parameters` are what the texts name."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.parameters: dict[str, Any] = {}
+
+    def condition(self, depth: int = 3) -> str:
+        rng, kind = self.rng, self.rng.random()
+        if depth <= 0 or kind < 0.35:
+            return self._leaf(depth)
+        if kind < 0.45:
+            return f"NOT {self._maybe_bare(self.condition(depth - 1))}"
+        if kind < 0.85:
+            word = rng.choice(["AND", "OR"])
+            return f"{self._maybe_bare(self.condition(depth - 1))} {word} {self._maybe_bare(self.condition(depth - 1))}"
+        if kind < 0.9:
+            return f"({self.condition(depth - 1)}) IS {rng.choice(['', 'NOT '])}{rng.choice(['NULL', 'TRUE', 'FALSE'])}"
+        if kind < 0.95:
+            return f"CASE WHEN {self.condition(depth - 1)} THEN {self.condition(depth - 1)} ELSE {self.condition(depth - 1)} END"
+        return f"coalesce({self.condition(depth - 1)}, {self.condition(depth - 1)})"
+
+    def value(self, depth: int = 3) -> str:
+        """Of any type."""
+        made = self.rng.choice(
+            [self.number, self.number, self.number, self.text, self.day, self.condition, self._time, self._outer]
+        )
+        return made(depth)
+
+    def number(self, depth: int = 3) -> str:
+        rng, kind = self.rng, self.rng.random()
+        if depth <= 0 or kind < 0.3:
+            return rng.choice([self._number_column, self._number_column, self._number_constant])()
+        one = lambda: self._maybe_bare(self.number(depth - 1))  # noqa: E731
+        if kind < 0.65:
+            return f"{one()} {rng.choice('+-*/')} {one()}"
+        if kind < 0.7:
+            return f"-{self._bracketed(self.number(depth - 1))}"
+        if kind < 0.8:
+            name = rng.choice(["abs", "floor", "ceil", "sqrt", "round", "abs", "length"])
+            if name == "length":
+                return f"length({self.text(depth - 1)})"
+            more = f", {rng.choice([0, 1, 2, 3])}" if name == "round" and rng.random() < 0.7 else ""
+            return f"{name}({self.number(depth - 1)}{more})"
+        if kind < 0.87:
+            return f"CAST({self.number(depth - 1)} AS {rng.choice(['INT', 'BIGINT', 'DOUBLE', 'FLOAT', 'DECIMAL(9, 2)', 'DECIMAL(38, 6)'])})"
+        if kind < 0.95:
+            return self._chosen(self.number, depth)
+        return f"coalesce({self.number(depth - 1)}, {self.number(depth - 1)})"
+
+    def text(self, depth: int = 2) -> str:
+        rng, kind = self.rng, self.rng.random()
+        if depth <= 0 or kind < 0.4:
+            return rng.choice(["s", "u", "s", quoted(rng, rng.choice(TEXTS)), self._parameter(rng.choice(TEXTS))])
+        if kind < 0.6:
+            return f"{rng.choice(['upper', 'lower'])}({self.text(depth - 1)})"
+        if kind < 0.75:
+            return f"concat({self.text(depth - 1)}, {self.text(depth - 1)})"
+        if kind < 0.85:
+            return f"{self.text(0)} || {self.text(0)}"
+        return self._chosen(self.text, depth)
+
+    def day(self, depth: int = 1) -> str:
+        if depth <= 0 or self.rng.random() < 0.7:
+            return self.rng.choice(
+                ["d", "e", f"DATE '{self.rng.choice(DAYS)}'", self._parameter(self.rng.choice(DAYS))]
+            )
+        return self._chosen(self.day, depth)
+
+    def order(self) -> str:
+        """Keys of an ORDER BY that leaves no ties."""
+        rng = self.rng
+        keys = [rng.choice([*COLUMNS, "i + 0.5", "-g", "abs(x)", "upper(s)"]) for _ in range(rng.randrange(1, 3))]
+        ways = ["", " ASC", " DESC", " NULLS LAST", " NULLS FIRST", " DESC NULLS FIRST", " DESC NULLS LAST"]
+        return ", ".join([f"{key}{rng.choice(ways)}" for key in keys] + [f"id{rng.choice(ways[:3])}"])
+
+    def _time(self, _: int) -> str:
+        rng = self.rng
+        moment = rng.choice(TIMES)
+        return rng.choice(
+            [
+                "t",
+                "z",
+                f"TIMESTAMP_NTZ '{moment}'",
+                f"TIMESTAMP '{moment}+00:00'",
+                f"TIMESTAMP '{moment}+05:30'",
+                self._parameter(moment),
+            ]
+        )
+
+    def _outer(self, _: int) -> str:
+        rng = self.rng
+        inner = self.number(1)
+        return rng.choice([f"exp({inner})", f"ln({inner})", f"power({inner}, {self.number(0)})"])
+
+    def _leaf(self, depth: int) -> str:
+        rng, kind = self.rng, self.rng.random()
+        if kind < 0.12:
+            return f"{rng.choice([*COLUMNS])} IS {rng.choice(['', 'NOT '])}NULL"
+        if kind < 0.18:
+            return rng.choice(
+                ["b", "c", "NOT b", "b = true", "b <> c", "true", "NULL", "b = false", "b < c", "b IN (true, NULL)"]
+            )
+        if kind < 0.24:
+            return f"isnan({rng.choice(FLOATING)})"
+        if kind < 0.34:
+            pattern = rng.choice(["a%", "%b", "a_b", "a\\_b", "a\\%%", "%", "_", "it's", "x_y", "A%", "😀", "ß%", ""])
+            word = rng.choice(["LIKE", "NOT LIKE", "ILIKE"])
+            return f"{rng.choice(['s', 'u', 'upper(s)'])} {word} {quoted(rng, pattern)}"
+        of, constant = self._sides(min(depth, 2))
+        no = rng.choice(["", "", "NOT "])
+        if kind < 0.48:
+            return f"{of()} {no}IN ({', '.join(constant() for _ in range(rng.randrange(1, 5)))})"
+        if kind < 0.58:
+            return f"{of()} {no}BETWEEN {constant()} AND {constant()}"
+        left, right = (of(), rng.choice([of, constant, constant])())
+        if rng.random() < 0.2:
+            left, right = right, left
+        return f"{left} {rng.choice(SIGNS)} {right}"
+
+    def _sides(self, depth: int) -> tuple[Callable[[], str], Callable[[], str]]:
+        """(what is compared, with what)."""
+        rng, kind = self.rng, self.rng.random()
+        column = rng.random() < 0.6
+        if kind < 0.6:
+            return (self._number_column if column else lambda: self.number(depth - 1)), self._number_constant
+        if kind < 0.75:
+            return (lambda: rng.choice("su")) if column else (lambda: self.text(depth - 1)), lambda: self.text(0)
+        if kind < 0.87:
+            moments = [
+                "'2026-01-03'",
+                "'1969-12-31'",
+                "DATE '2026-01-03'",
+                "TIMESTAMP '2026-01-03 12:00:00'",
+                "TIMESTAMP_NTZ '2026-01-03 00:00:00'",
+            ]
+            return lambda: rng.choice("de"), lambda: rng.choice(
+                [*moments, self._parameter(rng.choice([*DAYS, *TIMES])), "e"]
+            )
+        if kind < 0.94:
+            texts = [f"'{moment}'" for moment in TIMES] + [
+                "'2026-01-03'",
+                "DATE '2026-01-03'",
+                "TIMESTAMP_NTZ '2026-01-03 12:00:00'",
+                "TIMESTAMP '2026-01-03 12:00:00'",
+            ]
+            return lambda: "t", lambda: rng.choice([*texts, self._parameter(rng.choice([*TIMES, *DAYS]))])
+        zoned = [f"TIMESTAMP '{moment}{zone}'" for moment in TIMES for zone in ("Z", "+00:00", "-08:00")]
+        return lambda: "z", lambda: rng.choice([*zoned, self._parameter(rng.choice(TIMES).replace(tzinfo=dt.UTC))])
+
+    def _number_column(self) -> str:
+        return self.rng.choice([*INTEGERS, *FLOATING, *DECIMALS])
+
+    def _number_constant(self) -> str:
+        rng, kind = self.rng, self.rng.random()
+        if kind < 0.3:
+            return rng.choice(
+                [
+                    "0",
+                    "1",
+                    "2",
+                    "-1",
+                    "7",
+                    "3",
+                    "2147483647",
+                    "-2147483648",
+                    "2147483648",
+                    "9007199254740993",
+                    "9223372036854775807",
+                    "-9223372036854775808",
+                    "9223372036854775808",
+                ]
+            )
+        if kind < 0.6:
+            return rng.choice(
+                [
+                    "0.1",
+                    "0.2",
+                    "0.3",
+                    "-2.55",
+                    "2.01",
+                    "1.10",
+                    "0.10",
+                    "2.5",
+                    "4.5",
+                    "0.255",
+                    "1.",
+                    ".5",
+                    "100.000",
+                    "0.00",
+                    "123456789012345678.123456",
+                    "16777216.5",
+                ]
+            )
+        if kind < 0.75:
+            return rng.choice(["1e0", "1e-1", "2.5e0", "1E10", "0.1D", "1.5D", "1e300", "-0.0D", "3L", "-1e-1"])
+        if kind < 0.82:
+            return rng.choice(["'1'", "'0.1'", "'-2.55'", "'2.01'", "'1e0'", "'inf'", "'7'"])
+        if kind < 0.84:
+            return "NULL"
+        return self._parameter(
+            rng.choice(
+                [
+                    0,
+                    1,
+                    -1,
+                    2.5,
+                    0.1,
+                    -0.0,
+                    math.nan,
+                    math.inf,
+                    Decimal("0.1"),
+                    Decimal("2.01"),
+                    Decimal(3),
+                    2**31,
+                    10**10,
+                    1e300,
+                    None,
+                ]
+            )
+        )
+
+    def _parameter(self, value: Any) -> str:
+        name = f"v{len(self.parameters)}"
+        self.parameters[name] = value
+        return f":{name}"
+
+    def _chosen(self, made: Callable[[int], str], depth: int) -> str:
+        rng = self.rng
+        if rng.random() < 0.3:
+            return f"if({self.condition(1)}, {made(depth - 1)}, {made(depth - 1)})"
+        if rng.random() < 0.3:
+            return f"CASE {rng.choice('ijl')} WHEN 1 THEN {made(depth - 1)} WHEN {rng.choice(['0', '2.0', 'j'])} THEN {made(depth - 1)} END"
+        other = rng.choice(["", f" ELSE {made(depth - 1)}"])
+        guard = rng.choice([self.condition(1), "j <> 0", "i > 0 AND i < 100"])
+        return f"CASE WHEN {guard} THEN {made(depth - 1)}{other} END"
+
+    def _maybe_bare(self, text: str) -> str:
+        return text if self.rng.random() < 0.35 else f"({text})"
+
+    def _bracketed(self, text: str) -> str:
+        return text if text.isalnum() else f"({text})"
+
+
+def quoted(rng: random.Random, text: str) -> str:
+    """A text as Spark reads it, in one of its ways. A backslash stands for itself only where two are written."""
+    escaped = text.replace("\\", "\\\\")
+    if rng.random() < 0.2:
+        return '"' + escaped.replace('"', '\\"') + '"'
+    return "'" + escaped.replace("'", rng.choice(["''", "\\'"])) + "'"

@@ -1,0 +1,198 @@
+"""Random SQL beside Spark itself: the same answer, or SqlError; wherever a condition stands, and never another error.
+
+Each run draws with a new seed, which it prints: ICEPUFFIN_SQL_SEED=... draws the same again. ICEPUFFIN_SQL_TEXTS says
+how many conditions and expressions are drawn.
+"""
+
+import datetime as dt
+import math
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from ops.catalog.connect import open_catalog
+from ops.sql import SqlError, SqlSession
+from ops.sql.foreign import for_spark
+from ops.sql.statements import Foreign
+from tests.conftest import STORAGE
+from tests.ops.sql.drawn import Drawn, rows_of
+
+SEED = int(os.environ.get("ICEPUFFIN_SQL_SEED") or random.SystemRandom().randrange(2**32))
+TEXTS = int(os.environ.get("ICEPUFFIN_SQL_TEXTS") or 1_200)
+BATCH = 60
+NEAR = "l2_distance(v, array(-1.0, 0.0))"
+FOUND = f"(SELECT * FROM db.t ORDER BY {NEAR} LIMIT 99)"
+PLACES = {
+    "pushed": f"SELECT id FROM db.t WHERE {{}} ORDER BY {NEAR} LIMIT 99",
+    "within": f"SELECT id FROM db.t WHERE {NEAR} < 1e9 AND ({{}})",
+    "found": f"SELECT id FROM {FOUND} WHERE {{}}",
+}
+ZONES = ("UTC", "Asia/Kolkata", "America/Phoenix")
+"""Without daylight saving: a time that a clock skips is another one to Spark's session"""
+pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+
+
+@pytest.fixture(scope="module")
+def rng() -> random.Random:
+    sys.stderr.write(f"ICEPUFFIN_SQL_SEED={SEED}\n")
+    return random.Random(SEED)
+
+
+@pytest.fixture(scope="module")
+def rows(rng: random.Random) -> pa.Table:
+    return rows_of(rng)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory, rows: pa.Table) -> SqlSession:
+    folder: Path = tmp_path_factory.mktemp("differential")
+    made: Catalog = open_catalog(
+        "test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+    )
+    made.create_namespace("db")
+    table = made.create_table("db.t", rows.schema, properties={"format-version": "2"})
+    for start in (0, 13, 27):
+        table.append(rows.slice(start, (13 if start == 0 else 14 if start == 13 else 99)))
+    return SqlSession.on(made, storage=STORAGE)
+
+
+@pytest.fixture(scope="module")
+def in_spark(spark: Any, rows: pa.Table, rng: random.Random) -> Iterator[Any]:
+    """Runs a text with parameters; the table is `db_t` there."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", rng.choice(ZONES))
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    spark.createDataFrame(rows).createOrReplaceTempView("db_t")
+    spark.conf.unset("spark.sql.timestampType")
+
+    def run(text: str, parameters: dict[str, Any]) -> pa.Table:
+        statement = Foreign(text.replace("db.t", "db_t"), "", parameters, frozenset(parameters))
+        return spark.sql(for_spark(statement)).toArrow()
+
+    yield run
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def answered(session: SqlSession, text: str, parameters: dict[str, Any]) -> pa.Table | None:
+    """None where it is refused."""
+    try:
+        return session.sql(text, parameters).rows
+    except SqlError:
+        return None
+
+
+Answers = dict[str, pa.Table]
+"""By the place where a text stood; without those where it is refused"""
+
+
+class Beside:
+    """Compares in batches: where one expression of a batch fails in Spark, each is asked for alone."""
+
+    def __init__(self, in_spark: Any) -> None:
+        self._in_spark = in_spark
+        self.wrong: list[str] = []
+
+    def compare(self, drawn: Sequence[tuple[str, Answers]], parameters: dict[str, Any]) -> None:
+        if not drawn:
+            return
+        listed = ", ".join(f"({text}) AS e{number}" for number, (text, _) in enumerate(drawn))
+        try:
+            theirs = self._in_spark(f"SELECT id, {listed} FROM db.t ORDER BY id", parameters)
+        except Exception as error:  # Spark's errors have many types
+            if len(drawn) == 1:
+                self._tell(drawn[0][0], parameters, f"answered, and Spark says {str(error)[:300]}")
+                return
+            half = len(drawn) // 2
+            self.compare(drawn[:half], parameters)
+            self.compare(drawn[half:], parameters)
+            return
+        for number, (text, answers) in enumerate(drawn):
+            for place, mine in answers.items():
+                if problem := difference(mine, theirs.column(number + 1), theirs["id"], text):
+                    self._tell(text, parameters, f"{place}: {problem}")
+
+    def _tell(self, text: str, parameters: dict[str, Any], problem: str) -> None:
+        given = {name: value for name, value in parameters.items() if f":{name}" in text}
+        self.wrong.append(f"{text} {given or ''}\n    {problem}")
+
+
+def difference(mine: pa.Table, theirs: pa.ChunkedArray, ids: pa.ChunkedArray, text: str) -> str | None:
+    """Of a condition, the ids; of another expression, type and values."""
+    if mine.column_names == ["id"]:
+        wanted = [number for number, flag in zip(ids.to_pylist(), theirs.to_pylist(), strict=True) if flag]
+        found = sorted(mine["id"].to_pylist())
+        return None if found == wanted else f"ids {found}, Spark {wanted}"
+    kind = mine["e"].type
+    if named(kind) != named(theirs.type):
+        return f"is {kind}, in Spark {theirs.type}"
+    loose = any(f"{name}(" in text for name in ("exp", "ln", "power"))
+    values = dict(zip(mine["id"].to_pylist(), mine["e"].to_pylist(), strict=True))
+    for number, wanted in zip(ids.to_pylist(), theirs.to_pylist(), strict=True):
+        if not same(values[number], wanted, loose=loose):
+            return f"row {number}: {values[number]!r}, Spark {wanted!r}"
+    return None
+
+
+def named(kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return "zoned" if kind.tz else "local"
+    return str(kind).removeprefix("large_")
+
+
+def same(mine: Any, theirs: Any, *, loose: bool) -> bool:
+    if isinstance(mine, dt.datetime) and isinstance(theirs, dt.datetime):
+        return mine == theirs
+    if type(mine) is not type(theirs):
+        return False
+    if isinstance(mine, float):
+        if math.isnan(mine) or math.isnan(theirs):
+            return math.isnan(mine) and math.isnan(theirs)
+        return math.isclose(mine, theirs, rel_tol=1e-13) if loose else mine == theirs
+    if isinstance(mine, Decimal):
+        return mine == theirs and mine.as_tuple().exponent == theirs.as_tuple().exponent
+    return bool(mine == theirs)
+
+
+def compared(
+    session: SqlSession, in_spark: Any, rng: random.Random, forms: dict[str, str], draw: Callable[[Drawn], str]
+) -> dict[str, int]:
+    """How many texts were drawn, and how many of them answered in each place."""
+    beside, asked, counts = Beside(in_spark), 0, dict.fromkeys(forms, 0)
+    while asked < TEXTS // 2:
+        drawn = Drawn(rng)
+        texts = [draw(drawn) for _ in range(BATCH)]
+        asked += len(texts)
+        pairs = []
+        for text in texts:
+            found = {place: answered(session, form.format(text), drawn.parameters) for place, form in forms.items()}
+            answers = {place: one for place, one in found.items() if one is not None}
+            for place in answers:
+                counts[place] += 1
+            if answers:
+                pairs.append((text, answers))
+        beside.compare(pairs, drawn.parameters)
+    sys.stderr.write(f"{asked} drawn, answered {counts}, wrong {len(beside.wrong)}\n")
+    assert not beside.wrong, f"ICEPUFFIN_SQL_SEED={SEED}\n" + "\n".join(beside.wrong)
+    return {"drawn": asked, **counts}
+
+
+def test_conditions_find_what_spark_finds_wherever_they_stand(
+    session: SqlSession, in_spark: Any, rng: random.Random
+) -> None:
+    counts = compared(session, in_spark, rng, PLACES, lambda drawn: drawn.condition(rng.randrange(0, 4)))
+    assert counts["found"] > counts["drawn"] / 2
+    assert counts["pushed"] > counts["drawn"] / 4
+
+
+def test_expressions_are_what_they_are_in_spark(session: SqlSession, in_spark: Any, rng: random.Random) -> None:
+    forms = {"selected": f"SELECT id, {{}} AS e FROM {FOUND}"}
+    counts = compared(session, in_spark, rng, forms, lambda drawn: drawn.value(rng.randrange(0, 4)))
+    assert counts["selected"] > counts["drawn"] / 4
