@@ -43,16 +43,20 @@ def resolved(node: Node, query: Node) -> Node:
                 f"ORDER BY {node.this}: it is to be the number of one of the columns that SELECT names"
             )
         return outputs[int(node.this) - 1].unalias()
+    if isinstance(node, exp.Column):
+        return _output(node, query)
+    return node.copy().transform(
+        lambda part: _in_parentheses(_output(part, query)) if isinstance(part, exp.Column) else part
+    )
 
-    def replaced(part: Node) -> Node:
-        if not isinstance(part, exp.Column) or part.table:
-            return part
-        named = [item.unalias() for item in query.expressions if item.alias_or_name.lower() == part.name.lower()]
-        if len({item.sql() for item in named}) > 1:
-            raise NotIndexableError(f"ORDER BY {part.name}: several columns have that name")
-        return _in_parentheses(named[0]) if named else part
 
-    return node.copy().transform(replaced)
+def _output(column: Node, query: Node) -> Node:
+    """What an output of that name stands for, or the column itself."""
+    name = column.name.lower()
+    named = [] if column.table else [item for item in query.expressions if item.alias_or_name.lower() == name]
+    if len(named) > 1 and len({item.unalias().sql() for item in named}) > 1:
+        raise NotIndexableError(f"ORDER BY {column.name}: several columns have that name")
+    return named[0].unalias() if named else column
 
 
 def _in_parentheses(node: Node) -> Node:

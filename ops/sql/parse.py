@@ -58,6 +58,8 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
         queries = trees_of(named)
     except RecursionError:
         return Foreign(named, TOO_DEEP, given, frozenset(given))
+    except NotIndexableError as error:
+        return Foreign(named, str(error), given, frozenset(given))
     except SqlglotError as error:
         line = str(error).splitlines()[0]
         raise SqlError(f"the statement cannot be read: {_plain(line)}") from error

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ops.sql.errors import NotIndexableError, SqlError
 from ops.sql.expressions import DISTANCE, condition
 from ops.sql.foreign import for_spark
 from ops.sql.indexes import run_on, told
-from ops.sql.parse import parse
+from ops.sql.parse import TOO_DEEP, parse
 from ops.sql.statements import (
     CreateIndex,
     DropIndex,
@@ -113,7 +114,10 @@ class SqlSession:
 
         Raises SqlError, and what searching and building raise.
         """
-        return self._run(parse(text, parameters))
+        try:
+            return self._run(parse(text, parameters))
+        except RecursionError as error:
+            raise SqlError(f"the statement cannot be run: {TOO_DEEP}") from error
 
     def _run(self, statement: Statement) -> SqlResult:
         match statement:
@@ -131,9 +135,12 @@ class SqlSession:
         table, storage = self._open(asked.table)
         schema = schema_at(table, asked.snapshot)
         try:
-            first = _first_step(schema, asked)
-        except NotIndexableError as error:
+            return self._found(asked, table, schema, storage)
+        except (NotIndexableError, FilterError) as error:
             return self._foreign(_otherwise(asked, error))
+
+    def _found(self, asked: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
+        first = _first_step(schema, asked)
         index, why = _find_index(table, schema, asked)
         wanted = first.columns()
         columns = [field.name for field in schema.fields if field.name in wanted]
@@ -195,7 +202,9 @@ class SqlSession:
         schema = schema_at(table, statement.snapshot)
         try:
             _first_step(schema, statement)
-        except NotIndexableError as error:
+            if statement.where is not None:
+                Condition(statement.where, schema)
+        except (NotIndexableError, FilterError) as error:
             return self._explain(replace(explained, statement=_otherwise(statement, error)))
         index, why = _find_index(table, schema, statement)
         lines = [why]
@@ -211,7 +220,7 @@ class SqlSession:
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
 
 
-def _otherwise(asked: Nearest, error: NotIndexableError) -> Foreign:
+def _otherwise(asked: Nearest, error: NotIndexableError | FilterError) -> Foreign:
     """What an engine is asked where the types of the columns are not ones that can be computed with here."""
     if asked.otherwise is None:
         raise error
@@ -265,18 +274,19 @@ def _first_step(schema: Schema, asked: Nearest) -> Step:
         spark_may = unknown[0].lower() in {name.lower() for name in names}  # small and capital letters are one to it
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
-    columns = spark_schema(arrow_schema(schema))
+    columns = _found_columns(schema.model_dump_json())
     for item in asked.pushed:
         condition(item, columns)
-    if asked.where is not None:
-        try:
-            Condition(asked.where, schema)
-        except FilterError as error:
-            raise NotIndexableError(str(error)) from error
-    columns = columns.append(pa.field(DISTANCE, pa.float32()))
     for step in (first, *asked.steps[1:]):
         columns = step.check(columns)
     return first
+
+
+@lru_cache(maxsize=64)
+def _found_columns(schema: str) -> pa.Schema:
+    """The columns of rows that were found, of a table with this schema."""
+    columns = spark_schema(arrow_schema(Schema.model_validate_json(schema)))
+    return columns.append(pa.field(DISTANCE, pa.float32()))
 
 
 def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefinition | None, str]:

@@ -35,8 +35,11 @@ def _is_text(token: Token) -> bool:
 
 
 def trees_of(text: str) -> Sequence[Any]:
-    """The statements of a text."""
-    return [item for item in _SPARK.parser().parse(tokens_of(text), text) if item is not None]
+    """The statements of a text. Raises NotIndexableError for one in pipes."""
+    tokens = tokens_of(text)
+    if any(token.token_type is TokenType.PIPE_GT for token in tokens):
+        raise NotIndexableError("it has |>")
+    return [item for item in _SPARK.parser().parse(tokens, text) if item is not None]
 
 
 def node_of(value: Any) -> Any:  # noqa: PLR0911  one a kind of value

@@ -1,0 +1,289 @@
+"""What SQL means where engines differ, or a shorter way would be wrong: as Spark 4.1 has it, wherever it stands."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo, LessThan
+
+from ops.catalog.connect import open_catalog
+from ops.probe import exact_search
+from ops.sql import SqlError, SqlSession
+from ops.sql.foreign import for_spark
+from ops.sql.parse import parse
+from ops.sql.statements import Foreign
+from tests.conftest import STORAGE
+
+NEAR = "l2_distance(v, array(0.0, 0.0))"
+FOUND = f"(SELECT * FROM db.t ORDER BY {NEAR} LIMIT 99)"
+PLACES = {
+    "pushed": f"SELECT id FROM db.t WHERE {{}} ORDER BY {NEAR} LIMIT 99",
+    "within": f"SELECT id FROM db.t WHERE {NEAR} < 99 AND ({{}})",
+    "found": f"SELECT id FROM {FOUND} WHERE {{}}",
+}
+NOON = dt.datetime(2026, 1, 3, 12)  # noqa: DTZ001  on a clock
+
+
+def rows() -> pa.Table:
+    days = [dt.date(2026, 1, day) for day in (1, 2, 3, 3)]
+    return pa.table(
+        {
+            "id": pa.array(range(4), pa.int64()),
+            "n": pa.array([0, 1, 2, -3], pa.int32()),
+            "f": pa.array([0.1, 0.2, 0.5, None], pa.float32()),
+            "x": pa.array([0.0, 1.0, -3.0, np.e], pa.float64()),
+            "m": pa.array([Decimal("-2.55"), Decimal("2.01"), Decimal("0.20"), Decimal("1.10")], pa.decimal128(9, 2)),
+            "s": ["O'Brien", "OBrien", "it's", "a\\b"],
+            "b": [True, False, None, True],
+            "d": pa.array(days, pa.date32()),
+            "t": pa.array([NOON.replace(day=day.day) for day in days], pa.timestamp("us")),
+            "z": pa.array([NOON.replace(day=day.day, tzinfo=dt.UTC) for day in days], pa.timestamp("us", "UTC")),
+            "v": pa.array([[0.0, 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 0.0]], pa.list_(pa.float32())),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    folder: Path = tmp_path_factory.mktemp("meaning")
+    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    made.create_namespace("db")
+    table = made.create_table("db.t", rows().schema, properties={"format-version": "2"})
+    table.append(rows())
+    return made
+
+
+@pytest.fixture(scope="module")
+def session(catalog: Catalog) -> SqlSession:
+    return SqlSession.on(catalog, storage=STORAGE)
+
+
+CONDITIONS: list[tuple[str, dict[str, Any], list[int]]] = [
+    ("s = 'O''Brien'", {}, [0]),
+    ("s <> 'O''Brien'", {}, [1, 2, 3]),
+    ("s IN ('it''s', 'a\\\\b')", {}, [2, 3]),
+    ("s LIKE 'O''%'", {}, [0]),
+    ('s = "it\'s"', {}, [2]),
+    ("s = 'O' 'Brien'", {}, [1]),
+    ("m = -2.55", {}, [0]),
+    ("m = 2.01", {}, [1]),
+    ("m = 2.010", {}, [1]),
+    ("m > 2.005", {}, [1]),
+    ("m = 2.005", {}, []),
+    ("m = '2.01'", {}, [1]),
+    ("m IN (2.01, -2.550)", {}, [0, 1]),
+    ("f = 0.1", {}, []),
+    ("f <= 0.1", {}, []),
+    ("f > 0.1", {}, [0, 1, 2]),
+    ("f BETWEEN 0.1 AND 0.2", {}, [0]),
+    ("f <> 0.1", {}, [0, 1, 2]),
+    ("f IN (0.1, 0.5)", {}, [2]),
+    ("f = :p", {"p": 0.1}, []),
+    ("f = :p", {"p": float(np.float32(0.1))}, [0]),
+    ("n < 0.5", {}, [0, 3]),
+    ("n = 1.0", {}, [1]),
+    ("n <= 1e-1", {}, [0, 3]),
+    ("d < :p", {"p": NOON}, [0, 1, 2, 3]),
+    ("d = :p", {"p": NOON}, []),
+    ("d >= :p", {"p": NOON}, []),
+    ("d = :p", {"p": NOON.replace(hour=0)}, [2, 3]),
+    ("t < :p", {"p": dt.date(2026, 1, 2)}, [0]),
+    ("t = :p", {"p": NOON}, [2, 3]),
+    ("z = :p", {"p": NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=2)), hour=14)}, [2, 3]),
+    ("b = true", {}, [0, 3]),
+    ("NOT b", {}, [1]),
+]
+
+
+@pytest.mark.parametrize(("where", "given", "wanted"), CONDITIONS, ids=[item[0] for item in CONDITIONS])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_condition_means_the_same_wherever_it_stands(
+    session: SqlSession, place: str, where: str, given: dict[str, Any], wanted: list[int]
+) -> None:
+    assert sorted(session.sql(PLACES[place].format(where), given).rows["id"].to_pylist()) == wanted
+
+
+LATER: list[tuple[str, list[int]]] = [
+    ("m + 0.10 = 0.30", [2]),
+    ("m * 3 = 3.3", [3]),
+    ("CAST(m AS DOUBLE) = -2.55D", [0]),
+    ("0.1 + 0.2 = 0.3", [0, 1, 2, 3]),
+    ("0.1D + 0.2D = 0.3D", []),
+    ("ln(x) > 1", []),
+    ("ln(x) < 0", []),
+    ("b IS TRUE", [0, 3]),
+    ("b IS NOT TRUE", [1, 2]),
+    ("n = 1 OR NULL", [1]),
+    ("n <> 0 AND 1 / n > 0", [1, 2]),
+    ("CASE WHEN n <> 0 THEN 1 / n ELSE 0 END >= 0", [0, 1, 2]),
+]
+
+
+@pytest.mark.parametrize(("where", "wanted"), LATER, ids=[item[0] for item in LATER])
+@pytest.mark.parametrize("place", ["within", "found"])
+def test_a_condition_that_is_looked_at_afterwards(
+    session: SqlSession, place: str, where: str, wanted: list[int]
+) -> None:
+    assert sorted(session.sql(PLACES[place].format(where)).rows["id"].to_pylist()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("expression", "value", "kind"),
+    [
+        ("'it''s'", "it's", pa.string()),
+        ("0.1 + 0.2", Decimal("0.3"), pa.decimal128(2, 1)),
+        ("CAST(m AS INT)", -2, pa.int32()),
+        ("m / 3", Decimal("-0.850000"), pa.decimal128(13, 6)),
+        ("1 / 4", 0.25, pa.float64()),
+        ("floor(-2.5D)", -3, pa.int64()),
+        ("ceil(m)", Decimal(-2), pa.decimal128(8, 0)),
+        ("floor(CAST('NaN' AS DOUBLE))", 0, pa.int64()),
+        ("round(2.675D, 2)", 2.68, pa.float64()),
+        ("round(m, 1)", Decimal("-2.6"), pa.decimal128(9, 1)),
+        ("ln(-1)", None, pa.float64()),
+        ("upper('straße')", "STRASSE", pa.string()),
+        ("n + 2147483648", 2147483648, pa.int64()),
+        ("if(b, 1, 1 / 0)", 1.0, pa.float64()),
+        ("coalesce(n, 1 / 0)", 0.0, pa.float64()),
+        ("TIMESTAMP '2026-01-01 00:00:00+00:00'", dt.datetime(2026, 1, 1, tzinfo=dt.UTC), pa.timestamp("us", "UTC")),
+    ],
+)
+def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression: str, value: Any, kind: Any) -> None:
+    found = session.sql(
+        f"SELECT {expression} AS e FROM (SELECT * FROM db.t ORDER BY {NEAR} LIMIT 99) WHERE id = 0"
+    ).rows
+    assert (found["e"].to_pylist(), found["e"].type) == ([value], kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        ("SELECT floor(x, 1) AS e FROM {found}", {}),
+        ("SELECT ceil(x, 1) AS e FROM {found}", {}),
+        ("SELECT try_cast(s AS INT) AS e FROM {found}", {}),
+        ("SELECT length(s, 1) AS e FROM {found}", {}),
+        ("SELECT round(n, n) AS e FROM {found}", {}),
+        ("SELECT concat(s, 1) AS e FROM {found}", {}),
+        ("SELECT TIMESTAMP '2026-01-01 00:00:00' AS e FROM {found}", {}),
+        ("SELECT -n AS n, n AS n FROM {found} ORDER BY n", {}),
+        ("SELECT *, -n AS n FROM {found} ORDER BY n", {}),
+        ("SELECT *, -n AS n FROM db.t ORDER BY {near}, n LIMIT 2", {}),
+        ("SELECT n FROM (SELECT *, -n AS n FROM db.t) ORDER BY {near} LIMIT 2", {}),
+        ("SELECT n FROM (SELECT n, -n AS N, v FROM db.t) ORDER BY {near} LIMIT 2", {}),
+        ("WITH near AS (SELECT id, {near} AS a FROM db.t) SELECT id FROM near VERSION AS OF 17 ORDER BY a LIMIT 2", {}),
+        ("SELECT id FROM `db.t` ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE t > 1767441600000000 ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE d > 20455 ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE t < :p ORDER BY {near} LIMIT 2", {"p": NOON.replace(tzinfo=dt.UTC)}),
+        ("SELECT id FROM db.t WHERE z < :p ORDER BY {near} LIMIT 2", {"p": NOON}),
+        ("SELECT id FROM db.t WHERE s = 5 ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE b = 1 ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE n < 9223372036854775808 ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t ORDER BY {near} LIMIT 99999999999999999999", {}),
+        ("SELECT id FROM db.t ORDER BY {near} |> LIMIT 1", {}),
+        ("FROM db.t |> ORDER BY {near} |> LIMIT 1", {}),
+        ("SELECT id FROM db.t WHERE n = :p ORDER BY {near} LIMIT 2", {"p": object()}),
+        ("SELECT n / 0 AS e FROM {found}", {}),
+        ("SELECT n + 2147483647 AS e FROM {found}", {}),
+        ("SELECT CAST(1e300 AS BIGINT) AS e FROM {found}", {}),
+        ("SELECT s LIKE 'a\\\\b' AS e FROM {found}", {}),
+        ("SELECT id FROM db.t WHERE " + " AND ".join(["n <> 7"] * 5_000) + " ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM {found} WHERE n = 1" + " + (1" * 1_500 + ")" * 1_500, {}),
+        ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
+        ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
+    ],
+    ids=range(33),
+)  # fmt: skip
+def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
+    with pytest.raises(SqlError):
+        session.sql(text.replace("{found}", FOUND).replace("{near}", NEAR), given)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("SELECT id FROM db.t ORDER BY {near}, id DESC LIMIT 1", [2]),
+        ("SELECT id FROM db.t ORDER BY {near}, id DESC LIMIT 2 OFFSET 1", [1, 0]),
+        ("SELECT id FROM db.t ORDER BY {near}, n DESC LIMIT 2", [2, 1]),
+        ("SELECT id FROM db.t WHERE id < 2 ORDER BY {near}, s DESC LIMIT 1", [1]),
+        ("SELECT -n AS n, id FROM db.t ORDER BY {near}, n + 0 LIMIT 3", [2, 1, 0]),
+        ("SELECT -n AS n, id FROM {found} ORDER BY n + 0", [2, 1, 0, 3]),
+        ("SELECT -n AS n, id FROM {found} ORDER BY N", [2, 1, 0, 3]),
+        ("SELECT near.* FROM {found} near WHERE near.id > 1 ORDER BY id", [2, 3]),
+        ("SELECT near.*, n + 1 AS more FROM {found} AS near ORDER BY more, id DESC LIMIT 1", [3]),
+        ("SELECT id FROM {found} ORDER BY b, id DESC", [2, 1, 3, 0]),
+    ],
+)
+def test_order(session: SqlSession, text: str, wanted: list[int]) -> None:
+    found = session.sql(text.replace("{found}", FOUND).replace("{near}", NEAR)).rows
+    assert found["id"].to_pylist() == wanted
+
+
+def test_a_chain_may_be_long(session: SqlSession) -> None:
+    text = f"SELECT id FROM {FOUND} WHERE " + " OR ".join(f"n = {number} + n" for number in range(1, 2_000))
+    assert session.sql(text).rows.num_rows == 0
+    assert session.sql(f"{text} OR id = 2").rows["id"].to_pylist() == [2]
+
+
+def test_a_nan_parameter_is_no_null(session: SqlSession) -> None:
+    for place in ("within", "found"):
+        text = PLACES[place].format("x = :p OR :p IS NULL")
+        assert session.sql(text, {"p": float("nan")}).rows["id"].to_pylist() == []
+
+
+def test_where_of_a_search_means_the_same(catalog: Catalog) -> None:
+    table = catalog.load_table("db.t")
+    for where, wanted in (
+        ("f = 0.1", []),
+        ("f > 0.1", [0, 1, 2]),
+        ("m = 2.01", [1]),
+        ("n < 0.5", [0, 3]),
+        (LessThan("d", NOON), [0, 1, 2, 3]),  # type: ignore[arg-type, misc]
+        (EqualTo("d", NOON), []),  # type: ignore[arg-type, misc]
+    ):
+        found = exact_search(table, "v", "l2", [0.0, 0.0], 9, where=where, columns=["id"])
+        assert sorted(found.rows["id"].to_pylist()) == wanted, where
+
+
+def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:
+    given: dict[str, Any] = {"a": "it's \\ me", "b": -1, "c": 0.1, "d": [1.5, -2.0]}
+    text = "SELECT to_date(s, 'yyyy'), 'O''Brien', :a, 2 -:b, :c FROM t WHERE l2_distance(v, :d) > 1 AND s = 'x:a'"
+    found = parse(text, given)
+    assert isinstance(found, Foreign)
+    assert for_spark(found).startswith(
+        "SELECT to_date(s, 'yyyy'), 'O''Brien', 'it\\'s \\\\ me', 2 -(-1), CAST('0.1' AS DOUBLE) FROM t WHERE (sqrt("
+    )
+    assert for_spark(found).rstrip().endswith(")) > 1 AND s = 'x:a'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE INDEX i ON db.t USING diskann (v) WITH (metric = 'l2', metric = 'ip')",
+        "DROP INDEX i ON `db.t`",
+    ],
+)
+def test_statements_on_indexes_that_say_two_things(text: str) -> None:
+    with pytest.raises(SqlError, match=r"given twice|a name with a dot"):
+        parse(text)
+
+
+@pytest.mark.jvm
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_spark_is_asked_where_it_can_answer(catalog: Catalog, spark: Any) -> None:
+    spark.createDataFrame(rows()).createOrReplaceTempView("answers")
+
+    def on_spark(text: str, **given: Any) -> list[Any]:
+        session = SqlSession.on(catalog, storage=STORAGE, spark=spark)
+        found = session.sql(text.replace("{found}", FOUND.replace("db.t", "answers")), given)
+        assert found.how.startswith("Spark ran it as it is"), found.how
+        return found.rows.columns[0].to_pylist()
+
+    assert on_spark("SELECT count(*) FROM answers WHERE s = 'O''Brien' AND n < :p", p=5) == [1]
+    assert on_spark("SELECT count(*) FROM answers WHERE x = :p", p=float("nan")) == [0]
+    assert on_spark("SELECT count(*) FROM answers WHERE s = :p", p="a\\b") == [1]
