@@ -282,19 +282,27 @@ def _boolean(value: Typed, node: Node) -> Typed:
 
 
 def condition(node: Node, schema: pa.Schema) -> Typed:
-    """Raises NotIndexableError for what is not true or false."""
+    """Of WHERE, CASE and if(). Raises NotIndexableError for what is not true or false, NULL among it."""
+    value = typed(node, schema)
+    if not pa.types.is_boolean(value.kind):
+        raise NotIndexableError(f"{shown(node)} is {value.kind}, not a condition")
+    return value
+
+
+def _operand(node: Node, schema: pa.Schema) -> Typed:
+    """Of AND, OR and NOT, which take NULL as well."""
     return _boolean(typed(node, schema), node)
 
 
 def _not(node: Node, schema: pa.Schema) -> Typed:
-    value = condition(node.this, schema)
+    value = _operand(node.this, schema)
     return Typed(pa.bool_(), lambda rows: pc.invert(value.run(rows)), value.columns, value.may_fail)
 
 
 def _connected(node: Node, schema: pa.Schema) -> Typed:
     """AND and OR, the right side only for the rows that the left one leaves open."""
     conjunction = isinstance(node, exp.And)
-    sides = [condition(side, schema) for side in _chain(node, type(node))]
+    sides = [_operand(side, schema) for side in _chain(node, type(node))]
     return _joined(sides, conjunction=conjunction)
 
 
@@ -362,25 +370,18 @@ def _choice(branches: Sequence[tuple[Typed, Typed]], default: Typed) -> Typed:
     return Typed(kind, run, frozenset().union(*(part.columns for part in every)), any(part.may_fail for part in every))
 
 
-def _decision(node: Node, schema: pa.Schema) -> Typed:
-    value = typed(node, schema)
-    if not pa.types.is_boolean(value.kind):
-        raise NotIndexableError(f"{shown(node)} is {value.kind}, not a condition")
-    return value
-
-
 def _case(node: Node, schema: pa.Schema) -> Typed:
     default, compared = node.args.get("default"), node.args.get("this")
     branches = []
     for branch in node.args["ifs"]:
         when = branch.this if compared is None else exp.EQ(this=compared.copy(), expression=branch.this.copy())
-        branches.append((_decision(when, schema), typed(branch.args["true"], schema)))
+        branches.append((condition(when, schema), typed(branch.args["true"], schema)))
     return _choice(branches, typed(exp.Null() if default is None else default, schema))
 
 
 def _if(node: Node, schema: pa.Schema) -> Typed:
     other = node.args.get("false")
-    when, value = _decision(node.this, schema), typed(node.args["true"], schema)
+    when, value = condition(node.this, schema), typed(node.args["true"], schema)
     return _choice([(when, value)], typed(exp.Null() if other is None else other, schema))
 
 

@@ -185,7 +185,7 @@ def _settled(node: Node, values: Values) -> bool | None:
         found = evaluate(computed(node, values), _ONE_ROW)
     except SqlError:  # refused, or raised for the rows that are there, where it is looked at
         return None
-    return bool(found[0].as_py()) if found.type in (pa.bool_(), pa.null()) else None
+    return bool(found[0].as_py()) if found.type == pa.bool_() else None
 
 
 def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:

@@ -179,6 +179,46 @@ class Drawn:
         ways = ["", " ASC", " DESC", " NULLS LAST", " NULLS FIRST", " DESC NULLS FIRST", " DESC NULLS LAST"]
         return ", ".join([f"{key}{rng.choice(ways)}" for key in keys] + [f"id{rng.choice(ways[:3])}"])
 
+    def statement(self) -> str:
+        """A whole query around the nearest rows: `{distance}` is the distance, `{table}` the table. In order, no ties."""
+        rng = self.rng
+        first, second = rng.choice(["id", "-id", "id DESC", "i, id", "s DESC, id", "b, id DESC"]), self.order()
+        inner = rng.choice(
+            [
+                "*, {distance} AS far",
+                "id, i, s, b, x, p, {distance} AS far",
+                "id, i, b AS s, s AS b, x, p, {distance} AS far",
+            ]
+        )
+        where = f"WHERE {self.condition(1)} " if rng.random() < 0.5 else ""
+        count, skipped = rng.randrange(0, ROWS), rng.choice(["", "", f" OFFSET {rng.randrange(0, 9)}"])
+        near = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
+        if rng.random() < 0.25:
+            return near
+        if inner[0] != "*":
+            second = rng.choice(
+                [
+                    "far DESC, id",
+                    "i DESC NULLS LAST, id",
+                    "n, id",
+                    "n + 0 DESC, id DESC",
+                    "x, far, id",
+                    "2, id",
+                    "k.i, id",
+                ]
+            )
+        outer = f"SELECT {rng.choice(['id, -x AS n, far', '-x AS n, i + 0.5 AS m, id', 'k.id, 0 - k.p AS n'])} FROM {{near}}"
+        if inner[0] == "*" and second.startswith("n"):
+            second = "id"
+        where = rng.choice(
+            ["", "", " WHERE far < 5 AND id > 3", " WHERE k.i IS NOT NULL", " WHERE far BETWEEN 1 AND 7 OR i = 1"]
+        )
+        cut = rng.choice(["", f" LIMIT {rng.randrange(1, 12)}", f" LIMIT 7 OFFSET {rng.randrange(0, 5)}"])
+        rest = f"{where} ORDER BY {second}{cut}"
+        if rng.random() < 0.4:
+            return f"WITH k AS ({near}) {outer.format(near='k')}{rest}"
+        return f"{outer.format(near=f'({near}) AS k')}{rest}"
+
     def _time(self, _: int) -> str:
         rng = self.rng
         moment = rng.choice(TIMES)
