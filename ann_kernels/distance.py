@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
+from ann_kernels.exact import as_float64
 from ann_kernels.metric import Metric
 
 MAX_DIMS = 65_536
@@ -24,11 +25,18 @@ def prepare(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32
         finite = np.isfinite(out[start : start + _BLOCK])
         if not finite.all():
             raise NonFiniteVectorError(start + int(np.argmin(finite.all(axis=1))))
-    return _normalized(out) if metric is Metric.COSINE else out
+    return _normalized(vectors, out) if metric is Metric.COSINE else out
 
 
-def _normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    out = np.empty_like(vectors)
+def prepare_exact(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float64]:
+    """The same in f64, unrounded: queries for exact answers. What float32 cannot hold is not finite here, too."""
+    with np.errstate(over="ignore"):
+        rounded = prepare(vectors, metric)
+    return as_float64(vectors) if metric is not Metric.COSINE else _normalized(vectors, np.empty(rounded.shape))
+
+
+def _normalized(vectors: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    out = np.empty_like(like)
     for start in range(0, len(vectors), _BLOCK):
         block = vectors[start : start + _BLOCK].astype(np.float64)  # squares of f32 may leave f32's range
         norms = np.sqrt(np.einsum("ij,ij->i", block, block))
@@ -38,23 +46,26 @@ def _normalized(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return out
 
 
-def reported(internal: npt.NDArray[np.float32], metric: Metric) -> npt.NDArray[np.float32]:
-    """Kernel distances -> reported ones. Kernels use squared L2 (also for unit vectors under cosine) and - dot."""
+def reported(internal: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float64]:
+    """Kernel distances -> reported ones, f64. Kernels use squared L2 (under cosine too) and - dot."""
+    far = internal.astype(np.float64)
     if metric is Metric.L2:
-        return np.sqrt(np.maximum(internal, np.float32(0)))
-    if metric is Metric.COSINE:
-        return np.asarray(np.maximum(internal, np.float32(0)) / np.float32(2))
-    return internal
+        return np.sqrt(np.maximum(far, 0.0))
+    return np.maximum(far, 0.0) / 2 if metric is Metric.COSINE else far
 
 
 def internal_pairwise(
-    queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], metric: Metric
+    queries: npt.NDArray[Any], vectors: npt.NDArray[np.float32], metric: Metric
 ) -> npt.NDArray[np.float32]:
-    """Kernel distances f32[Q, N] of prepared arrays."""
+    """Kernel distances f32[Q, N] of prepared arrays, rounded: their order is not that of the true ones.
+
+    All are moved by the mean of the vectors first, as a large offset that they share would leave nothing but rounding.
+    """
     if queries.shape[1] != vectors.shape[1]:
         raise DimensionError(f"queries have {queries.shape[1]} dimensions, vectors {vectors.shape[1]}")
-    dots = queries @ vectors.T
     if metric is Metric.INNER_PRODUCT:
-        return -dots
-    squares = np.einsum("ij,ij->i", vectors, vectors)[None, :] + np.einsum("ij,ij->i", queries, queries)[:, None]
-    return np.asarray(squares - 2 * dots)
+        return -(queries.astype(np.float32) @ vectors.T)
+    middle = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+    near, moved = (queries - middle).astype(np.float32), vectors - middle
+    squares = np.einsum("ij,ij->i", moved, moved)[None, :] + np.einsum("ij,ij->i", near, near)[:, None]
+    return np.asarray(squares - 2 * (near @ moved.T))

@@ -8,7 +8,7 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,12 @@ from ann_kernels.beam import beam_search, next_stamp
 from ann_kernels.codes import Codes, encode, faithful, ranked_exactly
 from ann_kernels.distance import reported
 from ann_kernels.errors import DimensionError, KernelError
+from ann_kernels.exact import as_float64, exact_distance
 from ann_kernels.graph import Graph
 from ann_kernels.metric import Metric
 from ann_kernels.pool import key_distance, key_node, new_pool
 from ann_kernels.quantize import Codewords
+from ann_kernels.simd import prefetch_row
 from ann_kernels.spaces import (
     FAST,
     CodeTarget,
@@ -30,10 +32,9 @@ from ann_kernels.spaces import (
     PqTarget,
     aim,
     distance,
-    fetch,
     frozen,
 )
-from ann_kernels.topk import exact_top_k
+from ann_kernels.topk import Names, exact_top_k
 
 _COMPARED_A_NODE = 20
 """To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie
@@ -44,6 +45,7 @@ _QUERIES_A_PIECE = 64
 _STARTS = 128
 _NODES_A_START = 64
 """Fewer nodes than this for each start: the way from the medoid is short"""
+_NOTHING = frozen(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
 Target = FloatTarget | DotTarget | CodeTarget | PqTarget
 
@@ -66,8 +68,9 @@ class SearchStats:
 class Searcher:
     """Searches one graph. Immutable and thread-safe.
 
-    With `vectors` f32[N, D] (prepared for `metric`) distances are exact; N x D bytes are taken for codes. Without, `pq`
-    = (codebook f32[m, 256, D / m], codes u8[N, m]) gives approximate ones, and the caller ranks the candidates again.
+    With `vectors` f32[N, D] (prepared for `metric`) distances are exact, in float64; N x D bytes are taken for codes.
+    Without, `pq` = (codebook f32[m, 256, D / m], codes u8[N, m]) gives approximate ones, and the caller ranks the
+    candidates again.
     `live` bool[N] marks what may be returned. `codes`: those of an earlier searcher of the same vectors, kept because
     making them reads all vectors. Without, fewer than `coded_from` vectors are searched as they are.
     """
@@ -136,11 +139,11 @@ class Searcher:
         return int(codebook.shape[0] * codebook.shape[2])
 
     def search(
-        self, queries: npt.NDArray[np.float32], k: int, *, search_list: int, threads: int = 1
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], SearchStats]:
-        """The k nearest live nodes of queries f32[Q, D], prepared for the metric.
+        self, queries: npt.NDArray[Any], k: int, *, search_list: int, threads: int = 1
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], SearchStats]:
+        """The k nearest live nodes of queries f32 or f64 [Q, D], prepared for the metric.
 
-        -> (ids int64[Q, k], -1 where there are fewer; reported distances f32[Q, k], inf there; stats).
+        -> (ids int64[Q, k], -1 where there are fewer; reported distances f64[Q, k], inf there; stats).
         `search_list` is widened where tombstones crowd the live ones out, up to where comparing all of these is faster.
         One that takes in every coded node is answered by comparing the vectors.
         """
@@ -158,32 +161,34 @@ class Searcher:
             width = min(2 * width, self._graph.count)
             found.replace(short, self._walk(queries[short], k, width, threads))
             short = short[found.ids[short, last] < 0]
-        distances = reported(found.distances, self._metric)
         if len(short) and self._vectors is not None:
-            found.ids[short], distances[short] = self.compare(queries[short], k)
+            found.ids[short], found.distances[short] = self.compare(queries[short], k)
             found.work[short, 1] += self._live_count
-        return found.ids, distances, SearchStats(found.work[:, 0], found.work[:, 1])
+        return found.ids, found.distances, SearchStats(found.work[:, 0], found.work[:, 1])
 
     def _compares(self, width: int) -> bool:
         return self._vectors is not None and comparing_is_faster(self._live_count, width)
 
     def compare(
-        self, queries: npt.NDArray[np.float32], k: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """The k nearest live nodes of queries f32[Q, D], by comparing every one; ids and distances as of `search`."""
+        self, queries: npt.NDArray[Any], k: int, *, ids: Names | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """The k nearest live nodes of queries f32 or f64 [Q, D], by comparing every one; as of `search`.
+
+        `ids`: what nodes are called, and ties go by; default their numbers.
+        """
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")
-        return exact_top_k(queries, self._vectors, k, self._metric, live=self._live)
+        return exact_top_k(queries, self._vectors, k, self._metric, live=self._live, ids=ids)
 
-    def _walk(self, queries: npt.NDArray[np.float32], k: int, width: int, threads: int) -> "_Found":
+    def _walk(self, queries: npt.NDArray[Any], k: int, width: int, threads: int) -> "_Found":
         """What a beam of one width finds, some queries in a thread at a time."""
         found = _Found.room(len(queries), k)
-        ranked = k if self._codes is None else max(k, min(width, ranked_exactly(k)))
+        ranked = max(k, min(width, ranked_exactly(k)))
 
         def piece(start: int) -> None:
             rows = slice(start, start + _QUERIES_A_PIECE)
-            asked = frozen(queries[rows])
-            target = self._target(asked)
+            asked = frozen(as_float64(queries[rows]))
+            target = self._target(frozen(np.ascontiguousarray(queries[rows], np.float32)))
             marks = self._take_marks()
             marks.stamp = _search_rows(
                 target, self._exact(asked), self._neighbors, self._degrees, self._starts,
@@ -199,6 +204,8 @@ class Searcher:
         else:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(piece, starts))
+        if self._vectors is None:  # the beam's own
+            found.distances[:] = reported(found.distances, self._metric)
         return found
 
     def _data_of(self, nodes: npt.NDArray[np.int32]) -> dict[str, Any]:
@@ -227,11 +234,10 @@ class Searcher:
         tables = self._words.tables(queries, inner_product=self._metric is Metric.INNER_PRODUCT)
         return PqTarget(frozen((self._pq or _NO_PQ)[1]), tables)
 
-    def _exact(self, queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget | None:
-        """What the nearest are ranked by; None where the beam's own distances are as good as there are."""
-        if self._codes is None or self._vectors is None:
-            return None
-        return self._floats(self._vectors, queries)
+    def _exact(self, queries: npt.NDArray[np.float64]) -> "_Exact":
+        """What the nearest are ranked by."""
+        vectors = _NOTHING if self._vectors is None else self._vectors
+        return _Exact(vectors, queries, int(self._metric))
 
     def _floats(self, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget:
         kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
@@ -249,25 +255,34 @@ def _starts(graph: Graph) -> npt.NDArray[np.int32]:
     return np.concatenate([[graph.medoid], spread]).astype(np.int32)
 
 
+class _Exact(NamedTuple):
+    """What the nearest that a beam has met are ranked by."""
+
+    vectors: npt.NDArray[np.float32]
+    """f32[N, D]; none where the beam's own distances are as good as there are"""
+    queries: npt.NDArray[np.float64]
+    metric: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """What was found for each of Q queries."""
 
     ids: npt.NDArray[np.int64]
     """int64[Q, k]; -1 where there are fewer"""
-    distances: npt.NDArray[np.float32]
-    """f32[Q, k], of the kernels; inf where there are fewer"""
+    distances: npt.NDArray[np.float64]
+    """f64[Q, k], reported; inf where there are fewer"""
     work: npt.NDArray[np.int64]
     """int64[Q, 2]: nodes expanded, distances computed"""
 
     @classmethod
     def room(cls, queries: int, k: int) -> "_Found":
         shape = queries, k
-        return cls(np.empty(shape, np.int64), np.empty(shape, np.float32), np.empty((queries, 2), np.int64))
+        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 2), np.int64))
 
     @classmethod
     def nothing(cls, queries: int, k: int) -> "_Found":
-        ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf, np.float32)
+        ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
         return cls(ids, distances, np.zeros((queries, 2), np.int64))
 
     def replace(self, rows: npt.NDArray[np.intp], others: "_Found") -> None:
@@ -287,17 +302,17 @@ class _Marks:
 def _search_rows(  # type: ignore[no-untyped-def]
     target, exact, neighbors, degrees, starts, near_starts, live, width, ranked, seen, stamp, ids, distances, work
 ):
-    """The nearest live nodes of each query into ids int64[Q, k] and distances f32[Q, k], in order; -> last stamp.
+    """The nearest live nodes of each query into ids int64[Q, k] and distances f64[Q, k], in order; -> last stamp.
 
-    -1 and inf where there are fewer. With `exact`, a target of the same queries, the first `ranked` live nodes of a
-    pool are put in order by it. work int64[Q, 2]: nodes expanded, distances computed.
+    -1 and inf where there are fewer. The first `ranked` live nodes of a pool are put in order by `exact`, where it has
+    vectors; otherwise distances are those of the beam. work int64[Q, 2]: nodes expanded, distances computed.
     """
     pool = new_pool(width)
     path = np.empty(0, np.int64)
     fresh = np.empty(neighbors.shape[1], np.int32)
     keys = np.empty(neighbors.shape[1], np.int64)
     best = np.empty(ranked, np.int32)
-    far = np.empty(ranked, np.float32)
+    far = np.empty(ranked)
     entries = starts[:2].copy()
     for row in range(ids.shape[0]):
         stamp = next_stamp(seen, stamp)
@@ -315,13 +330,13 @@ def _search_rows(  # type: ignore[no-untyped-def]
             node = key_node(pool[at])
             if live[node]:
                 best[found] = node
-                far[found] = key_distance(pool[at])
+                far[found] = np.float64(key_distance(pool[at]))
                 found += 1
-        if exact is not None:
-            _rank_again(aim(exact, row), best[:found], far)
+        if exact.vectors.size:
+            _rank_again(exact, row, best[:found], far)
         for place in range(ids.shape[1]):
             ids[row, place] = best[place] if place < found else -1
-            distances[row, place] = far[place] if place < found else np.float32(np.inf)
+            distances[row, place] = far[place] if place < found else np.inf
     return stamp
 
 
@@ -336,14 +351,14 @@ def _nearest(point, count):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _rank_again(point, ids, distances):  # type: ignore[no-untyped-def]
-    """Sort ids int32[n] by their distances from a point, which are written beside them; ties by id."""
+@njit(nogil=True, cache=True, fastmath=False)
+def _rank_again(exact, row, ids, distances):  # type: ignore[no-untyped-def]
+    """Sort ids int32[n] by their distances from a query, which are written beside them; ties by id."""
     for node in ids:
-        fetch(point, node)
+        prefetch_row(exact.vectors, node)
     for at in range(ids.size):
         node = ids[at]
-        far = distance(point, node)
+        far = exact_distance(exact.vectors, node, exact.queries[row], exact.metric, False)
         place = at
         while place > 0 and (distances[place - 1] > far or (distances[place - 1] == far and ids[place - 1] > node)):
             distances[place] = distances[place - 1]

@@ -1,152 +1,171 @@
-"""Exact k nearest, streaming, and the merge of sorted runs."""
+"""Exact k nearest, streaming, and the merge of sorted runs.
 
-from collections.abc import Sequence
+A row is among the k nearest by its distance in float64 (`ann_kernels.exact`); ties go to the smaller id. Most rows are
+passed over by a bound in float32, which no rounding can put above the true distance (`ann_kernels.bounds`): it decides
+what an answer costs, never what it is. So an answer does not depend on what else is asked or shown at the same time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.distance import internal_pairwise, reported
+from ann_kernels.bounds import QUERIES_AT_ONCE, Bound, bounds_of
 from ann_kernels.errors import KernelError
+from ann_kernels.exact import as_float64, pair_distances
 from ann_kernels.metric import Metric
-from ann_kernels.spaces import FAST, DotTarget, FloatTarget, aim, distance, fetch, frozen
 
-Neighbors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
-_LIVE_ROWS = 8_192
-_FEW_QUERIES = 8
-"""Comparing rows with fewer where they lie is faster than copying them for a matrix product"""
-_AHEAD = 8
-"""Rows that are fetched before they are compared"""
-_BLOCK_BYTES = 4 * 1024**2
+Neighbors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+Ints = npt.NDArray[np.int64]
+Names = Ints | Callable[[Ints], Ints]
+"""What rows are called: int64[N], or a function from the numbers of some rows, as few of them are asked for"""
+_NONE = np.empty(0, np.intp)
+_CROWD = 64
+"""Rows that are compared without a look for the nearest among them, beside four times k"""
+_NO_ID = np.iinfo(np.int64).max
 
 
 class ExactTopK:
-    """Keeps the k nearest of all vectors shown so far. Ties go to the smaller id.
+    """Keeps the k nearest of all vectors shown so far. Ties go to the smaller id. Memory: 16 bytes a query and k.
 
-    `queries` f32[Q, D] and all vectors are prepared for `metric`. Distances of the head are recomputed in float64 from
-    differences, so that near-duplicates are ranked right where the matrix product cancels.
+    `queries` f32 or f64 [Q, D], finite and of unit length under cosine.
     """
 
-    def __init__(self, queries: npt.NDArray[np.float32], k: int, metric: Metric) -> None:
+    def __init__(self, queries: npt.NDArray[Any], k: int, metric: Metric) -> None:
         if k < 1:
             raise KernelError(f"k is {k}; it must be at least 1")
-        self._queries = queries
+        self._queries = as_float64(queries)
         self._metric = metric
-        self._ids = np.full((len(queries), k), -1, np.int64)
-        self._distances = np.full((len(queries), k), np.inf, np.float32)
+        self._ids = np.full((len(queries), k), _NO_ID, np.int64)
+        self._distances = np.full((len(queries), k), np.inf)
 
-    def update(self, vectors: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> None:
-        """Show vectors f32[N, D] under ids int64[N]."""
-        block = max(1, _BLOCK_BYTES // (4 * max(1, len(self._queries))))
-        for start in range(0, len(vectors), block):
-            self._update_block(vectors[start : start + block], ids[start : start + block])
+    def update(
+        self,
+        vectors: npt.NDArray[Any],
+        ids: Names,
+        *,
+        rows: Ints | None = None,
+        raw: npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Show vectors[rows] (default: all) of f32 or f64 [N, D], under their ids, each once.
 
-    def update_in_place(self, vectors: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> None:
-        """Show vectors[ids], without a copy of them; for few queries."""
-        kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
-        target = kind(frozen(vectors), frozen(self._queries))
-        rough = np.empty((len(self._queries), len(ids)), np.float32)
-        for row, far in enumerate(rough):
-            _compare(target, row, ids, far)
-        near = ids[self._head(rough)]
-        self._keep(near, _exact_distances(self._queries, vectors, near, self._metric))
+        `raw`, under cosine: the vectors as the table has them, of which `vectors` are the directions, rounded to f32.
+        """
+        count = len(self._queries)
+        for some, bound_of in bounds_of(vectors, count, self._metric, rows=rows, rounded=raw is not None):
+            for first in range(0, count, QUERIES_AT_ONCE):
+                asked = slice(first, first + QUERIES_AT_ONCE)
+                self._update_block(
+                    asked,
+                    bound_of(self._queries[asked]),
+                    _Shown(vectors if raw is None else raw, raw is not None, some, ids),
+                )
 
-    def _update_block(self, vectors: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> None:
-        head = self._head(internal_pairwise(self._queries, vectors, self._metric))
-        self._keep(ids[head], _exact_distances(self._queries, vectors, head, self._metric))
-
-    def _head(self, rough: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Columns, a row for each query, among which the nearest are; distances f32[Q, N] are about `rough`."""
-        count = rough.shape[1]
-        wide = min(count, 2 * self._ids.shape[1] + 10)
-        if wide < count:
-            return np.argpartition(rough, wide - 1, axis=1)[:, :wide]
-        return np.broadcast_to(np.arange(wide), (len(rough), wide))
-
-    def _keep(self, ids: npt.NDArray[np.int64], exact: npt.NDArray[np.float32]) -> None:
-        """The nearest of what was kept and of these, ids int64[Q, N] with distances f32[Q, N]."""
+    def _update_block(self, asked: slice, bound: Bound, shown: "_Shown") -> None:
+        """Compare what the bounds do not rule out."""
         k = self._ids.shape[1]
-        all_ids = np.concatenate([self._ids, ids], axis=1)
-        all_distances = np.concatenate([self._distances, exact], axis=1)
-        order = np.lexsort((np.where(all_ids < 0, np.iinfo(np.int64).max, all_ids), all_distances), axis=1)[:, :k]
-        self._ids = np.take_along_axis(all_ids, order, axis=1)
-        self._distances = np.take_along_axis(all_distances, order, axis=1)
+        farthest = self._distances[asked, 0]
+        near = bound.may_be_within(farthest)
+        crowded = np.flatnonzero(near.sum(axis=1) > 4 * k + _CROWD) if k < near.shape[1] else _NONE
+        if len(crowded):  # the nearest by their bounds first: they rule out others
+            head = np.argpartition(bound.least[crowded], k - 1, axis=1)[:, :k]
+            first = np.zeros_like(near)
+            first[crowded[:, None], head] = True
+            self._compare(asked, first, shown)
+            near = bound.may_be_within(farthest) & ~first
+        self._compare(asked, near, shown)
+
+    def _compare(self, asked: slice, near: npt.NDArray[np.bool_], shown: "_Shown") -> None:
+        queries, places = np.divmod(np.flatnonzero(near), near.shape[1])
+        rows = shown.rows[places]
+        far = pair_distances(self._queries[asked], shown.vectors, queries, rows, self._metric, raw=shown.raw)
+        names = shown.ids(rows) if callable(shown.ids) else shown.ids[rows]
+        _keep(queries, names, far, self._ids[asked], self._distances[asked])
 
     def result(self) -> Neighbors:
-        """(ids int64[Q, k], -1 where there are fewer; reported distances f32[Q, k], inf there)."""
-        missing = self._ids < 0
-        distances = reported(np.where(missing, np.float32(0), self._distances), self._metric)
-        return self._ids, np.where(missing, np.float32(np.inf), distances).astype(np.float32)
+        """(ids int64[Q, k], -1 where there are fewer; reported distances f64[Q, k], inf there), nearest first."""
+        order = np.lexsort((self._ids, self._distances), axis=1)
+        ids = np.take_along_axis(self._ids, order, axis=1)
+        return np.where(ids == _NO_ID, -1, ids), np.take_along_axis(self._distances, order, axis=1)
 
 
-def _exact_distances(
-    queries: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], head: npt.NDArray[np.int64], metric: Metric
-) -> npt.NDArray[np.float32]:
-    out = np.empty(head.shape, np.float64)
-    for row, columns in enumerate(head):
-        near = vectors[columns].astype(np.float64)
-        if metric is Metric.INNER_PRODUCT:
-            out[row] = -(near @ queries[row].astype(np.float64))
-        else:
-            gap = near - queries[row]
-            out[row] = np.einsum("ij,ij->i", gap, gap)
-    with np.errstate(over="ignore"):  # further than f32 reaches is infinitely far
-        return out.astype(np.float32)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shown:
+    """Some rows of some vectors."""
+
+    vectors: npt.NDArray[Any]
+    raw: bool
+    rows: Ints
+    ids: Names
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _compare(target, row, ids, distances):  # type: ignore[no-untyped-def]
-    """Distances f32[N] of one query of a target from nodes ids int64[N]."""
-    point = aim(target, row)
-    for place in range(ids.size):
-        if place + _AHEAD < ids.size:
-            fetch(point, ids[place + _AHEAD])
-        distances[place] = distance(point, ids[place])
+@njit(nogil=True, cache=True)
+def _keep(queries, ids, far, kept_ids, kept):  # type: ignore[no-untyped-def]
+    """Replace what is kept of a query, a heap with the farthest at the root, by what is nearer (of ties, smaller)."""
+    k = kept.shape[1]
+    for at in range(queries.size):
+        query = queries[at]
+        if far[at] > kept[query, 0] or (far[at] == kept[query, 0] and ids[at] > kept_ids[query, 0]):
+            continue
+        place = 0
+        while 2 * place + 1 < k:
+            child = 2 * place + 1
+            if child + 1 < k and (
+                kept[query, child + 1] > kept[query, child]
+                or (
+                    kept[query, child + 1] == kept[query, child] and kept_ids[query, child + 1] > kept_ids[query, child]
+                )
+            ):
+                child += 1
+            if kept[query, child] < far[at] or (kept[query, child] == far[at] and kept_ids[query, child] < ids[at]):
+                break
+            kept[query, place] = kept[query, child]
+            kept_ids[query, place] = kept_ids[query, child]
+            place = child
+        kept[query, place] = far[at]
+        kept_ids[query, place] = ids[at]
 
 
 def exact_top_k(
-    queries: npt.NDArray[np.float32],
-    vectors: npt.NDArray[np.float32],
+    queries: npt.NDArray[Any],
+    vectors: npt.NDArray[Any],
     k: int,
     metric: Metric,
     *,
     live: npt.NDArray[np.bool_] | None = None,
+    ids: Names | None = None,
 ) -> Neighbors:
-    """The k nearest of `vectors` f32[N, D], both arrays prepared; `live` bool[N] leaves some out.
+    """The k nearest of `vectors` [N, D], both arrays prepared; `live` bool[N] leaves some out.
 
-    -> (ids int64[Q, k], -1 where there are fewer; distances f32[Q, k], inf there).
+    -> (ids int64[Q, k], -1 where there are fewer; distances f64[Q, k], inf there). `ids`: what the vectors are called,
+    and ties go by; default their places.
     """
     top = ExactTopK(queries, k, metric)
-    if live is None or live.all():
-        top.update(vectors, np.arange(len(vectors), dtype=np.int64))
-        return top.result()
-    ids = np.flatnonzero(live).astype(np.int64)
-    if len(queries) < _FEW_QUERIES:
-        top.update_in_place(vectors, ids)
-        return top.result()
-    for start in range(0, len(ids), _LIVE_ROWS):  # some at a time: a copy of all would double a build's memory
-        some = ids[start : start + _LIVE_ROWS]
-        top.update(vectors[some], some)
+    names = np.arange(len(vectors), dtype=np.int64) if ids is None else ids
+    top.update(vectors, names, rows=None if live is None or live.all() else np.flatnonzero(live).astype(np.int64))
     return top.result()
 
 
 def merge_top_k(runs: Sequence[Neighbors], k: int) -> tuple[npt.NDArray[np.int32], *Neighbors]:
     """Merge runs of (ids[Q, ki], distances[Q, ki]), each ascending, into the k nearest: a loser tree per query.
 
-    -> (run int32[Q, k], ids int64[Q, k], distances f32[Q, k]); -1, -1, inf where there are fewer.
+    -> (run int32[Q, k], ids int64[Q, k], distances f64[Q, k]); -1, -1, inf where there are fewer.
     Ties go to the smaller id, then to the earlier run: of runs that are sorted so the result does not depend on how
     rows were dealt to them. Source: Knuth, TAOCP 3, 5.4.1.
     """
     queries = len(runs[0][0])
     widest = max(ids.shape[1] for ids, _ in runs)
     ids = np.full((queries, len(runs), widest), -1, np.int64)
-    distances = np.full((queries, len(runs), widest), np.inf, np.float32)
+    distances = np.full((queries, len(runs), widest), np.inf)
     for number, (run_ids, run_distances) in enumerate(runs):
         ids[:, number, : run_ids.shape[1]] = run_ids
         distances[:, number, : run_ids.shape[1]] = run_distances
     out_runs = np.full((queries, k), -1, np.int32)
     out_ids = np.full((queries, k), -1, np.int64)
-    out_distances = np.full((queries, k), np.inf, np.float32)
+    out_distances = np.full((queries, k), np.inf)
     _merge(ids, distances, out_runs, out_ids, out_distances)
     return out_runs, out_ids, out_distances
 
@@ -156,8 +175,8 @@ def _beats(a, b, at, ids, distances):  # type: ignore[no-untyped-def]
     """Whether run a's head comes before run b's; run -1 is empty and loses."""
     if a < 0 or b < 0:
         return b < 0 <= a
-    x = distances[a, at[a]] if at[a] < distances.shape[1] else np.float32(np.inf)
-    y = distances[b, at[b]] if at[b] < distances.shape[1] else np.float32(np.inf)
+    x = distances[a, at[a]] if at[a] < distances.shape[1] else np.inf
+    y = distances[b, at[b]] if at[b] < distances.shape[1] else np.inf
     if x != y or at[a] >= ids.shape[1] or at[b] >= ids.shape[1]:
         return x < y or (x == y and a < b)
     i, j = ids[a, at[a]], ids[b, at[b]]

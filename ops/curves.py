@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +78,7 @@ class ShardCentroids:
         shards, starts = np.unique(to_shard[order], return_index=True)
         return cls(shards.astype(np.int64), codebook[order], starts.astype(np.int64), metric)
 
-    def distances(self, queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def distances(self, queries: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """f32[Q, S]: Euclidean distance (or - inner product) of each query to the nearest centroid of each shard."""
         inner = self.metric is Metric.INNER_PRODUCT
         far = internal_pairwise(queries, self.centroids, Metric.INNER_PRODUCT if inner else Metric.L2)

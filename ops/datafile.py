@@ -6,6 +6,7 @@ Executors import this: no dagster, no pyspark.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from pyiceberg.exceptions import ResolveError
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
+from pyiceberg.types import DoubleType, ListType
 
 from ops.catalog.deletes import deleted_positions
 from ops.errors import IcepuffinError
@@ -200,14 +202,27 @@ class DataFile:
 
 
 def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[np.float32]:
-    """A list column as f32[N, D]. Takes lists, large lists and fixed-size lists of half, float or double.
+    """`exact_vectors`, rounded to f32: what graphs are built over."""
+    return np.ascontiguousarray(exact_vectors(column, dims), dtype=np.float32)
+
+
+def holds_doubles(schema: Schema, field_id: int) -> bool:
+    """Whether vectors of the column are more than f32 can hold."""
+    kind = schema.find_type(field_id)
+    return isinstance(kind, ListType) and isinstance(kind.element_type, DoubleType)
+
+
+def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[Any]:
+    """A list column as it is: [N, D] of f64 where it holds doubles, else of f32.
+
+    Takes lists, large lists and fixed-size lists of half, float or double.
 
     Raises VectorColumnError for another type, a null vector, a null element, or a length that is not `dims` (without
     it: not the first vector's). NaN and infinity are left to the kernels.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # several chunks too large for one array
-        return np.concatenate([vectors_from_arrow(chunk, dims) for chunk in array.chunks])
+        return np.concatenate([exact_vectors(chunk, dims) for chunk in array.chunks])
     kind = array.type
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if not lists or not pa.types.is_floating(kind.value_type):
@@ -224,7 +239,8 @@ def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = No
     if values.null_count:
         raise VectorColumnError("has a null element in its vector", _first(values.is_null()) // max(1, wanted))
     flat = values.to_numpy(zero_copy_only=False)
-    return np.ascontiguousarray(flat, dtype=np.float32).reshape(len(array), wanted)
+    kept = np.float64 if flat.dtype == np.float64 else np.float32
+    return np.ascontiguousarray(flat, dtype=kept).reshape(len(array), wanted)
 
 
 def _first(mask: pa.BooleanArray) -> int:

@@ -3,12 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import DataScan, Table
 
 from ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
-from ops.datafile import vectors_from_arrow
+from ops.datafile import exact_vectors
 from ops.errors import IcepuffinError
 
 FloatArray = npt.NDArray[np.float32]
@@ -53,13 +52,4 @@ def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapsh
     vector = found[column].slice(0, 1).combine_chunks()
     if vector.null_count:
         raise NoSuchRowError(f"{name}, snapshot {snapshot_id}: the row with {id_column} = {row} has no vector")
-    return vectors_from_arrow(vector, None)
-
-
-def held_texts(rows: pa.Table) -> list[dict[str, object]]:
-    """Rows as plain dictionaries, floats rounded as float32 prints."""
-    at = rows.schema.get_field_index("distance")
-    if at >= 0:
-        rows = rows.set_column(at, "distance", pc.cast(rows["distance"], pa.float64()))
-    plain: list[dict[str, object]] = rows.to_pylist()
-    return plain
+    return exact_vectors(vector, None)

@@ -39,17 +39,22 @@ class Balls:
         """No ball, of any file: nothing is out of reach."""
         return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
 
-    def reached(self, queries: npt.NDArray[np.float32], distance: float, metric: Metric) -> npt.NDArray[np.bool_]:
+    def reached(
+        self, queries: npt.NDArray[np.float64], distance: float, metric: Metric, *, rounded: bool = False
+    ) -> npt.NDArray[np.bool_]:
         """bool[files]: whether a row of the file may be within `distance`, as `metric` reports it, of any query.
 
-        `queries` f32[Q, D] prepared. True for files without a ball. No row is lost to rounding: radii were summed up in
-        f32, and are taken as large as that can have made them too small.
+        `queries` f64[Q, D] prepared. True for files without a ball. No row is lost to rounding: radii were summed up in
+        f32, and are taken as large as that can have made them too small. `rounded`: rows are compared as they were
+        before they were rounded to f32, and put into a ball.
         """
         held = np.zeros(self.files, np.bool_)
         held[self.numbers] = True
         near = ~held
         limit = euclidean(distance, metric) * (1 + _ULP) + _TINY
         reach = self.radii * (1 + queries.shape[1] * _ULP) + limit
+        if rounded or metric is Metric.COSINE:
+            reach += _ULP * (np.linalg.norm(self.centers.astype(np.float64), axis=1) + self.radii)
         step = max(1, _BYTES_AT_ONCE // (8 * queries.shape[1]))
         for start in range(0, len(self.numbers), step):
             part = slice(start, start + step)

@@ -3,21 +3,34 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ann_kernels.distance import prepare
+from ann_kernels.exact import pair_distances
 from ann_kernels.metric import Metric
-from ann_kernels.topk import exact_top_k
-from ops.datafile import vectors_from_arrow
+from ops.datafile import exact_vectors
 from ops.probe.rows import Meter, RowReader
 
 Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
-_LEAD = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float32())])
+Floats = npt.NDArray[np.float64]
+_LEAD = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float64())])
 _OWN = frozenset(_LEAD.names)
+_POSITION_BITS = 40
+
+
+def row_keys(files: Integers, positions: Integers) -> Integers:
+    """One number a row: in the order of files, then of positions, which is the order of rows that are equally far."""
+    return files << _POSITION_BITS | positions
+
+
+def rows_of_keys(keys: Integers) -> tuple[Integers, Integers]:
+    """(files, positions), -1 for keys under 0."""
+    some = keys >= 0
+    return np.where(some, keys >> _POSITION_BITS, -1), np.where(some, keys & ((1 << _POSITION_BITS) - 1), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,12 +42,12 @@ class Candidates:
     positions: Integers
     """int64[Q, k]"""
     distances: Floats
-    """f32[Q, k] ascending; inf where there are fewer"""
+    """f64[Q, k] ascending; inf where there are fewer"""
 
     @classmethod
     def none(cls, queries: int, k: int) -> "Candidates":
         empty = np.full((queries, k), -1, np.int64)
-        return cls(empty, empty, np.full((queries, k), np.inf, np.float32))
+        return cls(empty, empty, np.full((queries, k), np.inf))
 
     def first(self, k: int) -> "Candidates":
         """Of lists in order."""
@@ -80,7 +93,7 @@ class Hits:
     @classmethod
     def none(cls) -> "Hits":
         empty = np.empty(0, np.int64)
-        return cls(empty, empty, empty, empty, np.empty(0, np.float32))
+        return cls(empty, empty, empty, empty, np.empty(0))
 
     @classmethod
     def of(cls, found: Candidates) -> "Hits":
@@ -118,22 +131,23 @@ def rerank(
 ) -> Candidates:
     """Exact distances for approximate candidates: reads the vectors of just these rows, each once.
 
-    `queries` f32[Q, D] prepared.
+    `queries` f64[Q, D] prepared.
     """
     valid = found.files >= 0
-    places = np.full(found.files.shape, -1, np.int64)
-    rows, places[valid] = _by_file(found.files[valid], found.positions[valid])
-    parts = [
-        prepare(vectors_from_arrow(part.column(0), queries.shape[1]), metric)
-        for part in reader.take_all(rows, [field_id], meter)
-    ]
-    vectors = np.concatenate([np.empty((0, queries.shape[1]), np.float32), *parts])
-    exact = np.full(found.files.shape, np.inf, np.float32)
-    for query in range(len(queries)):
-        wanted = places[query][places[query] >= 0]
-        ids, distances = exact_top_k(queries[query : query + 1], vectors[wanted], max(1, len(wanted)), metric)
-        exact[query, ids[0][ids[0] >= 0]] = distances[0][ids[0] >= 0]
+    rows, places = _by_file(found.files[valid], found.positions[valid])
+    exact = np.full(found.files.shape, np.inf)
+    if parts := reader.take_all(rows, [field_id], meter):
+        vectors = np.concatenate([exact_vectors(part.column(0), queries.shape[1]) for part in parts])
+        exact[valid] = table_distances(queries, vectors, np.nonzero(valid)[0], places, metric)
     return Candidates(found.files, found.positions, exact).ordered(found.files.shape[1])
+
+
+def table_distances(
+    queries: Floats, vectors: npt.NDArray[Any], asked: Integers, rows: Integers, metric: Metric
+) -> Floats:
+    """f64[n], of queries[asked], f64[Q, D] prepared, from vectors[rows] as the table has them."""
+    prepare(vectors, metric)  # an engine may have changed them: what has no distance is refused
+    return pair_distances(queries, vectors, asked, rows, metric, raw=True)
 
 
 def _by_file(files: Integers, positions: Integers) -> tuple[list[tuple[int, Integers]], Integers]:

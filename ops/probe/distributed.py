@@ -77,6 +77,7 @@ class RemoteVersion:
         self.advice = Advice.of(pin.opened)
         self.index_bytes = sum(part.length for part in pin.opened.shards)
         self.exact = not any(shard.rounded for shard in shards)
+        self.of_doubles = pin.of_doubles
         self.lean = pin.opened.definition.vectors == "none"
         self._runner = runner
         lengths = [part.length for part in pin.opened.shards]
@@ -99,7 +100,7 @@ class RemoteVersion:
         covered = reader.covered(np.sum([shard.nodes for shard in facts], axis=0, dtype=np.int64))
         return cls(replace(pin, covered=covered if complete else None), runner, facts, covered)
 
-    def search(self, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
         """As `search_version`, where with `matches` each group goes the way that its own share of them makes cheaper.
 
         Distances are exact, but for few candidates of shards that do not have them: those are left to the caller.
@@ -121,7 +122,7 @@ class RemoteVersion:
 
     def scan(
         self,
-        queries: npt.NDArray[np.float32],
+        queries: npt.NDArray[np.float64],
         k: int,
         files: Sequence[int],
         matches: Matches | None,
@@ -138,21 +139,21 @@ class RemoteVersion:
             skipped.add(item.skipped.count, item.skipped.first)
         return merged([item.scanned for item in found], k), sum(item.rows for item in found)
 
-    def _find(self, queries: npt.NDArray[np.float32], groups: Sequence[Group], ask: Ask) -> list[Found]:
+    def _find(self, queries: npt.NDArray[np.float64], groups: Sequence[Group], ask: Ask) -> list[Found]:
         """One `Found` a group, of all queries; many queries are dealt out, too."""
         spare = -(-self._runner.parallelism // len(groups))
         blocks = self._run(queries, groups, ask, blocks=max(1, min(spare, len(queries) // _QUERIES_A_TASK)))
         return blocks[0] if len(blocks) == 1 else [_joined(items) for items in zip(*blocks, strict=True)]
 
     def _run(
-        self, queries: npt.NDArray[np.float32], groups: Sequence[Group], ask: Ask, *, blocks: int
+        self, queries: npt.NDArray[np.float64], groups: Sequence[Group], ask: Ask, *, blocks: int
     ) -> list[list[Found]]:
         parts = np.array_split(queries, blocks)
         tasks = [(part, group) for part in parts for group in groups]
         found = self._runner.run(partial(_find, self.packed, ask), tasks, label="search shards")
         return [found[at : at + len(groups)] for at in range(0, len(found), len(groups))]
 
-    def _ranked(self, found: Candidates, queries: npt.NDArray[np.float32]) -> Candidates:
+    def _ranked(self, found: Candidates, queries: npt.NDArray[np.float64]) -> Candidates:
         """Exact distances for candidates, one task for some data files."""
         places = np.nonzero(found.files >= 0)
         files, positions = found.files[places], found.positions[places]
@@ -168,12 +169,12 @@ class RemoteVersion:
                 ]
             )
             targets.append(target)
-        exact = np.full(len(files), np.inf, np.float32)
+        exact = np.full(len(files), np.inf)
         ranked = self._runner.run(partial(_rank, self.packed), tasks, label="rank candidates")
         for target, distances in zip(targets, ranked, strict=True):
             for mine, near in zip(target, distances, strict=True):
                 exact[mine] = near
-        distances_of = np.full(found.files.shape, np.inf, np.float32)
+        distances_of = np.full(found.files.shape, np.inf)
         distances_of[places] = exact
         return Candidates(found.files, found.positions, distances_of).ordered(found.files.shape[1])
 
@@ -190,7 +191,7 @@ def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 
 def in_file(
-    file: int, positions: npt.NDArray[np.int64], asked: npt.NDArray[np.int64], queries: npt.NDArray[np.float32]
+    file: int, positions: npt.NDArray[np.int64], asked: npt.NDArray[np.int64], queries: npt.NDArray[np.float64]
 ) -> InFile:
     """With the vectors of just the queries that have a candidate there."""
     mine, places = np.unique(asked, return_inverse=True)
@@ -206,12 +207,12 @@ def _look_at(packed: PackedPin, numbers: tuple[int, ...]) -> list[ShardFacts] | 
         return str(error)
 
 
-def _find(packed: PackedPin, ask: Ask, task: tuple[npt.NDArray[np.float32], Group]) -> Found:
+def _find(packed: PackedPin, ask: Ask, task: tuple[npt.NDArray[np.float64], Group]) -> Found:
     """Body of a task."""
     return packed.worker().find(*task, ask)
 
 
-def _rank(packed: PackedPin, task: Sequence[InFile]) -> list[npt.NDArray[np.float32]]:
+def _rank(packed: PackedPin, task: Sequence[InFile]) -> list[npt.NDArray[np.float64]]:
     """Body of a task."""
     worker = packed.worker()
     return [worker.rank(item) for item in task]

@@ -13,7 +13,7 @@ from ann_kernels.search import comparing_is_faster
 from ops.probe.candidates import Candidates, merge
 from ops.probe.filters import Matches
 from ops.probe.knobs import Knobs
-from ops.probe.loaded import Indexed, LoadedVersion, ShardWork, as_candidates, search
+from ops.probe.loaded import Indexed, LoadedVersion, ShardWork, search
 
 MATCHES_IN_BEAM = 3
 """Times k: how many matching nodes a beam is to hold"""
@@ -22,14 +22,14 @@ _COMPARED = "exact over matches"
 
 def search_version(
     version: LoadedVersion,
-    queries: npt.NDArray[np.float32],
+    queries: npt.NDArray[np.float64],
     k: int,
     knobs: Knobs,
     matches: Matches | None,
     *,
     threads: int,
 ) -> Indexed:
-    """The k nearest rows that the version covers (and that match). `queries` f32[Q, D] prepared."""
+    """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared."""
     if matches is None:
         return search(version, queries, k, knobs, threads=threads)
     version = version.restricted(matches)
@@ -44,12 +44,12 @@ def search_version(
     return replace(found, strategy="filtered beam")
 
 
-def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float32], k: int) -> Indexed:
+def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float64], k: int) -> Indexed:
     """Every matching node with every query."""
     parts, work = [], []
     for number, shard in zip(matching.numbers, matching.shards, strict=True):
         if not (held := shard.searcher.live_count):
             continue
-        parts.append(as_candidates(shard, *shard.searcher.compare(queries, k)))
+        parts.append(shard.compare(queries, k))
         work.append(ShardWork(number, len(shard.live), len(queries), 0, held * len(queries)))
     return Indexed(merge(parts, k), _COMPARED, approximate=not matching.exact, work=tuple(work))

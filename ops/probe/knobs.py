@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,10 @@ from ops.index.versions import OpenVersion
 from ops.probe.errors import QueryError
 
 _SETTLED = 256
+_ROUNDED = (
+    "the column holds doubles, and distances are those of its vectors rounded to float, as the index holds them: "
+    "rerank ranks by the doubles"
+)
 _APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not asked for"
 
 
@@ -37,7 +41,7 @@ class Advice:
             reaches(opened.routing_curve),
         )
 
-    def probed(self, queries: npt.NDArray[np.float32], knobs: "Knobs") -> npt.NDArray[np.bool_] | None:
+    def probed(self, queries: npt.NDArray[Any], knobs: "Knobs") -> npt.NDArray[np.bool_] | None:
         """bool[Q, shards]: which shards each query is asked of; None where it is all."""
         led = self.led.shards
         nearest = len(led) if knobs.shards is None else min(knobs.shards, len(led))
@@ -97,11 +101,15 @@ class Tunable(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether its distances are the table's own to the last bit"""
+        """Whether its distances are those of the vectors that the table has"""
 
     @property
     def lean(self) -> bool:
         """Whether a shard holds no vectors to compare with"""
+
+    @property
+    def of_doubles(self) -> bool:
+        """Whether the column's vectors are doubles, which shards hold as floats"""
 
 
 class Tuning:
@@ -148,6 +156,8 @@ def settle(version: Tunable, k: int, asked: Asked, *, filtered: bool) -> tuple[K
         warnings.append("under a condition every shard is probed, not only the nearest ones")
     if version.lean and not rerank:
         warnings.append(_APPROXIMATE)
+    elif version.of_doubles and not rerank:
+        warnings.append(_ROUNDED)
     by_curve = Knobs(own) if chosen is None else Knobs(chosen.search_list, chosen.oversample, None, chosen.slack)
     given = [name for name in ("search_list", "shards", "oversample") if getattr(asked, name) is not None]
     why = (

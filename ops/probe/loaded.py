@@ -13,7 +13,7 @@ from ann_kernels.search import Searcher
 from ann_kernels.vamana import Graph
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates, merge
+from ops.probe.candidates import Candidates, merge, row_keys, rows_of_keys
 from ops.probe.filters import Matches
 from ops.probe.knobs import Advice, Knobs
 from ops.probe.parts import Part, PartReader
@@ -34,7 +34,14 @@ class LoadedShard:
     """int64[N]: each node's file as a number into the snapshot's live files; -1 for files that are not live"""
     positions: npt.NDArray[np.int64]
     rounded: bool
-    """Whether its vectors are the table's, rounded (f16) or coded, and not the table's own"""
+    """Whether its vectors are the table's, rounded (f16, or doubles) or coded, and not the table's own"""
+
+    def compare(self, queries: npt.NDArray[np.float64], k: int) -> Candidates:
+        """The k nearest live nodes by comparing every one; ties by file, then position."""
+        keys, distances = self.searcher.compare(
+            queries, k, ids=lambda nodes: row_keys(self.file_numbers[nodes], self.positions[nodes])
+        )
+        return Candidates(*rows_of_keys(keys), distances)
 
     @property
     def lean(self) -> bool:
@@ -63,6 +70,8 @@ class LoadedVersion:
     """Of all shards, as they are stored"""
     balled: frozenset[int] = frozenset()
     """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
+    of_doubles: bool = False
+    """Whether the column's vectors are doubles, which shards hold as floats"""
     _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
@@ -79,7 +88,7 @@ class LoadedVersion:
 
     @property
     def exact(self) -> bool:
-        """Whether its distances are the table's own to the last bit."""
+        """Whether its distances are those of the table's own vectors (under cosine, of their directions in f32)."""
         return not any(shard.rounded for shard in self.shards)
 
     @property
@@ -123,9 +132,15 @@ class Indexed:
 
 
 def load(
-    opened: OpenVersion, live: LiveFiles, storage: StorageConfig, *, complete: bool, threads: int
+    opened: OpenVersion,
+    live: LiveFiles,
+    storage: StorageConfig,
+    *,
+    complete: bool,
+    threads: int,
+    of_doubles: bool = False,
 ) -> LoadedVersion:
-    """Read, check and mask every shard.
+    """Read, check and mask every shard. `of_doubles`: the column's vectors are doubles, which shards hold as floats.
 
     With `complete`, nodes of files that are covered in part are left out: whoever wants all rows scans those files.
     """
@@ -140,8 +155,8 @@ def load(
         for entry, part in zip(opened.routing.shards, parts, strict=True)
     ]
     balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
-    shards = {number: as_loaded(part) for number, part in enumerate(parts)}
-    return replace(version_of(opened, shards, covered), balled=balled)
+    shards = {number: as_loaded(part, of_doubles=of_doubles) for number, part in enumerate(parts)}
+    return replace(version_of(opened, shards, covered), balled=balled, of_doubles=of_doubles)
 
 
 def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: frozenset[int]) -> LoadedVersion:
@@ -159,16 +174,17 @@ def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: 
     )
 
 
-def as_loaded(part: Part) -> LoadedShard:
-    """A shard of which only live nodes are returned."""
+def as_loaded(part: Part, *, of_doubles: bool) -> LoadedShard:
+    """A shard of which only live nodes are returned; `of_doubles` as `load` has it."""
     shard = part.shard
     searcher = shard.searcher.masked(part.live)
     return LoadedShard(
-        shard.graph, shard.vectors, shard.pq, part.live, searcher, part.files, shard.row_positions, shard.rounded
-    )
+        shard.graph, shard.vectors, shard.pq, part.live, searcher, part.files, shard.row_positions,
+        shard.rounded or of_doubles,
+    )  # fmt: skip
 
 
-def search(version: LoadedVersion, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, *, threads: int) -> Indexed:
+def search(version: LoadedVersion, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, *, threads: int) -> Indexed:
     """The k nearest candidates over the shards that a query is to be asked of; k x oversample where distances are not
     exact.
     """
@@ -190,7 +206,7 @@ def search(version: LoadedVersion, queries: npt.NDArray[np.float32], k: int, kno
     return Indexed(best, "beam", approximate=not version.exact, work=tuple(work))
 
 
-def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float32]) -> Candidates:
+def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float64]) -> Candidates:
     """Nodes int64[Q, k] of a shard (-1 and infinitely far where there are fewer) as rows of the table."""
     files, positions = shard.file_numbers[nodes], shard.positions[nodes]
     missing = nodes < 0

@@ -185,7 +185,10 @@ def _load(
     why = where_to_search(opened, pin, place.runner, place.in_process_mb)
     if why.remote and place.runner is not None:
         return RemoteVersion.open(pin, place.runner, complete=complete), why.text
-    return load(opened, target.live, target.storage, complete=complete, threads=place.threads), why.text
+    loaded = load(
+        opened, target.live, target.storage, complete=complete, threads=place.threads, of_doubles=pin.of_doubles
+    )
+    return loaded, why.text
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:

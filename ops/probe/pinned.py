@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from ann_kernels.distance import prepare
 from ann_kernels.metric import Metric
-from ann_kernels.topk import exact_top_k, merge_top_k
+from ann_kernels.topk import merge_top_k
 from ops.cache import CacheSettings, process_cache, use_settings
-from ops.datafile import vectors_from_arrow
+from ops.datafile import exact_vectors, holds_doubles
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates
+from ops.probe.candidates import Candidates, row_keys, rows_of_keys, table_distances
 from ops.probe.errors import IndexUnavailableError
 from ops.probe.filtered import search_version
 from ops.probe.filters import Matches
@@ -31,7 +30,6 @@ from ops.probe.scan import Skipped, VectorSource, scan
 from ops.storage import StorageError
 from puffin.errors import PuffinError
 
-_POSITION_BITS = 40
 _HELD = 2
 """Pins that a process keeps ready"""
 
@@ -50,6 +48,11 @@ class Pin:
     """Numbers of the live files that the version answers for, whose nodes alone are returned; None: all"""
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
+
+    @property
+    def of_doubles(self) -> bool:
+        """Whether the column's vectors are doubles, which shards hold as floats."""
+        return holds_doubles(self.schema, self.field_id)
 
     def packed(self) -> "PackedPin":
         return PackedPin(uuid.uuid4().hex, pickle.dumps(self))
@@ -111,8 +114,8 @@ class InFile:
     """int64[n]"""
     queries: npt.NDArray[np.int64]
     """int64[n], into `vectors`"""
-    vectors: npt.NDArray[np.float32]
-    """f32[Q, D] prepared"""
+    vectors: npt.NDArray[np.float64]
+    """f64[Q, D] prepared"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,11 +172,11 @@ class Worker:
             number,
             self.parts.nodes_by_file([part]),
             frozenset(part.files[buried][part.live[buried]].tolist()),
-            rounded=part.shard.rounded,
+            rounded=part.shard.rounded or self.pin.of_doubles,
         )
 
-    def find(self, queries: npt.NDArray[np.float32], group: Group, ask: Ask) -> Found:
-        """The k nearest rows of the group (more where distances are not exact). `queries` f32[Q, D] prepared."""
+    def find(self, queries: npt.NDArray[np.float64], group: Group, ask: Ask) -> Found:
+        """The k nearest rows of the group (more where distances are not exact). `queries` f64[Q, D] prepared."""
         pin = self.pin
         indexed = self._search(queries, group.shards, ask) if group.shards else None
         scanned, rows, skipped = Candidates.none(len(queries), ask.k), 0, Skipped()
@@ -184,7 +187,7 @@ class Worker:
             scanned, rows = scan(queries, ask.k, source, group.files, matches=ask.matches, skipped=told)
         return Found(indexed, scanned, rows, skipped)
 
-    def _search(self, queries: npt.NDArray[np.float32], numbers: Sequence[int], ask: Ask) -> Indexed:
+    def _search(self, queries: npt.NDArray[np.float64], numbers: Sequence[int], ask: Ask) -> Indexed:
         knobs = ask.knobs
         if knobs is None:
             raise ValueError("a version is searched with knobs")
@@ -197,7 +200,8 @@ class Worker:
         """Masked; those used last stay so, within the budget of the cache's memory."""
         if number not in self._shards:
             part = self._read(number)
-            masked = as_loaded(part if self.pin.covered is None else part.within(self.pin.covered))
+            mine = part if self.pin.covered is None else part.within(self.pin.covered)
+            masked = as_loaded(mine, of_doubles=self.pin.of_doubles)
             self._shards[number] = masked, part.shard.nbytes
             while (
                 len(self._shards) > 1 and sum(size for _, size in self._shards.values()) > self.pin.cache.memory_bytes
@@ -216,25 +220,16 @@ class Worker:
                 f"{path}, which was opened, cannot be read any more: {error}; open the index again, or refresh it"
             ) from error
 
-    def rank(self, asked: "InFile") -> npt.NDArray[np.float32]:
-        """f32[n], exact distances of a file's candidates; only the row groups that hold one are read, each once."""
+    def rank(self, asked: "InFile") -> npt.NDArray[np.float64]:
+        """f64[n], exact distances of a file's candidates; only the row groups that hold one are read, each once."""
         rows, places = np.unique(asked.positions, return_inverse=True)
         column = self.rows.take(asked.file, [self.pin.field_id], rows).column(0)
-        vectors = prepare(vectors_from_arrow(column, asked.vectors.shape[1]), self.pin.metric)
-        distances = np.empty(len(places), np.float32)
-        for query in np.unique(asked.queries):
-            mine = np.flatnonzero(asked.queries == query)
-            ids, near = exact_top_k(asked.vectors[query : query + 1], vectors[places[mine]], len(mine), self.pin.metric)
-            distances[mine[ids[0]]] = near[0]
-        return distances
+        vectors = exact_vectors(column, asked.vectors.shape[1])
+        return table_distances(asked.vectors, vectors, asked.queries, places, self.pin.metric)
 
 
 def merged(parts: Sequence[Candidates], k: int) -> Candidates:
     """The k nearest of sorted lists, by a loser tree; ties by file, then position, as `candidates.merge` has them."""
-    runs = [
-        (np.where(part.files >= 0, part.files << _POSITION_BITS | part.positions, -1), part.distances) for part in parts
-    ]
+    runs = [(np.where(part.files >= 0, row_keys(part.files, part.positions), -1), part.distances) for part in parts]
     _, keys, distances = merge_top_k(runs, k)
-    found = keys >= 0
-    files, positions = keys >> _POSITION_BITS, keys & ((1 << _POSITION_BITS) - 1)
-    return Candidates(np.where(found, files, -1), np.where(found, positions, -1), distances)
+    return Candidates(*rows_of_keys(keys), distances)

@@ -10,21 +10,21 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels.distance import prepare
+from ann_kernels.distance import prepare_exact
 from ann_kernels.errors import KernelError
 from ann_kernels.metric import Metric
-from ops.datafile import VectorColumnError, vectors_from_arrow
+from ops.datafile import VectorColumnError, exact_vectors
 from ops.probe.errors import QueryError, UnknownColumnError
 
 
-def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float32]:
-    """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f32[Q, D], as kernels take them.
+def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float64]:
+    """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f64[Q, D], as kernels take them.
 
     Raises QueryError.
     """
     try:
         lists = isinstance(queries, pa.Array | pa.ChunkedArray) and pa.types.is_nested(queries.type)
-        array: npt.NDArray[Any] = vectors_from_arrow(queries) if lists else np.atleast_2d(np.asarray(queries))
+        array: npt.NDArray[Any] = exact_vectors(queries) if lists else np.atleast_2d(np.asarray(queries))
     except ValueError as error:
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
     except VectorColumnError as error:
@@ -32,8 +32,7 @@ def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.ND
     if array.dtype.kind not in "fiu":
         raise QueryError(f"queries are {array.dtype}, not numbers: an array [queries, dimensions], or Arrow lists")
     try:
-        with np.errstate(over="ignore"):  # a float64 past float32's range becomes infinite, and is refused as such
-            ready = prepare(array, metric)
+        ready = prepare_exact(array, metric)
     except KernelError as error:
         raise QueryError(f"the query cannot be asked: {error}") from error
     if dims is not None and ready.shape[1] != dims:

@@ -24,7 +24,7 @@ class Reach:
         self._balls: tuple[Balls, tuple[str, ...]] | None = None
 
     def files(
-        self, queries: npt.NDArray[np.float32], threshold: Threshold
+        self, queries: npt.NDArray[np.float64], threshold: Threshold
     ) -> tuple[npt.NDArray[np.bool_], Pruning, tuple[str, ...]]:
         """bool[files] that may hold a row under the threshold, what that saves, and what could not be read for it."""
         counts = np.array([file.record_count for file in self._target.live.files], np.int64)
@@ -37,7 +37,7 @@ class Reach:
             why = "inner product obeys no triangle inequality: every file is looked at"
         else:
             balls, unread = self._read(opened, loaded)
-            near = balls.reached(queries, threshold.distance, threshold.metric)
+            near = balls.reached(queries, threshold.distance, threshold.metric, rounded=loaded.of_doubles)
             why = f"{len(balls.radii)} balls of the centroid index, of {len(np.unique(balls.numbers))} files"
         gone = ~near
         return near, Pruning(len(counts), int(gone.sum()), int(counts.sum()), int(counts[gone].sum()), why), unread

@@ -230,7 +230,7 @@ class IndexReader:
         return found
 
     def _search_index(
-        self, ready: npt.NDArray[np.float32], k: int, knobs: Knobs | None, matches: Matches | None, meter: Meter
+        self, ready: npt.NDArray[np.float64], k: int, knobs: Knobs | None, matches: Matches | None, meter: Meter
     ) -> Indexed:
         if knobs is None:
             return Indexed(Candidates.none(len(ready), k), "scan")

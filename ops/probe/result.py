@@ -101,7 +101,7 @@ class SearchResult:
     """Nearest rows of every query."""
 
     rows: pa.Table
-    """query int32, rank int32 (1 = nearest), distance float, then the columns; by query, then rank"""
+    """query int32, rank int32 (1 = nearest), distance double, then the columns; by query, then rank"""
     coverage: Coverage
     snapshot_id: int
     """The data snapshot that the answer is about."""

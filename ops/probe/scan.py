@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +14,14 @@ from ann_kernels.metric import Metric
 from ann_kernels.topk import ExactTopK
 from ops.datafile import LiveBatch, VectorColumnError, read_live, take_rows
 from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates
+from ops.probe.candidates import Candidates, row_keys, rows_of_keys
 from ops.probe.errors import QueryError
 from ops.probe.filters import Matches
 from ops.probe.within import Rows
 from ops.storage import open_storage
-from ops.tasks.vectors import prepared, vectors_at, with_vector
+from ops.tasks.vectors import exact_vectors_at, prepared, with_vector
 
 Integers = npt.NDArray[np.int64]
-_POSITION_BITS = 40
 _ROWS_AT_ONCE = 65_536
 
 
@@ -76,24 +76,25 @@ class VectorSource:
                 if unsure and dims is not None:
                     _require_dims(column, dims, file)
                 unsure = False
-                for some, vectors in self._prepared(positions, column, dims, file, skipped):
-                    yield Rows(np.full(len(some), number, np.int64), some, vectors)
+                for some, vectors, raw in self._prepared(positions, column, dims, file, skipped):
+                    yield Rows(np.full(len(some), number, np.int64), some, vectors, raw)
 
     def some(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of live rows, for trying things out."""
         parts = [np.empty((0, self.dims or 0), np.float32)]
         for rows in self.rows(range(len(self.live.files)), self.dims, None):
-            parts.append(rows.vectors[: count - sum(map(len, parts))])
+            parts.append(rows.vectors[: count - sum(map(len, parts))].astype(np.float32))
             if sum(map(len, parts)) == count:
                 break
         return np.concatenate(parts)
 
     def _prepared(
         self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: Skipped | None
-    ) -> Iterator[tuple[Integers, npt.NDArray[np.float32]]]:
-        """(positions, vectors as kernels take them): all at once, or by halves around the rows without a distance."""
+    ) -> Iterator[tuple[Integers, npt.NDArray[Any], npt.NDArray[Any] | None]]:
+        """(positions, vectors, raw) as `Rows` has them: all at once, or by halves around rows without a distance."""
         try:
-            vectors = prepared(vectors_at(column, positions, file, dims), positions, file, self.metric)
+            raw = exact_vectors_at(column, positions, file, dims)
+            units = prepared(raw, positions, file, self.metric)
         except VectorColumnError as error:
             if skipped is None:
                 raise
@@ -101,7 +102,7 @@ class VectorSource:
                 skipped.add(1, str(error))
                 return
         else:
-            yield positions, vectors
+            yield (positions, units, raw) if self.metric is Metric.COSINE else (positions, raw, None)
             return
         half = len(positions) // 2
         for part in (slice(None, half), slice(half, None)):
@@ -109,7 +110,7 @@ class VectorSource:
 
 
 def scan(
-    queries: npt.NDArray[np.float32],
+    queries: npt.NDArray[np.float64],
     k: int,
     source: VectorSource,
     files: Sequence[int],
@@ -119,19 +120,16 @@ def scan(
 ) -> tuple[Candidates, int]:
     """The k nearest live rows among some of the live files; -> (candidates, rows compared).
 
-    `queries` f32[Q, D] prepared. `matches`: only these rows. `skipped`: as `VectorSource.rows` has it. Raises
+    `queries` f64[Q, D] prepared. `matches`: only these rows. `skipped`: as `VectorSource.rows` has it. Raises
     VectorColumnError, QueryError.
     """
     top = ExactTopK(queries, k, source.metric)
     compared = 0
     for rows in source.rows(files, queries.shape[1], matches, skipped):
-        top.update(rows.vectors, (rows.files << _POSITION_BITS) | rows.positions)
+        top.update(rows.vectors, row_keys(rows.files, rows.positions), raw=rows.raw)
         compared += len(rows.positions)
-    ids, distances = top.result()
-    found = ids >= 0
-    mask = (np.int64(1) << _POSITION_BITS) - 1
-    files_of, positions = np.where(found, ids >> _POSITION_BITS, -1), np.where(found, ids & mask, -1)
-    return Candidates(files_of, positions, distances), compared
+    keys, distances = top.result()
+    return Candidates(*rows_of_keys(keys), distances), compared
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:

@@ -55,13 +55,13 @@ class Thresholds:
 
     def find(
         self,
-        queries: npt.NDArray[np.float32],
+        queries: npt.NDArray[np.float64],
         threshold: Threshold,
         matches: Matches | None,
         limit: int | None,
         clock: Clock,
     ) -> Met:
-        """The rows (that match), nearest first; the first `limit` a query. `queries` f32[Q, D] prepared."""
+        """The rows (that match), nearest first; the first `limit` a query. `queries` f64[Q, D] prepared."""
         near, pruning, unread = self._reach.files(queries, threshold)
         clock.lap("prune")
         files, skipped = [number for number in self._files if near[number]], Skipped()

@@ -15,16 +15,16 @@ from ops.probe.scan import Skipped, VectorSource, scan
 
 
 class Tier(Protocol):
-    """Finds the k nearest rows of one snapshot. `queries` f32[Q, D] prepared. Immutable, thread-safe."""
+    """Finds the k nearest rows of one snapshot. `queries` f64[Q, D] prepared. Immutable, thread-safe."""
 
     name: str
 
-    def search(self, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
         """Among those (that match) that the version covers."""
 
     def scan(
         self,
-        queries: npt.NDArray[np.float32],
+        queries: npt.NDArray[np.float64],
         k: int,
         files: Sequence[int],
         matches: Matches | None,
@@ -46,7 +46,7 @@ class InProcess:
         self._vectors = vectors
         self._threads = threads
 
-    def search(self, queries: npt.NDArray[np.float32], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
         """See Tier."""
         if self._version is None:
             raise ValueError("there is no version to search")
@@ -54,7 +54,7 @@ class InProcess:
 
     def scan(
         self,
-        queries: npt.NDArray[np.float32],
+        queries: npt.NDArray[np.float64],
         k: int,
         files: Sequence[int],
         matches: Matches | None,

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.datafile import VectorColumnError, arrow_schema, vectors_from_arrow
+from ops.datafile import VectorColumnError, arrow_schema, exact_vectors
 from ops.probe.candidates import Candidates, merge
 from ops.probe.distributed import in_file
 from ops.probe.errors import QueryError
@@ -76,8 +76,8 @@ class FileRows:
     """int64[n] ascending, distinct"""
     ranked: InFile | None
     """Candidates whose exact distances are wanted"""
-    distances: npt.NDArray[np.float32] | None = None
-    """f32 of these"""
+    distances: npt.NDArray[np.float64] | None = None
+    """f64 of these"""
     columns: pa.Table | None = None
 
 
@@ -123,11 +123,11 @@ def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]
         yield pa.Table.from_batches(held)
 
 
-def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float32]:
+def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
     pin = join.packed.worker().pin
     dims = pin.opened.routing.dims if pin.opened is not None else None
     try:
-        return prepared(vectors_from_arrow(rows.column(join.vector), dims), pin.metric, dims)
+        return prepared(exact_vectors(rows.column(join.vector), dims), pin.metric, dims)
     except VectorColumnError as error:
         raise QueryError(f"column {join.vector!r} of the left side: {error}") from error
 
@@ -174,7 +174,7 @@ def _selected(found: Sequence[Found], k: int, left: bytes) -> Selected:
 
 
 def _to_read(
-    file: int, wanted: Sequence[Candidates], approximate: Candidates | None, queries: npt.NDArray[np.float32] | None
+    file: int, wanted: Sequence[Candidates], approximate: Candidates | None, queries: npt.NDArray[np.float64] | None
 ) -> FileRows:
     positions = np.unique(np.concatenate([item.positions[item.files == file] for item in wanted]))
     ranked = None
@@ -211,7 +211,7 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 def _with_distances(found: Candidates, files: Sequence[Row]) -> Candidates:
     """Distances as the files' rows brought them, in the order in which `_to_read` asked for them."""
-    distances = np.full(found.files.shape, np.inf, np.float32)
+    distances = np.full(found.files.shape, np.inf)
     for row in files:
         if row.payload.distances is not None:
             distances[np.nonzero(found.files == row.number)] = row.payload.distances

@@ -9,7 +9,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import FloatType, IntegerType, StructField, StructType
+from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from ops.datafile import arrow_schema
 from ops.probe.distributed import balanced
@@ -34,7 +34,7 @@ class KnnJoin:
     """Matched rows, and what they are an answer about."""
 
     rows: DataFrame
-    """The left columns, rank int (1 = nearest), distance float, the matched row's columns; in no order"""
+    """The left columns, rank int (1 = nearest), distance double, the matched row's columns; in no order"""
     coverage: Coverage
     snapshot_id: int
     index_snapshot_id: int | None
@@ -133,7 +133,7 @@ def _groups(pin: Pin, tail: Sequence[int], cores: int) -> tuple[Group, ...]:
 def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, pin: Pin) -> StructType:
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
-    fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", FloatType())]
+    fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if names:
         found = from_arrow_schema(spark_schema(arrow_schema(pin.schema.select(*names))), prefer_timestamp_ntz=True)
         fields += [StructField(prefix + name, found[name].dataType) for name in names]

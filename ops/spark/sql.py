@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
-    FloatType,
+    DoubleType,
     IntegerType,
     NullType,
     NumericType,
@@ -94,7 +94,7 @@ def register_vector_search(
         SELECT q.id, v.* FROM queries q, LATERAL vector_search('ns.table', 'index', q.embedding, where => 'id > 5') v
 
     Arguments: table, index, query, k (10), and by name columns (an array), where (an Iceberg row filter), snapshot (id,
-    tag, branch or time), search_list. Rows: rank int, distance float, then the columns: those of the table that are
+    tag, branch or time), search_list. Rows: rank int, distance double, then the columns: those of the table that are
     not nested, unless named. `storage`: how tasks reach files; default what the catalog's settings say and it vends. A
     reader stays open in each Python worker, and its shards in the worker's cache.
     """
@@ -156,7 +156,7 @@ def plan(
     if where is not None:
         Condition(where, schema)
     wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, told.get("columns"), called)]
-    fields = [StructField("rank", IntegerType()), StructField("distance", FloatType())]
+    fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if wanted:
         types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
         fields += [

@@ -124,9 +124,9 @@ def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
 
 def _exact_of(
     vectors: npt.NDArray[np.float32], asked: npt.NDArray[np.intp], found: npt.NDArray[np.int64], metric: Metric
-) -> npt.NDArray[np.float32]:
-    """f32[Q, k], the exact distances of what was found by whatever the shard holds; inf where there is none."""
-    out = np.full(found.shape, np.inf, np.float32)
+) -> npt.NDArray[np.float64]:
+    """f64[Q, k], the exact distances of what was found by whatever the shard holds; inf where there is none."""
+    out = np.full(found.shape, np.inf)
     for row, node in enumerate(asked):
         mine = found[row][found[row] >= 0]
         _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)

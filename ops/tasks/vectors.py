@@ -1,6 +1,7 @@
 """The vector column of data files, batch by batch, with errors that name the row."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from ann_kernels.distance import prepare
 from ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
 from ann_kernels.metric import Metric
 from ops.catalog.deletes import deleted_by_file
-from ops.datafile import LiveBatch, VectorColumnError, read_live, vectors_from_arrow
+from ops.datafile import LiveBatch, VectorColumnError, exact_vectors, read_live
 from ops.model import LiveFile, StorageConfig
 from ops.storage import open_storage
 
@@ -62,21 +63,33 @@ def vectors_at(
     column: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile, dims: int | None
 ) -> npt.NDArray[np.float32]:
     """f32[n, D], the vectors at positions int64[n] of a file. Raises VectorColumnError naming file and row."""
+    return np.ascontiguousarray(exact_vectors_at(column, positions, file, dims), dtype=np.float32)
+
+
+def exact_vectors_at(
+    column: pa.Array, positions: npt.NDArray[np.int64], file: LiveFile, dims: int | None
+) -> npt.NDArray[Any]:
+    """The same as they are: f64 where the column holds doubles."""
     try:
-        return vectors_from_arrow(column, dims)
+        return exact_vectors(column, dims)
     except VectorColumnError as error:
         where = "" if error.row is None else f"row {positions[error.row]} "
         raise VectorColumnError(f"{file.path}: {where}{error.said}") from error
 
 
 def prepared(
-    raw: npt.NDArray[np.float32], positions: npt.NDArray[np.int64], file: LiveFile, metric: Metric
+    raw: npt.NDArray[Any], positions: npt.NDArray[np.int64], file: LiveFile, metric: Metric
 ) -> npt.NDArray[np.float32]:
     """As kernels take them. Raises VectorColumnError naming file and row of a vector that is near nothing."""
     try:
-        return prepare(raw, metric)
+        with np.errstate(over="ignore"):  # doubles past float's range become infinite, and are refused as such
+            return prepare(raw, metric)
     except (NonFiniteVectorError, ZeroVectorError) as error:
-        why = "holds NaN or infinity" if isinstance(error, NonFiniteVectorError) else "is zero, under cosine"
+        why = (
+            "holds NaN or infinity (or more than a float can)"
+            if isinstance(error, NonFiniteVectorError)
+            else "is zero, under cosine"
+        )
         raise VectorColumnError(
             f"{file.path}: the vector of row {positions[error.row]} {why}; mend or delete the row"
         ) from error

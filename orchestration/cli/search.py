@@ -117,11 +117,11 @@ def _vectors(table: Any, column: str, snapshot: str | None, query: dict[str, Any
         return vector_of_row(table, column, query["like_id"], id_column=query["id_column"], snapshot=snapshot)
     try:
         if query["vector"] is not None:
-            found = np.asarray(json.loads(query["vector"]), np.float32)
+            found = np.asarray(json.loads(query["vector"]), np.float64)
         elif query["query_file"].suffix == ".npy":
-            found = np.load(query["query_file"], allow_pickle=False).astype(np.float32)
+            found = np.load(query["query_file"], allow_pickle=False)
         else:
-            found = np.asarray(json.loads(query["query_file"].read_text(encoding="utf-8")), np.float32)
+            found = np.asarray(json.loads(query["query_file"].read_text(encoding="utf-8")), np.float64)
     except (ValueError, TypeError) as error:
         raise click.ClickException(
             f"the query is no vector: {error}; give a JSON list of numbers, or a .npy file"
@@ -133,7 +133,6 @@ def _search(
     on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot: str | None, query: dict[str, Any]
 ) -> dict[str, Any]:
     from ann_kernels.metric import Metric
-    from ops.graphs.queries import held_texts
     from ops.probe import StalePolicy, open_exact, open_index
     from ops.probe.result import explain
 
@@ -170,7 +169,7 @@ def _search(
         **({"pruning": asdict(found.profile.pruning)} if found.profile.pruning else {}),
         "warnings": list(found.warnings),
         **({"explain": dict(explain(found))} if query["explain"] else {}),
-        "results": held_texts(found.rows),
+        "results": found.rows.to_pylist(),
     }
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ops.datafile import vectors_from_arrow
+from ops.datafile import exact_vectors
 from ops.probe import SearchResult, open_index
 from ops.resources import Catalogs
 from orchestration.demo.history import IDENTIFIER
@@ -47,7 +47,7 @@ def _ask(
     ).to_arrow()
     if not row.num_rows:
         return
-    vector = vectors_from_arrow(row["embedding"])
+    vector = exact_vectors(row["embedding"])
     reader = open_index(table, INDEX, snapshot=snapshot_id)
     result = reader.search(vector[:1], _SHOWN + 1, columns=["name", "section", "description"])
     console.print(f"\n[bold]Packages like {name}[/] at {where} ({result.coverage})", highlight=False)

@@ -229,14 +229,6 @@ def test_other_float_types_are_taken(dtype: type) -> None:
     assert prepare(vectors, Metric.L2).dtype == np.float32
 
 
-@pytest.mark.parametrize("queries", [1, 20])
-def test_what_is_further_than_floats_reach_is_infinitely_far(queries: int) -> None:
-    vectors = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
-    ids, distances = exact_top_k(np.full((queries, 8), 1e30, np.float32), vectors, 3, Metric.L2)
-    assert (ids >= 0).all()
-    assert np.isinf(distances).all()
-
-
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_width_of_all_nodes_finds_all_whatever_codes_lose(metric: Metric) -> None:
     rng = np.random.default_rng(3)

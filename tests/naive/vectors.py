@@ -34,3 +34,44 @@ def robust_prune(vectors: np.ndarray, node: int, candidates: list[int], alpha: f
         chosen.append(best)
         left = [(d, other) for d, other in left if np.float32(alpha**2) * squared(best, other) > d]
     return chosen
+
+
+def exact_distances(query: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray:
+    """Distances in extended precision, of vectors as they are; cosine by the gap between directions."""
+    query, vectors = query.astype(np.longdouble), vectors.astype(np.longdouble)
+    if metric == "ip":
+        return -(vectors @ query)
+    if metric == "cosine":
+        query = query / np.sqrt((query**2).sum())
+        vectors = vectors / np.sqrt((vectors**2).sum(axis=1, keepdims=True))
+        return ((vectors - query) ** 2).sum(axis=1) / 2
+    return np.sqrt(((vectors - query) ** 2).sum(axis=1))
+
+
+def assert_nearest(
+    ids: list[int],
+    distances: list[float],
+    query: np.ndarray,
+    vectors: np.ndarray,
+    k: int,
+    metric: str,
+    live: np.ndarray | None = None,
+) -> None:
+    """That these are the k nearest by `exact_distances`, ties by id: up to what float64 can tell."""
+    true = exact_distances(query, vectors, metric)
+    scale = np.abs(vectors.astype(np.longdouble)) @ np.abs(query.astype(np.longdouble)) if metric == "ip" else true
+    floor = {"ip": 0.0, "l2": 0.0, "cosine": 1e-30}[metric]  # squares of roundings of unit vectors
+    slack = 1e-14 * scale + floor + (2e-15 * np.sqrt(2 * true) if metric == "cosine" else 0)
+    some = np.arange(len(vectors)) if live is None else np.flatnonzero(live)
+    assert len(ids) == len(set(ids)) == min(k, len(some))
+    assert set(ids) <= set(some.tolist())
+    if not ids:
+        return
+    assert (np.abs(np.array(distances) - true[ids]) <= slack[ids]).all()
+    assert distances == sorted(distances)
+    last = ids[-1]
+    missed = np.setdiff1d(some, ids)
+    assert (true[missed] >= true[last] - slack[missed] - slack[last]).all(), "a nearer row was missed"
+    assert all(a < b for a, b, x, y in zip(ids, ids[1:], distances, distances[1:], strict=False) if x == y)
+    twins = missed[(vectors[missed] == vectors[last]).all(axis=1)]
+    assert (twins > last).all(), "of equal rows the one with the smaller id was missed"
