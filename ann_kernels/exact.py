@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.doubles import product, squared_gap
+from ann_kernels.doubles import product, scaled_squared_gap, squared_gap
 from ann_kernels.metric import Metric
 from ann_kernels.spaces import frozen
 
@@ -28,11 +28,11 @@ def exact_distance(vectors, node, query, metric, raw):  # type: ignore[no-untype
     if metric == _INNER_PRODUCT:
         return -product(vectors, node, query)
     if metric == _L2:
-        return np.sqrt(squared_gap(vectors, node, 1.0, query))
-    factor = 1.0
+        return np.sqrt(squared_gap(vectors, node, query))
     if raw:
         factor = 1.0 / np.sqrt(product(vectors, node, vectors[node]))
-    return squared_gap(vectors, node, factor, query) / 2
+        return scaled_squared_gap(vectors, node, factor, query) / 2
+    return squared_gap(vectors, node, query) / 2
 
 
 @njit(nogil=True, cache=True, fastmath=False)
