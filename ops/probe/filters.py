@@ -23,6 +23,7 @@ from ops.datafile import read_live
 from ops.model import LiveFiles, StorageConfig
 from ops.probe.conditions import Condition
 from ops.storage import normalize, open_storage
+from ops.tasks.rows import by_slot
 
 _HELD = 64
 _ROWS_HELD = 4_000_000
@@ -45,9 +46,11 @@ class Matches:
     def mask(self, files: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """bool[N]: whether the row at each (file number, position) matches."""
         mask = np.zeros(len(files), np.bool_)
-        for number in np.unique(files[files >= 0]):
-            nodes = np.flatnonzero(files == number)
-            mask[nodes] = np.isin(positions[nodes], self.positions.get(int(number), ()))
+        some = np.flatnonzero(files >= 0)
+        for number, places in by_slot(files[some]):
+            if (matching := self.positions.get(number)) is not None:
+                nodes = some[places]
+                mask[nodes] = np.isin(positions[nodes], matching)
         return mask
 
 

@@ -11,6 +11,7 @@ from ops.catalog.deletes import deleted_by_file, fingerprint
 from ops.index.versions import OpenVersion
 from ops.model import LiveFiles, StorageConfig
 from ops.storage import open_storage, relative_to
+from ops.tasks.rows import by_slot
 from puffin.errors import BadBlobError
 
 
@@ -62,11 +63,13 @@ class PartReader:
 
     def _live_mask(self, shard: ReadyShard, files: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         mask = files >= 0
-        for number in np.unique(files[mask]):
-            file = self._live.files[number]
-            nodes = np.flatnonzero(files == number)
-            beyond = shard.row_positions[nodes] >= file.record_count
-            mask[nodes] = ~(np.isin(shard.row_positions[nodes], self._deleted[file.path]) | beyond)
+        some = np.flatnonzero(mask)
+        for number, places in by_slot(files[some]):
+            file, nodes = self._live.files[number], some[places]
+            positions = shard.row_positions[nodes]
+            mask[nodes] = positions < file.record_count
+            if len(deleted := self._deleted[file.path]):
+                mask[nodes] &= ~np.isin(positions, deleted)
         return np.asarray(mask)
 
     def nodes_by_file(self, parts: Iterable[Part]) -> npt.NDArray[np.int64]:

@@ -47,9 +47,10 @@ class Rows:
         return self.moved(np.lexsort((self.positions, self.slots)))
 
 
-def by_slot(slots: npt.NDArray[np.uint32]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """(slot, places where it is, ascending) of each slot that there is."""
-    order = np.argsort(slots, kind="stable")
+def by_slot(slots: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """(slot, places where it is, ascending) of each slot that there is; none is negative. One sort for all of them."""
+    few = slots.max(initial=0) < 2**16
+    order = np.argsort(slots.astype(np.uint16) if few else slots, kind="stable")  # 16 bits are sorted by radix
     found, starts = np.unique(slots[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=False)
 

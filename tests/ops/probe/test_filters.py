@@ -190,3 +190,13 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
 def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, said: str) -> None:
     with pytest.raises(FilterError, match=said):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), where=where)
+
+
+def test_masks_of_many_files_cost_one_pass() -> None:
+    """Each file was looked for among all nodes: 100,000 files took longer than the build."""
+    count = 100_000
+    files = np.random.default_rng(0).permutation(np.repeat(np.arange(-1, count), 2))
+    positions = np.arange(len(files), dtype=np.int64) % 7
+    matches = Matches({number: np.array([0, 3]) for number in range(0, count, 2)}, count)
+    mask = matches.mask(files, positions)
+    assert (mask == ((files >= 0) & (files % 2 == 0) & np.isin(positions, [0, 3]))).all()
