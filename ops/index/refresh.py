@@ -107,7 +107,7 @@ def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, stora
     for found in by_shard.values():
         lost.update(dict(found.lost))
     return Dead(
-        nodes=tuple(by_shard[number].nodes for number in range(len(before))),
+        nodes=tuple(deletion_vector.decode(by_shard[number].nodes) for number in range(len(before))),
         lost=lost,
         slots=tuple(by_shard[number].slots for number in range(len(before))),
     )

@@ -31,8 +31,8 @@ class MarkTask:
 class Marked:
     """Nodes of one shard that have no row."""
 
-    nodes: npt.NDArray[np.int64]
-    """Ascending; those that were dead before, too"""
+    nodes: bytes
+    """As a deletion vector; those that were dead before, too"""
     lost: tuple[tuple[int, int], ...]
     """(slot, how many lay there that were not)"""
     slots: npt.NDArray[np.uint32]
@@ -56,7 +56,7 @@ def mark(task: MarkTask) -> tuple[Marked, ...]:
         in_slot, counts = np.unique(slots[dead], return_counts=True)
         lost = tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))
         dead[known] = True
-        found.append(Marked(np.flatnonzero(dead), lost, np.unique(slots)))
+        found.append(Marked(deletion_vector.encode(np.flatnonzero(dead)), lost, np.unique(slots)))
     return tuple(found)
 
 
