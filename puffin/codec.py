@@ -12,6 +12,8 @@ from puffin.errors import BadCompressionError, PuffinError
 CODECS = (None, "lz4", "zstd")
 DEFAULT_MAX_BYTES = 2**31 - 1
 _ZSTD_LEVEL = 3
+_ALWAYS_EXPANDED = 8 << 20
+_EXPANDED_A_BYTE = 8
 # the most that each format can expand to: a zstd block of 4 bytes holds 128 KiB, an LZ4 match grows 255 a byte
 _MAX_RATIO = {"zstd": 32_768, "lz4": 255}
 
@@ -27,11 +29,24 @@ def compress(data: bytes, codec: str | None) -> bytes:
     raise PuffinError(f"compression codec {codec!r} is not one of none, lz4, zstd")
 
 
+def most_expanded(stored: int) -> int:
+    """Bytes that so many stored ones may expand to, whatever their format can do."""
+    return _ALWAYS_EXPANDED + _EXPANDED_A_BYTE * stored
+
+
+def pack(data: bytes, codec: str | None) -> tuple[bytes, str | None]:
+    """(what to store, its codec): as it is where it shrinks so much that readers would take it for a bomb."""
+    packed = compress(data, codec)
+    return (data, None) if len(data) > most_expanded(len(packed)) else (packed, codec)
+
+
 def decompress(data: bytes, codec: str | None, *, where: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
     """Undo `compress`. `where` names the bytes in errors.
 
-    Raises BadCompressionError for a frame that is broken, has no content size, or declares more than `max_bytes`.
+    Raises BadCompressionError for a frame that is broken, has no content size, or declares more than `max_bytes`, or
+    more than `most_expanded`.
     """
+    max_bytes = min(max_bytes, most_expanded(len(data)))
     if codec is None:
         return data
     if codec == "zstd":

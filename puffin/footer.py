@@ -10,6 +10,7 @@ from puffin.errors import BadBlobLocationError, BadFooterError
 from puffin.types import MAGIC
 
 _I64 = 2**63
+_ALWAYS_ALLOWED = 40 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,13 @@ def _blob_to_json(blob: BlobMetadata) -> dict[str, Any]:
     return out
 
 
-def decode_footer(payload: bytes, *, blob_area_end: int) -> Footer:
+def decode_footer(payload: bytes, *, blob_area_end: int, stored: int | None = None) -> Footer:
     """Parse a footer payload and check that every blob lies in `[4, blob_area_end)` and overlaps none.
 
-    Raises BadFooterError and BadBlobLocationError.
+    `stored`: its bytes as they are in the file, where it was compressed there: by them goes how much memory its values
+    may take. Raises BadFooterError and BadBlobLocationError.
     """
+    _require_room(payload, len(payload) if stored is None else stored)
     try:
         text = payload.decode("utf-8")
         document = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
@@ -82,6 +85,38 @@ def decode_footer(payload: bytes, *, blob_area_end: int) -> Footer:
     blobs = tuple(_blob_from_json(number, blob) for number, blob in enumerate(document["blobs"]))
     _check_locations(blobs, blob_area_end)
     return Footer(blobs, _properties(document.get("properties"), "footer"))
+
+
+def _require_room(payload: bytes, stored: int) -> None:
+    """Refuse JSON of many small values, of which a few bytes make a Python object each, before there are any."""
+    room = _ALWAYS_ALLOWED + (4 if payload.isascii() else 1) * stored
+    if _size_of_values(payload, payload.count(b'"') // 2) <= room:  # as if what texts hold were values, too
+        return
+    outside, texts, at = bytearray(), 0, 0
+    while (start := payload.find(b'"', at)) >= 0:
+        outside += payload[at:start]
+        end = payload.find(b'"', start + 1)
+        while end >= 0 and _is_escaped(payload, end):
+            end = payload.find(b'"', end + 1)
+        if end < 0:
+            break
+        texts, at = texts + 1, end + 1
+    outside += payload[at:]
+    if (size := _size_of_values(bytes(outside), texts) + len(payload)) > room:
+        raise BadFooterError(f"the values of a footer of {stored:,} bytes take about {size:,} in memory, over {room:,}")
+
+
+def _is_escaped(payload: bytes, at: int) -> bool:
+    """Whether an odd number of backslashes stands before a place."""
+    start = at
+    while payload[start - 1] == 0x5C:
+        start -= 1
+    return bool((at - start) % 2)
+
+
+def _size_of_values(text: bytes, texts: int) -> int:
+    objects, lists, places = (text.count(mark) for mark in (b"{", b"[", b","))
+    return 240 * objects + 96 * lists + 60 * texts + 44 * places
 
 
 def _no_constant(name: str) -> None:

@@ -58,7 +58,7 @@ class PuffinReader:
         payload = tail[footer_start - start + 4 : -FOOTER_TAIL]
         if flags & FLAG_FOOTER_COMPRESSED:
             payload = decompress(payload, "lz4", where="footer payload", max_bytes=_MAX_FOOTER)
-        return decode_footer(payload, blob_area_end=footer_start)
+        return decode_footer(payload, blob_area_end=footer_start, stored=payload_size)
 
     def read_blob(self, blob: BlobMetadata) -> bytes:
         """The blob's payload, decompressed.

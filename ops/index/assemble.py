@@ -27,7 +27,7 @@ from puffin.blobs import centroid as centroid_blob
 from puffin.blobs import routing as routing_blob
 from puffin.blobs.centroid import CentroidIndex
 from puffin.blobs.routing import Routing, ShardEntry
-from puffin.codec import compress
+from puffin.codec import pack
 from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
@@ -104,9 +104,9 @@ class Assembly:
         curve = made.layout.routing_curve
         advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
         blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
-        blobs += [_planned(plan, kind, len(data), codec="zstd", **advice.get(kind, {})) for kind, data in heads]
+        blobs += [_planned(plan, kind, len(data), codec=codec, **advice.get(kind, {})) for kind, data, codec in heads]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        bodies: list[_Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data in heads)]
+        bodies: list[_Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data, _ in heads)]
         segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
         begun = time.perf_counter()
         self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
@@ -122,7 +122,7 @@ class Assembly:
             routing, shards_read,
         )  # fmt: skip
 
-    def _heads(self, made: ShardsMade) -> list[tuple[str, bytes]]:
+    def _heads(self, made: ShardsMade) -> list[tuple[str, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
@@ -134,8 +134,8 @@ class Assembly:
             files=made.slots,
         )
         return [
-            (ROUTING_V1, compress(routing_blob.encode(routing), "zstd")),
-            (CENTROID_V1, compress(centroid_blob.encode(_centroids(plan, made, self._storage)), "zstd")),
+            (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
+            (CENTROID_V1, *pack(centroid_blob.encode(_centroids(plan, made, self._storage)), "zstd")),
         ]
 
     def _write(self) -> str:

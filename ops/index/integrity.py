@@ -77,8 +77,8 @@ def check_integrity(
         source = open_storage(version.puffin_path, storage).source(version.puffin_path)
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
-        head = reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1))
-        known = routing.decode(head, file_size=source.size())
+        first = next(blob for blob in blobs if blob.type == ROUTING_V1)
+        known = routing.decode(reader.read_blob(first), file_size=source.size())
         for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
             centroid.decode(reader.read_blob(blob))
         shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]

@@ -16,6 +16,9 @@ MAGIC = b"ANNI"
 VERSION = 1
 _HEADER = struct.Struct("<4s7I")
 MAX_DIMS = 65_536
+_PATH_BYTES = 96
+"""That a short path takes in memory"""
+_ALWAYS_ALLOWED = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +87,8 @@ def _entry_type(dims: int) -> np.dtype[np.void]:
 
 
 def _decode_paths(data: bytes, at: int, count: int) -> tuple[str, ...]:
+    if count * _PATH_BYTES > _ALWAYS_ALLOWED + 5 * len(data):  # far shorter texts than paths are
+        raise BadBlobError(f"centroid blob: {count:,} files in {len(data):,} bytes")
     paths = []
     for number in range(count):
         if at + 4 > len(data):

@@ -16,16 +16,15 @@ import numpy.typing as npt
 
 from puffin.blobs import deletion_vector
 from puffin.blobs.cursor import Cursor, packed_text
-from puffin.blobs.roaring import MAX_POSITIONS
 from puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNR"
 VERSION = 1
 UNKNOWN_SHA256 = bytes(32)
 """Of a shard of which an older release kept bytes unread; its sections have their CRC-32 all the same"""
-_BYTES_A_NODE = 8
-"""Its content hash, which is stored as it is"""
 _HEADER = struct.Struct("<4s5IqII")
+_ALWAYS_ALLOWED = 16 << 20
+"""Bytes of tombstones"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +65,8 @@ class CoveredFile:
     """False: the file is not live in the base snapshot; only tombstones still point at the slot."""
 
 
-FREE_SLOT = CoveredFile("", 0, 0, bytes(32), present=False)
+NO_DELETES = bytes(32)
+FREE_SLOT = CoveredFile("", 0, 0, NO_DELETES, present=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,10 +117,11 @@ def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
     return shard.count, shard.live, shard.medoid, shard.recall, shard.length
 
 
-def decode(data: bytes, *, file_size: int = 0) -> Routing:
-    """Parse and check. `file_size`: of the file that holds the shards, in bytes, whose nodes take 8 each at least: so
-    many of them may be tombstones, and of a small file or an unknown one MAX_POSITIONS. Raises BadBlobError or
-    ChecksumError.
+def decode(data: bytes, *, file_size: int | None = None) -> Routing:
+    """Parse and check. Raises BadBlobError or ChecksumError.
+
+    `file_size`: of the file that the blob lies in. Its shards have no more nodes than an eighth of that, so neither has
+    it more tombstones; where it is not known, no more than the blob's own bytes warrant.
     """
     if len(data) < _HEADER.size:
         raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
@@ -134,6 +135,7 @@ def decode(data: bytes, *, file_size: int = 0) -> Routing:
         raise BadBlobError(f"routing blob: reserved field at byte 32 is {reserved:#x}, not 0")
     cursor = Cursor(body, "routing blob")
     build_id, definition = cursor.text("build id"), cursor.text("definition")
+    warranted = _ALWAYS_ALLOWED + 2 * len(data) if file_size is None else file_size
     codebook = cursor.array("<f4", partitions * dims, "codebook").reshape(partitions, dims)
     to_shard = cursor.array("<u4", partitions, "partition table")
     routing = Routing(
@@ -142,7 +144,7 @@ def decode(data: bytes, *, file_size: int = 0) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=_decode_shards(cursor, shards, max(MAX_POSITIONS, file_size // _BYTES_A_NODE)),
+        shards=_decode_shards(cursor, shards, warranted // 8),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
     )
     cursor.finish()
@@ -154,7 +156,7 @@ def decode(data: bytes, *, file_size: int = 0) -> Routing:
 
 
 def _decode_shards(cursor: Cursor, count: int, left: int) -> tuple[ShardEntry, ...]:
-    """Shard table; `left` tombstones in all shards together, so that many small bitmaps are no bomb."""
+    """Shard table; `left` tombstones for all shards together: four bytes of a bitmap may stand for 65,536."""
     shards: list[ShardEntry] = []
     for number in range(count):
         shards.append(_decode_shard(cursor, number, left))
@@ -178,4 +180,5 @@ def _decode_file(cursor: Cursor, number: int) -> CoveredFile:
     present, rows, live_rows, fingerprint = cursor.unpack("BQQ32s", part)
     if present > 1 or live_rows > rows:
         raise BadBlobError(f"routing blob: {part} has {live_rows} live rows of {rows}")
+    fingerprint = NO_DELETES if fingerprint == NO_DELETES else fingerprint  # most are equal: one object serves
     return CoveredFile(cursor.text(part), rows, live_rows, fingerprint, bool(present))

@@ -1,16 +1,23 @@
 """Reading takes no more memory than 64 MiB and a small multiple of the bytes that are there, whatever they declare."""
 
 import random
+import struct
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+import lz4.frame
 import numpy as np
 import pytest
 
-from puffin.blobs import shard
+from puffin import BytesSource, PuffinReader
+from puffin.blobs import centroid, deletion_vector, routing, shard
 from puffin.blobs.shard import Shard
-from puffin.errors import BlobTooLargeError, PuffinError
+from puffin.codec import compress, decompress, most_expanded, pack
+from puffin.errors import BadCompressionError, BlobTooLargeError, PuffinError
+from puffin.footer import decode_footer
+from puffin.types import MAGIC
 from tests.puffin import samples
 from tests.puffin.test_ann_blobs import resealed, shard_bytes
 
@@ -80,3 +87,107 @@ def test_changed_shards_take_no_more_than_their_bytes_warrant() -> None:
         data = resealed(changed)
         peak, _ = taken(lambda data=data: shard.decode(data))
         assert peak <= ALWAYS + A_BYTE * len(data)
+
+
+def routing_blob(shards: int, shard_entry: bytes, files: int, file_entry: bytes) -> bytes:
+    """A routing blob with right checksums, of entries that are all alike."""
+    body = bytes(8) + shards * shard_entry + files * file_entry
+    head = struct.pack("<4s5IqI", b"ANNR", 1, 1, 0, shards, files, 7, 0)
+    return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head + bytes(4)))) + body
+
+
+def shard_entry(nodes: int) -> bytes:
+    """Of nodes that are all dead, which a bitmap of runs says in few bytes."""
+    bitmap = deletion_vector.encode(np.arange(nodes))
+    return struct.pack("<IIIfQ32sI", nodes, 0, 0, 1.0, 9, bytes(32), len(bitmap)) + bitmap
+
+
+def file_entry(path: bytes) -> bytes:
+    return struct.pack("<BQQ32sI", 1, 2**40, 2**40, b"1" * 32, len(path)) + path
+
+
+def centroid_blob(paths: int, path: bytes) -> bytes:
+    return struct.pack("<4s7I", b"ANNI", 1, 1, 0, paths, 0, 12, 32) + paths * (struct.pack("<I", len(path)) + path)
+
+
+@pytest.mark.parametrize(
+    ("data", "decode"),
+    [
+        (routing_blob(0, b"", 400_000, file_entry(b"")), routing.decode),
+        (routing_blob(0, b"", 400_000, file_entry(b"abc")), routing.decode),
+        (routing_blob(60_000, shard_entry(1), 0, b""), routing.decode),
+        (routing_blob(1, shard_entry(1 << 26), 0, b""), routing.decode),
+        (routing_blob(1_000, shard_entry(1 << 16), 0, b""), routing.decode),
+        (centroid_blob(2_000_000, b""), centroid.decode),
+        (centroid_blob(2_000_000, b"ab"), centroid.decode),
+        (centroid_blob(500_000, b"a/path/as/files/have/it.parquet"), centroid.decode),
+    ],
+    ids=["files", "named files", "shards", "one bitmap", "bitmaps", "no paths", "short paths", "paths"],
+)
+def test_maps_take_no_more_than_their_bytes_warrant(data: bytes, decode: Callable[[bytes], Any]) -> None:
+    peak, _ = taken(lambda: decode(data))
+    assert peak <= ALWAYS + A_BYTE * len(data)
+
+
+def test_a_routing_blob_has_no_more_tombstones_than_its_file_has_room_for_nodes() -> None:
+    data = routing_blob(1, shard_entry(1 << 20), 0, b"")
+    assert len(routing.decode(data, file_size=16 << 20).shards[0].tombstones) == 1 << 20
+    _, error = taken(lambda: routing.decode(data, file_size=1 << 20))
+    assert isinstance(error, PuffinError)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"blobs":[' + b"[]," * 3_000_000 + b"[]]}",
+        b'{"blobs":[' + b"{}," * 3_000_000 + b"{}]}",
+        b'{"blobs":[' + b'"\\\\ab",' * 2_000_000 + b'""]}',
+        b'{"blobs":[' + b"1000," * 3_000_000 + b"1]}",
+        b'{"blobs":[],"x":"' + b"a" * 10_000_000 + '\U0001f600"}'.encode(),
+        b'{"blobs":[],"x":"' + b"[{" * 5_000_000 + b'"}',
+    ],
+    ids=["lists", "objects", "texts", "numbers", "wide text", "one text"],
+)
+def test_footers_take_no_more_than_their_bytes_warrant(payload: bytes) -> None:
+    peak, _ = taken(lambda: decode_footer(payload, blob_area_end=4))
+    assert peak <= ALWAYS + A_BYTE * len(payload)
+    packed = lz4.frame.compress(payload, store_size=True)
+    file = MAGIC + MAGIC + packed + struct.pack("<i", len(packed)) + b"\1\0\0\0" + MAGIC
+    peak, _ = taken(lambda: PuffinReader(BytesSource(file)).footer)
+    assert peak <= ALWAYS + A_BYTE * len(file)
+
+
+def test_brackets_within_a_text_are_no_values() -> None:
+    assert decode_footer(b'{"blobs":[],"x":"' + b"[{" * 5_000_000 + b'"}', blob_area_end=4).blobs == ()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_what_shrinks_too_much_is_not_expanded_and_not_written_so(codec: str) -> None:
+    plain = bytes(64 << 20)
+    bomb = compress(plain, codec)
+    peak, error = taken(lambda: decompress(bomb, codec, where="a blob"))
+    assert isinstance(error, BadCompressionError)
+    assert peak < 1 << 20
+    assert pack(plain, codec) == (plain, None)
+    few = bytes(most_expanded(0))
+    data, kept = pack(few, codec)
+    assert kept == codec
+    assert decompress(data, kept, where="a blob") == few
+
+
+def test_changed_maps_take_no_more_than_their_bytes_warrant() -> None:
+    rng = random.Random(5)
+    for plain, decode in (
+        (routing.encode(samples.routing()), routing.decode),
+        (centroid.encode(samples.centroid()), centroid.decode),
+    ):
+        for _ in range(500):
+            changed = bytearray(plain)
+            for _ in range(rng.randint(1, 4)):
+                changed[rng.randrange(len(changed))] = rng.choice((0, 1, 127, 255, rng.randrange(256)))
+            if decode is routing.decode:
+                struct.pack_into("<I", changed, 36, 0)
+                struct.pack_into("<I", changed, 36, zlib.crc32(changed))
+            data = bytes(changed)
+            peak, _ = taken(lambda data=data, decode=decode: decode(data))
+            assert peak <= ALWAYS + A_BYTE * len(data)
