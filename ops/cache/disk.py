@@ -20,6 +20,7 @@ from ops.cache.ready import ReadyShard, from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)
 _STRIPES = 64
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _ENTRY, _ASIDE = ".shard", ".aside"
 
 
@@ -39,8 +40,20 @@ class DiskCache:
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 _log.warning("%s is not a folder of this user: shards are not kept on disk", folder)
                 return None
-            folder.chmod(0o700)
-            (folder / "locks").mkdir(mode=0o700, exist_ok=True)
+            folder.chmod(0o700)  # before anybody looks whether it is empty
+            if found.st_mode & _OTHERS_WRITE and any(folder.iterdir()):
+                folder.chmod(stat.S_IMODE(found.st_mode))
+                _log.warning(
+                    "%s could be written by other users, so what lies in it may be theirs: shards are not kept on "
+                    "disk; empty it, or name another folder",
+                    folder,
+                )
+                return None
+            locks = folder / "locks"
+            locks.mkdir(mode=0o700, exist_ok=True)
+            if not _is_own(locks.lstat()):
+                _log.warning("%s is not this user's alone: shards are not kept on disk; remove it", locks)
+                return None
         except OSError as error:
             _log.warning("shards are not kept on disk: %s", error)
             return None
@@ -50,7 +63,10 @@ class DiskCache:
         """What `owner` put under `name`; one that is damaged is removed."""
         path = self._path(owner, name)
         try:
-            with path.open("rb") as stream:
+            if not _is_own(path.parent.lstat()):
+                _log.warning("%s is not this user's alone: what lies in it is not used; remove it", path.parent)
+                return None
+            with _opened(path) as stream:
                 return from_arrays(*mapped.read(stream, f"{owner}/{name}"))
         except FileNotFoundError:
             return None
@@ -71,6 +87,8 @@ class DiskCache:
         aside = path.with_name(f".{uuid.uuid4().hex}{_ASIDE}")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
+            if not _is_own(path.parent.lstat()):
+                return  # `get` has said so
             stream = self._claim(aside, mapped.size_of(label, arrays, values))
             if stream is None:
                 return
@@ -135,9 +153,24 @@ class DiskCache:
                         yield path, status
 
 
+def _opened(path: Path) -> BinaryIO:
+    """Raises DamagedError for a file that is not this user's alone."""
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+    if _is_own(os.fstat(stream.fileno())):
+        return stream
+    stream.close()
+    raise mapped.DamagedError("other users could have written it")
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether a file or folder, but no link to one, is this user's and nobody else could have written to it."""
+    plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return plain and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
+
+
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

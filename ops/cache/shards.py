@@ -1,6 +1,7 @@
 """The shard cache: memory first, then disk, then the store."""
 
 import hashlib
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -18,6 +19,7 @@ from puffin.blobs.routing import UNKNOWN_SHA256
 from puffin.errors import ChecksumError
 from puffin.varint import load_decoders
 
+_log = logging.getLogger(__name__)
 _LAYOUT = 1
 """Of what is kept; files of other layouts are never looked for"""
 
@@ -102,7 +104,12 @@ class ShardCache:
             found = _fetch(key, storage, threads)
             self._hold(owner, name, found)
             self._written.acquire()
-            threading.Thread(target=self._write, args=(self._disk, owner, name, found, lock.pop_all())).start()
+            writing = self._disk, owner, name, found, lock.pop_all()
+            try:
+                threading.Thread(target=self._write, args=writing).start()
+            except RuntimeError as error:  # the system gives no more threads
+                _log.warning("a shard is written to disk before it is searched: %s", error)
+                self._write(*writing)
             return found
 
     def _write(self, disk: DiskCache, owner: str, name: str, shard: ReadyShard, lock: ExitStack) -> None:

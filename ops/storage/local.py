@@ -1,6 +1,8 @@
 """Local files: written beside, synced, linked under the final name."""
 
 import contextlib
+import ctypes
+import errno
 import io
 import logging
 import os
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ops.model import ObjectInfo, ObjectRange
-from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource
+from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
 from ops.storage.direct import DirectSink
 from ops.storage.locations import normalize
 from puffin.sources import RangeSource
@@ -23,6 +25,11 @@ _log = logging.getLogger(__name__)
 def to_path(location: str) -> Path:
     """The file that a `file:` location or a plain absolute path names."""
     return Path(normalize(location).removeprefix("file://"))
+
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+_HERE, _RENAME_NOREPLACE = -100, 1
+"""AT_FDCWD and the flag of renameat2(2)"""
 
 
 class LocalStorage:
@@ -63,7 +70,7 @@ class LocalStorage:
                 if durable:
                     os.fsync(stream.fileno())
             try:
-                os.link(aside, final)  # fails where a rename would overwrite
+                _publish(aside, final)
             except FileExistsError as error:
                 raise ObjectExistsError(f"{path} exists already") from error
             except FileNotFoundError as error:
@@ -110,6 +117,32 @@ class LocalStorage:
 
     def delete(self, path: str) -> None:
         to_path(path).unlink(missing_ok=True)
+
+
+def _publish(aside: Path, final: Path) -> None:
+    """Give a file its name, unless something has it: a link fails where a rename would overwrite. File systems without
+    links (some of FUSE and SMB) may have a rename that does not overwrite.
+    """
+    try:
+        os.link(aside, final)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _rename_to_new(aside, final)
+
+
+def _rename_to_new(aside: Path, final: Path) -> None:
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        if not rename(_HERE, os.fsencode(aside), _HERE, os.fsencode(final), _RENAME_NOREPLACE):
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS, *_NO_LINKS):
+            raise OSError(number, os.strerror(number), str(final))
+    raise StorageError(
+        f"{final.parent} lies on a file system with neither hard links nor a rename that does not overwrite: of two "
+        "writers both could win there. Put the table on another one"
+    )
 
 
 def _open(path: str) -> io.FileIO:

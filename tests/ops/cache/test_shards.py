@@ -2,6 +2,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,80 @@ def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
     (file,) = files_of(tmp_path)
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "cache", file.parent, file)]
     assert modes == [0o700, 0o700, 0o600]
+
+
+def test_what_lies_in_a_folder_that_others_could_write_to_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = stored(tmp_path, SHARD)
+    kept_by(cache_in(tmp_path), key)
+    (planted,) = files_of(tmp_path)
+    (tmp_path / "cache").chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        assert kept_by(cache_in(tmp_path), key).count == SHARD.count
+    assert "could be written by other users" in caplog.text
+    assert planted.exists()
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o777
+
+
+def test_an_empty_folder_is_taken_whatever_its_mode_was(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    kept_by(cache_in(tmp_path), stored(tmp_path, SHARD))
+    assert len(files_of(tmp_path)) == 1
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("inside", ["folder", "file", "link"])
+def test_a_file_that_others_could_have_written_is_not_mapped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, inside: str
+) -> None:
+    key = stored(tmp_path, SHARD)
+    kept_by(cache_in(tmp_path), key)
+    (tmp_path / "shard").unlink()
+    (file,) = files_of(tmp_path)
+    if inside == "link":
+        (tmp_path / "moved").write_bytes(file.read_bytes())
+        file.unlink()
+        file.symlink_to(tmp_path / "moved")
+    else:
+        (file if inside == "file" else file.parent).chmod(0o777)
+    with caplog.at_level(logging.WARNING), pytest.raises(ObjectMissingError):
+        cache_in(tmp_path).shard(key, STORAGE)
+    assert str(file.parent) in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("inside", ["folder", "file"])
+def test_what_somebody_else_owns_is_not_mapped(tmp_path: Path, inside: str) -> None:
+    key = stored(tmp_path, SHARD)
+    kept_by(cache_in(tmp_path), key)
+    (tmp_path / "shard").unlink()
+    (file,) = files_of(tmp_path)
+    os.chown(file if inside == "file" else file.parent, 65_534, 65_534)
+    with pytest.raises(ObjectMissingError):
+        cache_in(tmp_path).shard(key, STORAGE)
+
+
+def test_without_another_thread_a_shard_is_written_before_it_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(2)]
+    cache = cache_in(tmp_path, memory=4 * ONE)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    found = None
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # has its thread
+        with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+            patch.setattr(threading.Thread, "start", start)
+            patch.setattr("ops.cache.shards._fetch", lambda *_: ready(SHARD))
+            found = [pool.submit(cache.shard, key, STORAGE).result(60) for key in keys]
+            pool.submit(cache.flush).result(60)
+    assert len(found) == len(files_of(tmp_path)) == 2
+    assert "before it is searched" in caplog.text
 
 
 def test_a_folder_that_cannot_be_had_costs_the_disk_and_says_so(

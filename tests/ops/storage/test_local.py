@@ -1,4 +1,8 @@
+import ctypes
+import errno
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +44,34 @@ def test_a_taken_name_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ObjectExistsError):
         STORE.create(path, b"second")
     assert STORE.read_range(path, 0, 100) == b"first"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_without_links_a_taken_name_is_not_overwritten_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "link", no_link(number))
+    store = LocalStorage()
+    store.create(f"{tmp_path}/a", b"first")
+    with pytest.raises(ObjectExistsError):
+        store.create(f"{tmp_path}/a", b"second")
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_where_names_cannot_be_given_safely_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", no_link(errno.EPERM))
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    with pytest.raises(StorageError, match="neither hard links nor a rename that does not overwrite"):
+        LocalStorage().create(f"{tmp_path}/a", b"first")
+    assert not list(tmp_path.iterdir())
+
+
+def no_link(number: int) -> Callable[..., None]:
+    def link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return link
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
