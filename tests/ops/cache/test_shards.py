@@ -211,9 +211,8 @@ def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
     for number in asked:
         cache = cache_in(folder, disk=budget)
         kept_by(cache, keys[number])
-        recent = (
-            [*(item for item in recent if item != number), number][-int(budget // (size - 1)) :] if room >= 1 else []
-        )
+        fits = budget // (size - 1)
+        recent = [*(item for item in recent if item != number), number][-fits:] if fits else []
         held = files_of(folder)
         assert sum(file.stat().st_size for file in held) <= budget
         assert {file.stem for file in held} == {keys[item].name for item in recent}
