@@ -1,20 +1,19 @@
 """One ANN index of one table: a version for each snapshot."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 from pyiceberg.table import Table
 
 from assets.failures import no_vain_retries
-from assets.metadata import from_report, line_chart, of_snapshot, picture
+from assets.metadata import from_report, of_snapshot, picture
 from assets.partitions import snapshot_partitions
 from assets.spec import TableSpec
 from ops.catalog.vended import storage_of
 from ops.catalog.versions import versions
 from ops.graphs.versions import index_snapshot
 from ops.index.definition import IndexDefinition
-from ops.index.history import Measured, drift, recall_history
+from ops.index.history import drift, recall_history
 from ops.index.report import Action, IndexReport
 from ops.model import StorageConfig
 from ops.probe.overview import overview
@@ -23,13 +22,14 @@ from ops.resources import Catalogs, Engine
 
 _LEAD = ("action", "reason", "recall", "rows", "without_vector", "inserted", "gone", "tombstone_ratio",
          "shards_rebuilt", "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
-_VERSIONS_DRAWN = 60
 
 
 def drawn(
     table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Shards, tombstones and recall over cost of the version as a picture; nothing where there is no version."""
+    """Shards, tombstones and recall over cost of the version as a picture, and how far recall has gone since the last
+    build, which Dagster plots over partitions as it does `recall` itself; nothing where there is no version.
+    """
     known = versions(table, "ann", definition.name)
     version = next((item for item in known if item.derived_snapshot_id == report.index_snapshot_id), None)
     if version is None:
@@ -37,24 +37,8 @@ def drawn(
     seen = overview(table, definition, storage, version=version)
     found = {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
     until = [item for item in known if item.base_sequence_number <= version.base_sequence_number]
-    return found | recall_so_far(recall_history(until), definition.target_recall)
-
-
-def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Recall of this version and the last before it as a picture, and how far it has gone since the last build, which
-    Dagster plots over partitions as it does `recall` itself. Nothing where no version noted its recall.
-    """
-    if not history:
-        return {}
-    last = history[-_VERSIONS_DRAWN:]
-    chart = line_chart(
-        f"recall@10 of the last {len(last)} versions; large: built anew; dashed: target",
-        [str(item.base_snapshot_id) for item in last],
-        [item.recall for item in last],
-        floor=target,
-        marked=[at for at, item in enumerate(last) if item.action == Action.BUILT],
-    )
-    return {"recall since build": dg.MetadataValue.float(round(drift(history), 5)), "recall so far": chart}
+    history = recall_history(until)
+    return found | ({"recall since build": dg.MetadataValue.float(round(drift(history), 5))} if history else {})
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:

@@ -6,15 +6,19 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from assets.metadata import line_chart
 from assets.spec import TableSpec
 from ops.catalog.snapshots import data_snapshots
 from ops.catalog.vended import storage_of
+from ops.catalog.versions import versions
 from ops.graphs.lag import Lag, index_lag
 from ops.index.definition import IndexDefinition
+from ops.index.history import Measured, recall_history
 from ops.index.integrity import check_integrity, remedy, tagged_version
 from ops.index.report import Action
 from ops.resources import Catalogs
 
+_VERSIONS_DRAWN = 60
 _ASKED = 50
 """Of so many of the newest snapshots Dagster is asked what their runs found, at most."""
 
@@ -89,8 +93,25 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     return freshness
 
 
+def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:
+    """The last versions' recall as a picture, whoever made them. Nothing where no version noted its recall."""
+    last = history[-_VERSIONS_DRAWN:]
+    if not last:
+        return {}
+    chart = line_chart(
+        f"recall@10 of the last {len(last)} versions; large: built anew; dashed: target",
+        [str(item.base_snapshot_id) for item in last],
+        [item.recall for item in last],
+        floor=target,
+        marked=[at for at, item in enumerate(last) if item.action == Action.BUILT],
+    )
+    return {"recall so far": chart}
+
+
 def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
-    """Reads the whole index file, and all vectors of the table."""
+    """Reads the whole index file, and all vectors of the table. It comes seldom, and so it is what draws all versions'
+    recall: each partition's would repeat the picture.
+    """
 
     @dg.asset_check(
         asset=spec.index_key(definition.name),
@@ -118,6 +139,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "shards": found.shards,
                 "rows compared": found.rows,
                 "faults": "; ".join(found.faults) or "none",
+                **recall_so_far(recall_history(versions(table, "ann", definition.name)), definition.target_recall),
                 **({"what to do": remedy(spec.identifier, definition.name, version)} if found.faults else {}),
             },
         )

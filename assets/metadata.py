@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.probe.pictures import drawable
+from ops.probe.pictures import as_png, drawable
 
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""
@@ -125,20 +124,16 @@ def line_chart(
 
 def _figure(title: str, *, height: float) -> tuple[Any, Any]:
     """(figure, axes), 480 pixels wide; `height` in inches of 80."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415  slow to import
 
     figure = Figure(figsize=(6, height), dpi=80, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set_title(drawable(title), loc="left", fontsize=10)
     return figure, axes
 
 
 def _inline(title: str, figure: Any) -> dg.MetadataValue[Any]:
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return picture(title, image.getvalue())
+    return picture(title, as_png(figure))
 
 
 def picture(title: str, png: bytes) -> dg.MetadataValue[Any]:
