@@ -12,7 +12,7 @@ from ops.errors import IcepuffinError
 from ops.probe.overview import Overview
 
 SUFFIXES = (".png", ".svg", ".html")
-_COLORS = 16
+_COLORS = 32
 _LIVE, _DEAD, _LATE = "#4f43dd", "#d0d0d8", "#1d9e75"
 
 
