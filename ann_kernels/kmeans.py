@@ -19,6 +19,8 @@ NARROW = 32
 """Dimensions up to which no matrix product is made"""
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
+_COMMON = 64
+"""Squared norms of centroids to squared distances from their mean: up to here rounding does not count"""
 _SEEDED_FROM = 16
 """Vectors a centroid that seeding chooses from"""
 _BLOCK_BYTES = 1024**2
@@ -74,32 +76,47 @@ def assign(
 def _product_stretch(
     vectors: Floats, centroids: Floats, rows: int, low: int, high: int, labels: Ints, squared: Floats
 ) -> None:
-    norms = np.einsum("ij,ij->i", centroids, centroids)
-    doubled = np.ascontiguousarray(-2 * centroids.T)
+    middle, doubled, norms = moved_codebook(centroids)
+    doubled = np.ascontiguousarray(doubled.T)
     scores = np.empty((rows, len(centroids)), np.float32)
+    moved = np.empty((rows if len(middle) else 0, vectors.shape[1]), np.float32)
     for start in range(low, high, rows):
-        part = vectors[start : min(start + rows, high)]
+        some = part = vectors[start : min(start + rows, high)]
+        if len(middle):
+            part = np.subtract(part, middle, out=moved[: len(part)])
         near = np.dot(part, doubled, out=scores[: len(part)])
         near += norms
         end = start + len(part)
         labels[start:end] = near.argmin(axis=1)
-        _squared_to(frozen(part), frozen(centroids), labels[start:end], squared[start:end])
+        _squared_to(frozen(some), frozen(centroids), labels[start:end], squared[start:end])
 
 
 def _narrow_stretch(vectors: Floats, centroids: Floats, low: int, high: int, labels: Ints, squared: Floats) -> None:
     part = frozen(vectors[low:high])
-    nearest_narrow(part, 0, *narrow_codebook(centroids), labels[low:high])
+    nearest_narrow(part, 0, *moved_codebook(centroids), labels[low:high])
     _squared_to(part, frozen(centroids), labels[low:high], squared[low:high])
 
 
-def narrow_codebook(centroids: Floats) -> tuple[Floats, Floats]:
-    """(-2 times the centroids f32[k, D]; their squared norms f32[k]), as `nearest_narrow` takes them."""
-    return np.ascontiguousarray(-2 * centroids), np.einsum("ij,ij->i", centroids, centroids)
+def moved_codebook(centroids: Floats) -> tuple[Floats, Floats, Floats]:
+    """(what they are moved by, f32[D], or f32[0]; -2 times the centroids f32[k, D] so moved; squared norms of these).
+
+    |c|^2 - 2 x c ranks centroids, but of what all vectors have in common, where that is most of them, it would leave
+    nothing but rounding: so they are moved by their mean then.
+    """
+    middle = centroids.mean(axis=0, dtype=np.float64).astype(np.float32)
+    moved = centroids - middle
+    norms, spread = np.einsum("ij,ij->i", centroids, centroids), np.einsum("ij,ij->i", moved, moved)
+    if norms.sum(dtype=np.float64) <= _COMMON * spread.sum(dtype=np.float64):
+        return np.empty(0, np.float32), np.ascontiguousarray(-2 * centroids), norms
+    return middle, np.ascontiguousarray(-2 * moved), spread
 
 
 @njit(nogil=True, cache=True)
-def nearest_narrow(vectors, first, doubled, norms, labels):  # type: ignore[no-untyped-def]
-    """Label of the centroid nearest to each vectors[:, first : first + D], of vectors f32[N, ..]; ties: the smaller."""
+def nearest_narrow(vectors, first, middle, doubled, norms, labels):  # type: ignore[no-untyped-def]
+    """Label of the centroid nearest to each vectors[:, first : first + D], of vectors f32[N, ..]; ties: the smaller.
+
+    The others are those of `moved_codebook`.
+    """
     points = np.zeros((doubled.shape[1], LANES), np.float32)
     found = np.empty(LANES, np.int32)
     for start in range(0, vectors.shape[0], LANES):
@@ -107,6 +124,9 @@ def nearest_narrow(vectors, first, doubled, norms, labels):  # type: ignore[no-u
         for lane in range(count):
             for d in range(doubled.shape[1]):
                 points[d, lane] = vectors[start + lane, first + d]
+        for d in range(middle.size):
+            for lane in range(LANES):
+                points[d, lane] -= middle[d]
         nearest_of_lanes(points, doubled, norms, found)
         for lane in range(count):
             labels[start + lane] = found[lane]

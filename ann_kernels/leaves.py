@@ -129,13 +129,13 @@ def _smallest(values, near, keys):  # type: ignore[no-untyped-def]
 
 def _nearest_by_blas(space: Space, rows: Ints, columns: Ints, same: bool, near: Ints, keys: Ints) -> None:
     """BLAS must be held to one thread: the caller's threads are busy already."""
-    center = _center(space, columns)
-    right, right_norms = _values(space, columns, center)
+    middle = _middle(space, columns)
+    right, right_norms = _values(space, columns, middle)
     room = np.empty((min(len(rows), _ROWS_A_PRODUCT), len(columns)), right.dtype)
     line = np.full(len(columns) + -len(columns) % LANES, FAR)
     for start in range(0, len(rows), _ROWS_A_PRODUCT):
         part = slice(start, min(start + _ROWS_A_PRODUCT, len(rows)))
-        left, left_norms = (right[part], right_norms[part]) if same else _values(space, rows[part], center)
+        left, left_norms = (right[part], right_norms[part]) if same else _values(space, rows[part], middle)
         dots = np.dot(left, right.T, out=room[: len(left)])
         own = start if same else -1
         if isinstance(space, CodeSpace):
@@ -144,26 +144,20 @@ def _nearest_by_blas(space: Space, rows: Ints, columns: Ints, same: bool, near: 
             _smallest_of_floats(dots, left_norms, right_norms, own, line, near[part], keys[part])
 
 
-def _center(space: Space, nodes: Ints) -> npt.NDArray[np.float32] | None:
-    """Of vectors, what products are made around: far from zero, squares are larger than the distances between them, and
-    their rounding too. Codes have no rounding.
-    """
-    return (
-        None if isinstance(space, CodeSpace) else space.vectors[nodes].mean(axis=0, dtype=np.float64).astype(np.float32)
-    )
+def _middle(space: Space, nodes: Ints) -> npt.NDArray[np.float32]:
+    """f32[D]: what floats are moved by, as an offset that all share would leave of their distances only rounding."""
+    if isinstance(space, CodeSpace) or not len(nodes):
+        return np.zeros(1, np.float32)
+    return np.asarray(space.vectors[nodes].mean(axis=0, dtype=np.float64), np.float32)
 
 
-def _values(
-    space: Space, nodes: Ints, center: npt.NDArray[np.float32] | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _values(space: Space, nodes: Ints, middle: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """(values [n, P] of nodes, in a float type that holds their products; norms)."""
     if isinstance(space, CodeSpace):
         codes = space.codes.reshape(len(space.norms), -1)[nodes]
         exact = np.float32 if codes.shape[1] <= _EXACT_IN_F32 else np.float64
         return np.asarray(codes, exact) - 128, space.norms[nodes]
-    vectors = space.vectors[nodes]
-    if center is not None:
-        vectors -= center
+    vectors = space.vectors[nodes] - middle
     return vectors, np.einsum("ij,ij->i", vectors, vectors)
 
 

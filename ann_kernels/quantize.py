@@ -55,11 +55,10 @@ def encode_pq(
     if codebook.shape[1] != CODEWORDS:
         raise KernelError(f"the codebook has {codebook.shape[1]} codewords a part, not {CODEWORDS}")
     codes = np.empty((len(vectors), m), np.uint8)
-    centers = _centers(codebook)
-    books = [kmeans.narrow_codebook(part - center) for part, center in zip(codebook, centers, strict=True)]
+    books = [kmeans.moved_codebook(part) for part in codebook]
 
     def encode(start: int) -> None:
-        rows = frozen(vectors[start : start + _ROWS_A_PIECE] - centers.reshape(-1))
+        rows = frozen(vectors[start : start + _ROWS_A_PIECE])
         for part, book in enumerate(books):
             kmeans.nearest_narrow(rows, part * width, *book, codes[start : start + len(rows), part])
 

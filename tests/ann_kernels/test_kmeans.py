@@ -5,6 +5,7 @@ from threadpoolctl import threadpool_info
 from ann_kernels import kmeans
 from ann_kernels.blas import one_blas_thread
 from ann_kernels.errors import KernelError
+from ann_kernels.quantize import Codewords
 
 
 @pytest.mark.parametrize("rows", [1, 16, 500])
@@ -55,3 +56,26 @@ def test_more_centroids_than_distinct_points_are_allowed() -> None:
 def test_nothing_to_train_on_is_refused() -> None:
     with pytest.raises(KernelError):
         kmeans.train(np.empty((0, 3), np.float32), 2, seed=0)
+
+
+@pytest.mark.parametrize("dims", [6, kmeans.NARROW + 8])
+@pytest.mark.parametrize("offset", [1e3, 1e4, 1e5])
+def test_what_all_vectors_have_in_common_does_not_blur_the_nearest_centroid(dims: int, offset: float) -> None:
+    """At a mean of 10,000 labels were those of rounding."""
+    rng = np.random.default_rng(0)
+    vectors, centroids = ((offset + rng.standard_normal((count, dims))).astype(np.float32) for count in (400, 20))
+    labels, squared = kmeans.assign(vectors, centroids)
+    gaps = np.square(vectors[:, None].astype(float) - centroids[None]).sum(axis=2)
+    chosen = np.take_along_axis(gaps, labels[:, None].astype(int), axis=1)[:, 0]
+    np.testing.assert_allclose(chosen, gaps.min(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(squared, gaps.min(axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_tables_of_codewords_hold_their_distances_at_any_offset(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    codebook = (offset + rng.standard_normal((4, 256, 3))).astype(np.float32)
+    queries = (offset + rng.standard_normal((5, 12))).astype(np.float32)
+    tables = Codewords(codebook).tables(queries, inner_product=False)
+    gaps = queries.reshape(5, 4, 1, 3).astype(float) - codebook[None]
+    np.testing.assert_allclose(tables, np.square(gaps).sum(axis=3), rtol=1e-4, atol=1e-5)
