@@ -11,6 +11,7 @@ operations in any order are off by at most n u / (1 - n u), u = 2^-24, relative 
 Where numbers leave float32's range there is no bound (NaN), and the rows are compared in float64.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -184,7 +185,8 @@ def _reach(distances: Doubles, metric: Metric) -> Doubles:
 
 def _power_of_two(largest: float) -> float:
     """What brings the largest of some numbers to about 1."""
-    return float(2.0 ** np.clip(-np.floor(np.log2(largest)), -120, 120)) if largest > 0 else 1.0
+    exponent = math.frexp(largest)[1]
+    return 2.0 ** min(max(1 - exponent, -120), 120) if largest > 0 else 1.0
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)

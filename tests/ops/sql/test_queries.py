@@ -186,7 +186,7 @@ def test_a_subquery_reads_a_snapshot(catalog: Catalog, name: str) -> None:
 def test_no_rows_have_columns_too(session: SqlSession) -> None:
     """As tools ask that want to know the columns."""
     found = session.sql(f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY d LIMIT 0").rows
-    assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float32()])
+    assert (found.num_rows, found.schema.types) == (0, [pa.int64(), pa.float64()])
 
 
 def test_a_number_of_rows_may_be_fetched(session: SqlSession) -> None:
