@@ -41,3 +41,18 @@ def _shard(metric: Metric, *, rows: int, scale: float = 1.0, offset: float = 0.0
         content_hashes=zeros.astype(np.uint64), vectors=vectors,
     )  # fmt: skip
     return shard, vectors
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0])
+def test_a_bad_graph_is_a_bad_graph_at_any_scale(scale: float) -> None:
+    """A slack of 1e-7 took every row for a hit where all distances were smaller."""
+    rows = 300
+    vectors = (scale * np.random.default_rng(0).standard_normal((rows, 8))).astype(np.float32)
+    ring = np.arange(rows)[:, None] + np.array([[1, -1, 2, -2]])
+    shard = Shard(
+        metric=int(Metric.L2), dims=8, max_degree=4, search_list=12, alpha=1.2, medoid=0,
+        neighbors=(ring % rows).astype(np.int32), degrees=np.full(rows, 4, np.int32),
+        file_slots=np.zeros(rows, np.uint32), row_positions=np.arange(rows),
+        content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
+    )  # fmt: skip
+    assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1) < 0.6
