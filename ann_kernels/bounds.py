@@ -175,7 +175,7 @@ def _relative_error(dims: int) -> float:
 
 def _of_units(dims: int) -> float:
     """How far a unit vector of f64 lies from the same in f32, at most."""
-    return 1.01 * _UNIT + dims**0.5 * 2.0**-149
+    return 1.01 * _UNIT + math.sqrt(dims) * 2.0**-149
 
 
 def _reach(distances: Doubles, metric: Metric) -> Doubles:
@@ -186,7 +186,7 @@ def _reach(distances: Doubles, metric: Metric) -> Doubles:
 def _power_of_two(largest: float) -> float:
     """What brings the largest of some numbers to about 1."""
     exponent = math.frexp(largest)[1]
-    return 2.0 ** min(max(1 - exponent, -120), 120) if largest > 0 else 1.0
+    return math.ldexp(1.0, min(max(1 - exponent, -120), 120)) if largest > 0 else 1.0
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
