@@ -41,15 +41,16 @@ ZONES = ("UTC", "Asia/Kolkata", "America/Phoenix")
 pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
 
-@pytest.fixture(scope="module")
-def rng() -> random.Random:
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """A test draws the same, whichever others run."""
     sys.stderr.write(f"ICEPUFFIN_SQL_SEED={SEED}\n")
-    return random.Random(SEED)
+    return random.Random(f"{SEED} {request.node.name}")
 
 
 @pytest.fixture(scope="module")
-def rows(rng: random.Random) -> pa.Table:
-    return rows_of(rng)
+def rows() -> pa.Table:
+    return rows_of(random.Random(SEED))
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +67,10 @@ def session(tmp_path_factory: pytest.TempPathFactory, rows: pa.Table) -> SqlSess
 
 
 @pytest.fixture(scope="module")
-def in_spark(spark: Any, rows: pa.Table, rng: random.Random) -> Iterator[Any]:
+def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
     """Runs a text with parameters; the table is `db_t` there."""
     zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", rng.choice(ZONES))
+    spark.conf.set("spark.sql.session.timeZone", random.Random(SEED).choice(ZONES))
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     spark.createDataFrame(rows).createOrReplaceTempView("db_t")
     spark.conf.unset("spark.sql.timestampType")
