@@ -79,8 +79,8 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: 
         recorded=(),
         done=(),
         in_place=bool(spec.indexes) and bool(head) and all(_tagged_at(table, item.name, head) for item in spec.indexes),
-        asked=_has_run(instance, spec, head, run_key(str(table.metadata.table_uuid), head)) if head else False,
-        in_flight=instance.get_runs_count(unfinished),
+        asked=head not in ("", cursor.head) and _has_run(instance, spec, head, str(table.metadata.table_uuid)),
+        in_flight=instance.get_runs_count(unfinished) if oldest else 0,
         waits_for=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
     )
@@ -112,9 +112,9 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
     return snapshot is not None and str(base_snapshot_id(snapshot)) == head
 
 
-def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, key: str) -> bool:
-    """Whether the table's sensor has had a run of this key."""
-    tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: key}
+def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:
+    """Whether the table's sensor has had a run of the head's run key."""
+    tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
     return bool(instance.get_runs_count(RunsFilter(tags=tags)))
 
 
