@@ -143,8 +143,8 @@ def require_distinct_files(live: LiveFiles) -> None:
         if one.path == other.path:
             raise RepeatedFileError(
                 f"{live.table}, snapshot {live.snapshot_id}: data file {one.path} is listed twice, so each of its "
-                "rows is there twice, with one address. Searches scan it; to index it, write the rows again, "
-                f"for example with Spark: CALL system.rewrite_data_files(table => '{live.table}', options => "
+                "rows is there twice, with one address. Searches answer so, by scanning; to index it, write the rows "
+                f"anew, for example with Spark: CALL system.rewrite_data_files(table => '{live.table}', options => "
                 "map('rewrite-all', 'true')), or remove the second entry (it came by add_files without a check)"
             )
 

@@ -95,7 +95,9 @@ class IndexDefinition:
     vectors: str = _knob(
         "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
     )
-    shards: int | None = _knob(None, "Graphs. Left out: as few as the size allows.", low=1, high=4096)
+    shards: int | None = _knob(
+        None, "Graphs, or more where one would be over 2 GiB. Left out: as few as the size allows.", low=1, high=4096
+    )
     seed: int = _knob(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
     target_recall: float = _knob(0.9, "recall@10 under which a version is not published.")
     rebuild_ratio: float = _knob(0.2, "Share of tombstones over which a shard is rebuilt.", low=0.01)

@@ -13,5 +13,11 @@ class CoverageError(IcepuffinError):
     """Raised when a version would not hold exactly the live rows of its snapshot; nothing was published."""
 
 
+class ShardTooLargeError(IcepuffinError):
+    """Raised when a shard would have more rows than a blob of 2^31 - 1 bytes holds; nothing was published."""
+
+    retryable = False
+
+
 class NotAnIndexError(IcepuffinError):
     """Raised when a bound file is no index version of ours, or is gone."""

@@ -13,10 +13,10 @@ from ops.catalog.versions import DerivedVersion, versions
 from ops.index.assemble import AssembledFile, Assembly, mean_recall
 from ops.index.clock import StageClock
 from ops.index.definition import IndexDefinition
-from ops.index.errors import CoverageError, GateFailedError
+from ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
 from ops.index.estimate import estimate
 from ops.index.integrity import spot_check
-from ops.index.plan import VersionPlan, plan_version
+from ops.index.plan import VersionPlan, built_anew, plan_version
 from ops.index.proof import require_rows
 from ops.index.rates import took
 from ops.index.refresh import find_dead, refresh_shards
@@ -97,7 +97,26 @@ def carry_out(
     storage: StorageConfig,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Do what the plan says."""
+    """Do what the plan says; where a shard of its base has no room for what comes, build with more shards."""
+    try:
+        return _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
+    except ShardTooLargeError as error:
+        if plan.action is not Action.REFRESHED:
+            raise
+        _log.warning("%s; it is built anew", error)
+        anew = built_anew(plan, "a shard of the nearest version has no room for the new rows")
+        return _carry_out(table, anew, clock, runner=runner, storage=storage, progress=progress)
+
+
+def _carry_out(
+    table: Table,
+    plan: VersionPlan,
+    clock: StageClock,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    progress: Progress | None,
+) -> IndexReport:
     if plan.action is Action.EMPTY:
         return _report(plan, clock, None, None, None)
     if plan.existing is not None:

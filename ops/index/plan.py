@@ -267,6 +267,13 @@ def _decided(changes: Changes) -> dict[str, object]:
     }
 
 
+def built_anew(plan: VersionPlan, why: str) -> VersionPlan:
+    """A plan that starts from nothing, where one that starts from a version cannot be carried out."""
+    changes = Changes(added=plan.live.files)
+    anew = replace(plan, action=Action.BUILT, reason=why, base=None, existing=None, changes=changes, known=None)
+    return replace(anew, build_id=_build_id(anew))
+
+
 def worn(plan: VersionPlan) -> VersionPlan | None:
     """A plan that rebuilds the worn shards of the snapshot's own version; None where there are none.
 

@@ -8,6 +8,7 @@ from itertools import chain, takewhile
 import numpy as np
 import numpy.typing as npt
 
+from ops.index import sample
 from ops.index.plan import VersionPlan
 from ops.index.policy import NEW_DELTA, Placement, place
 from ops.index.recognize import recognize
@@ -74,9 +75,11 @@ class _Shard:
     def live(self) -> int:
         return self.entry.count - len(self.tombstones)
 
-    def outcome(self, arriving: int, rebuild_ratio: float) -> How:
-        """What is to be done, if so many rows come to it."""
+    def outcome(self, arriving: int, rebuild_ratio: float, most: int) -> How:
+        """What is to be done, if so many rows come to it, and it may have `most` nodes."""
         if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
+            return How.REBUILT
+        if (arriving and self.entry.count + arriving > most) or self.entry.length > sample.MAX_BLOB_BYTES:
             return How.REBUILT
         if arriving:
             return How.INSERTED
@@ -225,19 +228,23 @@ def _make(
     tasks: list[ShardTask] = []
     moved: list[tuple[int, BaseShard]] = []
     rows = 0
+    most = sample.most_rows(work.plan.definition, work.layout.dims)
     for number, shard in enumerate(kept):
         arriving = sum(count for _, count in blocks.get(number, ()))
-        how = shard.outcome(arriving, work.plan.definition.rebuild_ratio)
+        how = shard.outcome(arriving, work.plan.definition.rebuild_ratio, most)
         if how in (How.COPIED, How.MASKED):
             done[number] = _unwritten(number, how, shard)
         elif how is How.REMAPPED:
             moved.append((number, _base(work, shard)))
         else:
+            work.require_room(number, shard.live + arriving)
             tasks.append(work.shard_task(number, how, blocks.get(number, ()), _base(work, shard)))
             rows += shard.entry.count + arriving
     if placement.target == NEW_DELTA and len(kept) in blocks:
         tasks.append(work.shard_task(len(kept), How.BUILT, blocks[len(kept)]))
-        rows += sum(count for _, count in blocks[len(kept)])
+        arriving = sum(count for _, count in blocks[len(kept)])
+        work.require_room(len(kept), arriving)
+        rows += arriving
     settled([done[number] for number in takewhile(done.__contains__, range(len(kept)))])
     done |= {result.number: result for result in [*work.make(tasks, rows), *_relocate(work, moved)]}
     return tuple(done[number] for number in sorted(done))

@@ -1,5 +1,6 @@
 """Stage 0: a sample of the vectors, the codebook that routes them, and how its partitions make shards."""
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from ann_kernels.topk import exact_top_k
 from ops.catalog.deletes import deleted_by_file
 from ops.curves import MEASURED_K, Reach, ShardCentroids, encode
 from ops.datafile import read_live
+from ops.index.definition import IndexDefinition
 from ops.index.plan import VersionPlan
 from ops.model import StorageConfig
 from ops.storage import open_storage
@@ -25,6 +27,19 @@ ROUTING_QUERIES = 256
 ROUTING_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB a blob."""
+
+
+MAX_BLOB_BYTES = 2**31 - 1
+"""Of one shard: more than that no Java reader takes"""
+_IMBALANCE = 1.5
+"""By which the largest shard may be over the mean"""
+_FIXED_BYTES = 4096
+"""Header, section table, gaps"""
+_BYTES_A_NODE = 8 + 20 + 5
+"""Content hash, address and offset of the list, at most"""
+_BYTES_AN_EDGE = 4
+"""At most, as a shard has fewer than 2^28 nodes"""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +67,13 @@ def lay_out(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layou
         return None
     rows = plan.live.record_count
     shards = definition.shards or choose_shards(rows, sample.shape[1], definition.max_degree)
+    least = -(-int(_IMBALANCE * rows) // most_rows(definition, sample.shape[1]))
+    if shards < least:
+        _log.warning(
+            "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",
+            plan.live.table, definition.name, rows, shards, least,
+        )  # fmt: skip
+        shards = least
     shards = min(shards, len(sample))
     partitions = max(shards, min(PARTITIONS_A_SHARD * shards, len(sample) // 8))
     codebook = kmeans.train(sample, partitions, seed=definition.seed, threads=threads)
@@ -105,6 +127,15 @@ def choose_shards(rows: int, dims: int, max_degree: int) -> int:
 def rows_a_shard(dims: int, max_degree: int) -> int:
     """That a shard may have."""
     return SHARD_BYTES // (4 * (dims + max_degree))
+
+
+def most_rows(definition: IndexDefinition, dims: int) -> int:
+    """That a shard may have in any case, so that its blob is no larger than MAX_BLOB_BYTES."""
+    m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
+    of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
+    node = of_vector + _BYTES_A_NODE + _BYTES_AN_EDGE * (definition.max_degree + 1)
+    codebook = 256 * 4 * dims if m else 0
+    return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ops.catalog.deletes import fingerprint
+from ops.index.errors import ShardTooLargeError
 from ops.index.plan import VersionPlan
 from ops.index.report import Action
-from ops.index.sample import Layout, lay_out
+from ops.index.sample import Layout, lay_out, most_rows
 from ops.model import LiveFile, StorageConfig
 from ops.spark.runner import LocalRunner, TaskRunner
 from ops.storage import relative_to
@@ -152,6 +153,17 @@ class Work:
             threads=self.runner.task_threads,
         )
 
+    def require_room(self, number: int, rows: int) -> None:
+        """Raises ShardTooLargeError where a shard would have so many rows that no reader might take its blob."""
+        most = most_rows(self.plan.definition, self.layout.dims)
+        if rows > most:
+            raise ShardTooLargeError(
+                f"{self.plan.live.table}, index {self.plan.definition.name}: shard {number} of {self.layout.shards} "
+                f"would have {rows:,} rows, and {most:,} fit into 2 GiB for certain. Raise `shards` (drop the index, "
+                "and create it again with more), or keep smaller vectors (f16, none); rows with nearly equal vectors "
+                "lie in one shard"
+            )
+
     def make(self, tasks: Sequence[ShardTask], rows: int) -> list[ShardResult]:
         """Write shards; `rows` of all of them tells where."""
         runner, recorded = self.runner_of(rows), not self.is_small(rows)
@@ -177,6 +189,8 @@ def build_shards(
     work = Work(plan, layout, slots_of(plan), storage, runner, progress)
     scattered = work.scatter([FileRows(slot, file) for slot, file in work.slots], layout.partition_to_shard)
     blocks = blocks_by_shard([result.blocks for result in scattered])
+    for number, staged in blocks.items():
+        work.require_room(number, sum(rows for _, rows in staged))
     tasks = [work.shard_task(number, How.BUILT, blocks.get(number, ())) for number in range(layout.shards)]
     shards = work.make(tasks, plan.live.record_count)
     read = FilesRead.of(scattered)

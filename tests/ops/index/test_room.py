@@ -1,0 +1,80 @@
+"""No shard's blob is larger than Java reads at once: by lowered limits."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from ops.catalog.live import live_files
+from ops.catalog.rowdeletes import append_position_deletes
+from ops.catalog.versions import versions
+from ops.index import Action, sample
+from ops.index.errors import ShardTooLargeError
+from ops.index.sample import most_rows
+from ops.index.versions import open_version
+from tests.conftest import DIMS, STORAGE, make_rows
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+ONE = replace(DEFINITION, shards=1)
+MOST = 300
+
+
+@pytest.fixture
+def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
+    monkeypatch.setattr(sample, "MAX_BLOB_BYTES", 4096 + MOST * (4 * DIMS + 33 + 4 * (DEFINITION.max_degree + 1)))
+    assert most_rows(ONE, DIMS) == MOST
+    return table_factory()
+
+
+def lengths(table: Table) -> list[int]:
+    return [part.length for part in open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE).shards]
+
+
+def assert_small(table: Table) -> None:
+    assert max(lengths(table)) <= sample.MAX_BLOB_BYTES
+    assert found_and_true(table, definition=ONE)[1] >= 0.95
+
+
+def test_a_build_takes_more_shards_than_asked_for_and_says_so(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    table.append(make_rows(0, 600))
+    assert index_head(table, ONE).shards == 3
+    assert "it gets 3" in caplog.text
+    assert_small(table)
+
+
+@pytest.mark.parametrize("deltas", [0, 4])
+def test_what_grows_over_its_shards_is_built_anew_with_more(table: Table, deltas: int) -> None:
+    definition = replace(ONE, max_deltas=deltas, delta_share=0.1)
+    table.append(make_rows(0, 150))
+    assert index_head(table, definition).shards == 1
+    table.append(make_rows(150, 260))
+    assert index_head(table, definition).action is Action.REFRESHED
+    table.append(make_rows(260, 380))
+    report = index_head(table, definition)
+    assert (report.action, report.shards, report.rows) == (Action.BUILT, 2, 380)
+    assert "no room" in report.reason
+    assert_small(table)
+
+
+def test_dead_nodes_make_room_first(table: Table) -> None:
+    definition = replace(ONE, max_deltas=0, rebuild_ratio=0.9)
+    table.append(make_rows(0, 200))
+    index_head(table, definition)
+    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0].path
+    append_position_deletes(table, {file: np.arange(60)})
+    table.refresh().append(make_rows(200, 350))
+    report = index_head(table, definition)
+    assert (report.action, report.shards_rebuilt, report.rows, report.tombstones) == (Action.REFRESHED, 1, 290, 0)
+    assert_small(table)
+
+
+def test_rows_that_no_number_of_shards_parts_are_refused(table: Table) -> None:
+    """Equal vectors lie in one partition, and so in one shard."""
+    rows = make_rows(0, 1)
+    table.append(rows.take([0] * 700))
+    with pytest.raises(ShardTooLargeError, match=r"would have 700 rows, and 300 fit.*Raise `shards`"):
+        index_head(table, ONE)
+    assert versions(table.refresh(), "ann", "e") == ()
