@@ -203,6 +203,8 @@ class ShardReader:
                 checksum, read, gap = zlib.crc32(body, checksum), read + len(body), 0
                 offset, length = offset + len(part), length - len(part)
             self._compare(entry, read, checksum)
+        if length:  # the gap after them
+            yield self.source.read_range(offset, length)
 
     def _compare(self, entry: SectionEntry, length: int, checksum: int) -> None:
         if length != entry.stored_length:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import numpy as np
@@ -16,7 +17,7 @@ from ops.probe import open_index
 from ops.spark.runner import LocalRunner
 from ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows, vectors_of
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.history import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 ROWS = 300
@@ -71,12 +72,16 @@ def test_no_version_is_answered_from_the_cached_shards_of_one_that_was_deleted(t
     assert len(set(paths)) == 4, "a name comes but once"
 
 
-def test_what_was_moved_has_the_sha256_of_its_bytes(table_factory: TableFactory) -> None:
+@pytest.mark.parametrize("vectors", ["f32", "f16", "none"])
+@pytest.mark.parametrize("rows", [ROWS, ROWS + 1])
+def test_what_was_moved_has_the_sha256_of_its_bytes(table_factory: TableFactory, vectors: str, rows: int) -> None:
+    """Whatever lies between its sections."""
     table = table_factory()
-    table.append(make_rows(0, ROWS))
-    index(table, table.refresh().metadata.current_snapshot_id or 0)
+    definition = replace(DEFINITION, vectors=vectors)
+    table.append(make_rows(0, rows))
+    index_head(table, definition)
     table.overwrite(table.scan().to_arrow())
-    index(table, table.refresh().metadata.current_snapshot_id or 0)
+    assert index_head(table, definition).remapped == rows
     opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
     for part, entry in zip(opened.shards, opened.routing.shards, strict=True):
         data = open_storage(part.path, STORAGE).read_range(part.path, part.offset, part.length)
