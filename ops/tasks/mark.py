@@ -32,7 +32,7 @@ class Marked:
     """Nodes of one shard that have no row."""
 
     nodes: bytes
-    """As a deletion vector; those that were dead before, too"""
+    """As a deletion vector, since runs of rows die together; those that were dead before, too"""
     lost: tuple[tuple[int, int], ...]
     """(slot, how many lay there that were not)"""
     slots: npt.NDArray[np.uint32]

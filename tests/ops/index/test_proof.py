@@ -29,12 +29,13 @@ def table(table_factory: TableFactory) -> Table:
     """Three files, of which one has deletes and one a row without a vector; indexed, then appended to."""
     made = table_factory()
     made.append(make_rows(0, 200))
+    first = live_files(made, head(made)).files[0].path
     made.append(make_rows(200, 400))
     rows = make_rows(400, 600)
     vectors = rows["embedding"].to_pylist()
     vectors[7] = None
     made.append(rows.set_column(3, rows.schema.field(3), pa.array(vectors, rows.schema.field(3).type)))
-    append_position_deletes(made, {live_files(made, head(made)).files[0].path: np.arange(10)})
+    append_position_deletes(made, {first: np.arange(10)})
     index_head(made)
     made.refresh().append(make_rows(600, 640))
     return made.refresh()
