@@ -7,6 +7,7 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from ops.catalog import bind
+from ops.catalog.bind import STATISTICS_FILE_KEY
 from ops.catalog.commit import refresh
 from ops.catalog.manifest_lists import OWN_LISTS
 from ops.catalog.snapshots import head_of, require_all_snapshots, table_name
@@ -165,6 +166,9 @@ def collect_garbage(
     require_all_snapshots(table)
     staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
     referenced = {normalize(item.manifest_list) for item in staying}
+    # the paper's own binding, of which others may have made one, names its file in a summary and nowhere else
+    summaries = (item.summary.additional_properties for item in staying if item.summary)
+    referenced |= {normalize(found[STATISTICS_FILE_KEY]) for found in summaries if STATISTICS_FILE_KEY in found}
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }

@@ -16,7 +16,7 @@ from ops.catalog.versions import DerivedVersion, versions
 from ops.index.versions import open_version
 from ops.model import StorageConfig
 from ops.probe import exact_search, open_index
-from ops.storage.local import to_path
+from ops.storage.local import LocalStorage, to_path
 from orchestration.definitions import build
 from orchestration.facts import TABLE_TAG
 from orchestration.settings import load
@@ -161,10 +161,10 @@ def test_a_failed_maintenance_changes_nothing_and_says_why(lake: Lake, instance:
     assert lake.table.refresh().metadata_location == before
 
 
-def age_everything(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let two days pass, for versions and for files."""
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 48 * HOUR)
+def age_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two days pass for the store, by whose clock versions and files are old."""
+    now = LocalStorage.now_ms
+    monkeypatch.setattr(LocalStorage, "now_ms", lambda store, folder: now(store, folder) + 48 * HOUR * 1000)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -174,7 +174,7 @@ def test_versions_that_the_policy_does_not_keep_are_let_go(
     old, kept = versions(lake.table.refresh(), "ann", "embedding")
     settings = lake.settings(retries=0) + 'keep = { versions = "newest" }\nrebuild_ratio = 1.0\n'
     lake.settings_file.write_text(f"{settings}[retention]\ndry_run = {str(dry_run).lower()}\n", encoding="utf-8")
-    age_everything(lake, monkeypatch)
+    age_everything(monkeypatch)
     assert maintain(lake, instance).success
     (run,) = instance.get_runs(RunsFilter(job_name=JOB))
     told = [entry.user_message for entry in instance.all_logs(run.run_id)]

@@ -242,6 +242,13 @@ def leave_behind(table: Table) -> Path:
     return file
 
 
+def test_a_file_that_a_summary_names_is_left_to_whoever_made_it(table: Table) -> None:
+    left = leave_behind(table)
+    table.append(make_rows(90, 95), snapshot_properties={"statistics-file": f"file:{left}"})
+    assert collect_garbage(table, storage=STORAGE, grace=AT_ONCE).deleted == ()
+    assert left.exists()
+
+
 def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     left = leave_behind(table)
     true = time.time()
