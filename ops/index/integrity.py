@@ -27,6 +27,8 @@ ONE_IN = 16
 """Shards that a refresh copies unread, of which it checks one: 1 to 3 % of what copying them takes"""
 
 
+_SMALL = 64 * 1024**2
+"""Bytes of vectors that the driver reads itself, sooner than Spark starts a job for them"""
 _TASKS = 64
 """That reading all rows is cut into, so that progress shows"""
 Progress = Callable[[str, int, int], None]
@@ -135,6 +137,8 @@ def _rows_of(
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}
     files = [(slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots]
     field_id = resolve_field(definition, schema, live.table)
+    if 4 * known.dims * live.record_count <= _SMALL:
+        runner = LocalRunner(max(2, runner.task_threads))
     groups = min(len(files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
         RowsTask(tuple(files[at::groups]), schema, field_id, known.dims, len(known.files), storage)
