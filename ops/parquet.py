@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 
 from ops.storage import Storage, normalize
 from ops.storage.local import to_path
+from ops.storage.prefetch import coalesced
 
-_GAP = 1 << 20
-"""Bytes between two chunks that are cheaper to read than another request"""
 _READ = 1 << 20
 """Bytes of a column chunk that Arrow takes at once: else it holds the whole of it, even for its first rows"""
 
@@ -71,14 +70,8 @@ def _chunk_ranges(metadata: pq.FileMetaData, groups: Iterable[int], columns: fro
             chunk = row_group.column(number)
             if chunk.path_in_schema.split(".")[0] in columns:
                 start = min(filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)))
-                spans.append((start, start + chunk.total_compressed_size))
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if merged and start - merged[-1][1] <= _GAP:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return [(start, end - start) for start, end in merged]
+                spans.append((start, chunk.total_compressed_size))
+    return coalesced(spans)
 
 
 class StorageFile(io.RawIOBase):

@@ -124,6 +124,7 @@ def _judged(
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
     """(version, why it goes; empty where it stays), those of the newest snapshots first, whenever they were made."""
+    there = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
     seen: set[int] = set()
     counted = 1 if newest is not None else 0
     for version in sorted(known, key=_place, reverse=True):
@@ -133,7 +134,7 @@ def _judged(
         why = ""
         if version.derived_snapshot_id == newest:
             pass
-        elif table.metadata.snapshot_by_id(base) is None:
+        elif base not in there:
             why = "its snapshot has expired"
         elif retention.versions is Keep.NONE:
             why = "its index was dropped"

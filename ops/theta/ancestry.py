@@ -37,9 +37,9 @@ class Extension:
 
 def ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
     """The snapshot's parents, nearest first, as far as they have not expired."""
+    known = {item.snapshot_id: item for item in table.metadata.snapshots}  # by_id searches all, each time
     for _ in range(_FARTHEST):
-        parent_id = snapshot.parent_snapshot_id
-        parent = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
+        parent = known.get(snapshot.parent_snapshot_id or 0)
         if parent is None:
             return
         yield parent

@@ -13,7 +13,7 @@ lack the values that columns have which a data file does not hold (defaults, ide
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ops.catalog.deletes import fingerprint
@@ -29,6 +29,9 @@ FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 
 BUDGET_BYTES = 256 << 20
 """What the sketches per data file may take; beyond it the cheapest to recount are not kept."""
+
+_FETCHED = 64 << 20
+"""Bytes that are fetched at once, or one blob"""
 
 ColumnKey = tuple[int, str]
 """(field id, type)"""
@@ -58,10 +61,14 @@ def file_key(file: LiveFile, location: str) -> FileKey:
 
 
 class FileSketchesReader:
-    """One version's Puffin file. The footer is read at once, sketches on demand."""
+    """One version's Puffin file. The footer is read at once, sketches on demand.
 
-    def __init__(self, reader: PuffinReader) -> None:
+    `fetch`, if there is one, is told which (offset, length) are about to be read.
+    """
+
+    def __init__(self, reader: PuffinReader, fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None) -> None:
         self._reader = reader
+        self._fetch = fetch
         self._blobs: dict[FileKey, BlobMetadata] = {}
         for blob in reader.footer.of_type(FILE_SKETCHES_V2):
             self._blobs[FileKey(blob.properties.get("path", ""), blob.properties.get("deletes", ""))] = blob
@@ -77,6 +84,23 @@ class FileSketchesReader:
     def field_ids(self) -> frozenset[int]:
         """All columns of which any file has a sketch."""
         return frozenset(i for blob in self._blobs.values() for i in blob.fields)
+
+    def fetch(self, keys: Iterable[FileKey]) -> None:
+        """Make ready to read the sketches of these files, which are in here. Raises what the store raises."""
+        if self._fetch is not None:
+            self._fetch([(self._blobs[key].offset, self._blobs[key].length) for key in keys])
+
+    def in_order(self, keys: Iterable[FileKey]) -> list[list[FileKey]]:
+        """These files, which are in here, as their sketches lie, in groups of some megabytes."""
+        groups: list[list[FileKey]] = []
+        size = _FETCHED
+        for key in sorted(keys, key=lambda key: self._blobs[key].offset):
+            if size >= _FETCHED:
+                groups.append([])
+                size = 0
+            groups[-1].append(key)
+            size += self._blobs[key].length
+        return groups
 
     def read(self, key: FileKey) -> FileSketches:
         """The sketches of one file. Raises PuffinError, KeyError for a file that is not in here."""

@@ -2,7 +2,8 @@
 
 import logging
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from pyiceberg.table.snapshots import Snapshot
 from ops.catalog import bind
 from ops.catalog.bind import LASTING_MS, Binding, LostRaceError
 from ops.catalog.snapshots import table_name
-from ops.catalog.versions import DerivedVersion, versions
+from ops.catalog.versions import versions
 from ops.errors import IcepuffinError
 from ops.steps import Step, reached
 from ops.storage import Storage
+from ops.storage.prefetch import PrefetchedSource
 from ops.theta.columns import SketchedColumn
 from ops.theta.file_sketches import (
+    ColumnKey,
     FileKey,
     FileSketches,
     FileSketchesReader,
@@ -55,20 +58,37 @@ class KeptSketches:
         """Columns that had a sketch at this snapshot or before it."""
         return self._fields
 
-    def read(self, key: FileKey, columns: Sequence[SketchedColumn]) -> dict[int, ThetaSketch]:
-        """The known sketches of one file by field id, of columns whose type is still the same."""
-        found: dict[int, ThetaSketch] = {}
-        wanted = {(c.field_id, c.type) for c in columns}
+    def read(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> dict[FileKey, dict[int, ThetaSketch]]:
+        """The known sketches of files by field id, of columns whose type is still the same."""
+        found: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in keys}
+        types = {c.field_id: c.type for c in columns}
+
+        def lacking(key: FileKey, there: Iterable[ColumnKey]) -> list[ColumnKey]:
+            return [(i, kind) for i, kind in there if types.get(i) == kind and i not in found[key]]
+
         for reader in self._readers:
-            try:
-                if wanted & set(reader.columns(key)):
-                    sketches = reader.read(key).columns
-                    found |= {i: sketches[i, t] for i, t in wanted & sketches.keys()}
-                    wanted -= sketches.keys()
-            except (IcepuffinError, PuffinError) as error:
-                self._notes.append(f"the kept sketches of {key.path} are broken: {error}")
-                logger.warning("%s", self._notes[-1])
+            wanted = []
+            for key in (key for key, sketches in found.items() if len(sketches) < len(types)):
+                with self._noting(key):
+                    if lacking(key, reader.columns(key)):
+                        wanted.append(key)
+            for group in reader.in_order(wanted):
+                with suppress(IcepuffinError, PuffinError):  # each file will say so
+                    reader.fetch(group)
+                for key in group:
+                    with self._noting(key):
+                        sketches = reader.read(key).columns
+                        found[key] |= {i: sketches[i, kind] for i, kind in lacking(key, sketches)}
         return found
+
+    @contextmanager
+    def _noting(self, key: FileKey) -> Iterator[None]:
+        """What is broken is counted again, with a note."""
+        try:
+            yield
+        except (IcepuffinError, PuffinError) as error:
+            self._notes.append(f"the kept sketches of {key.path} are broken: {error}")
+            logger.warning("%s", self._notes[-1])
 
     def known(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
         """Field ids of the columns that `read` would find, if nothing is broken. Reads nothing."""
@@ -86,24 +106,20 @@ def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
     readers, fields, notes = [], set[int](), []
     here = snapshot.sequence_number or 0
     nearest_first = sorted(
-        versions(table, KIND, KIND), key=lambda v: (abs(_base_sequence(table, v) - here), -v.sequence_number)
+        versions(table, KIND, KIND), key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number)
     )
     for version in nearest_first[:_MOST_VERSIONS]:
         try:
-            reader = FileSketchesReader(PuffinReader(store.source(version.puffin_path)))
+            source = PrefetchedSource(store, version.puffin_path)
+            reader = FileSketchesReader(PuffinReader(source), source.fetch)
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the sketches per file of snapshot {version.base_snapshot_id} are lost: {error}")
             logger.warning("%s: %s", table_name(table), notes[-1])
             continue
         readers.append(reader)
-        if _base_sequence(table, version) <= here:
+        if version.base_sequence_number <= here:
             fields |= reader.field_ids()
     return KeptSketches(readers, fields, notes)
-
-
-def _base_sequence(table: Table, version: DerivedVersion) -> int:
-    base = table.metadata.snapshot_by_id(version.base_snapshot_id)
-    return (base.sequence_number if base else version.sequence_number) or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +184,7 @@ def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
     """(tag, snapshot it must still point at): the main tag unless that holds a newer snapshot's sketches."""
     tags = {tag: v for v in versions(table, KIND, KIND) for tag in v.tags}
     main = tags.get(TAG)
-    if main is None or _base_sequence(table, main) <= (snapshot.sequence_number or 0):
+    if main is None or main.base_sequence_number <= (snapshot.sequence_number or 0):
         return TAG, main.derived_snapshot_id if main else None
     side = f"{TAG}-{snapshot.snapshot_id}"
     return side, tags[side].derived_snapshot_id if side in tags else None

@@ -125,7 +125,8 @@ def _sketch(
     work: Work, store: Storage, config: StorageConfig, runner: "TaskRunner", progress: Progress | None
 ) -> _Sketched:
     """Read what no kept sketch covers; unite."""
-    known = {path: dict(work.kept.read(key, work.columns)) for path, key in work.keys.items()}
+    kept = work.kept.read(work.keys.values(), work.columns)
+    known = {path: kept[key] for path, key in work.keys.items()}
     unread = find_unread(work, store, known)
     expected = estimate_work(work, unread, config, runner)
     for result in _run(work, config, runner, unread.columns, progress):

@@ -1,0 +1,77 @@
+"""What a snapshot costs in requests: the kept sketches of all live files lie side by side, and are read so."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from ops.storage.local import LocalStorage
+from ops.storage.prefetch import GAP, PrefetchedSource, coalesced
+from ops.theta import file_sketches, materialize_theta_sketches
+from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """(path, bytes) of each range that is asked of the store: one request to a distant one."""
+    made: list[tuple[str, int]] = []
+    through = LocalStorage.read_ranges
+
+    def read_ranges(self: LocalStorage, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        made.extend((path, length) for _, length in ranges)
+        return through(self, path, ranges)
+
+    monkeypatch.setattr(LocalStorage, "read_ranges", read_ranges)
+    return made
+
+
+def materialize(table: Table, snapshot: int) -> Any:
+    return materialize_theta_sketches(table, snapshot, runner=ThreadlessRunner(), storage=STORAGE)
+
+
+def test_one_more_file_costs_the_same_few_requests_however_many_there_are(
+    table: Table, requests: list[tuple[str, int]]
+) -> None:
+    with table.transaction() as many:
+        for start in range(0, 3_000, 50):
+            many.append(rows(start, start + 50))
+    last = table.refresh().current_snapshot()
+    assert last is not None
+    materialize(table, last.snapshot_id)
+    snapshot = append(table.refresh(), 3_000, 3_010)
+    requests.clear()
+    report = materialize(table, snapshot)
+    assert (report.files_reused, report.files_sketched, report.ndv["id"]) == (60, 1, 3_010)
+    kept = [path for path, _ in requests if "theta-files" in path]
+    assert len(kept) <= 4, "its two ends, and one range of sketches"
+
+
+def test_sketches_are_read_in_groups_however_small(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_sketches, "_FETCHED", 1)
+    append(table, 0, 30)
+    first = append(table, 30, 60)
+    materialize(table, first)
+    report = materialize(table, append(table, 60, 90))
+    assert (report.files_reused, report.ndv["id"], report.note) == (2, 90, "")
+
+
+def test_ranges_are_joined_where_little_lies_between_and_no_longer_than_is_good() -> None:
+    assert coalesced([]) == []
+    assert coalesced([(10, 5), (0, 10), (15 + GAP, 1), (17 + 2 * GAP, 1)]) == [(0, 16 + GAP), (17 + 2 * GAP, 1)]
+    assert coalesced([(0, 100), (10, 5)]) == [(0, 100)]
+    assert coalesced([(0, 6), (6, 6), (12, 30)], longest=12) == [(0, 12), (12, 30)]
+
+
+def test_what_was_fetched_is_read_from_memory_and_the_rest_from_the_store(
+    tmp_path: Any, requests: list[tuple[str, int]]
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(100)))
+    source = PrefetchedSource(LocalStorage(), f"file://{path}")
+    source.fetch([(10, 5), (15, 5)])
+    assert source.read_range(12, 8) == bytes(range(12, 20))
+    assert len(requests) == 1
+    assert source.read_range(5, 10) == bytes(range(5, 15))
+    assert source.read_range(18, 5) == bytes(range(18, 23))
+    assert len(requests) == 3
