@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels import duplicates
-from ann_kernels.blas import one_blas_thread
-from ann_kernels.carve import Carving, carve
-from ann_kernels.graph import Graph, Space, VamanaParams, reach_all, scratch_of
-from ann_kernels.greedy import insert_all, reverse
-from ann_kernels.leaves import key_weights, nearest
-from ann_kernels.prune import robust_prune
-from ann_kernels.reservoir import offer_pairs
-from ann_kernels.spaces import FAST, CodeSpace, FloatSpace, distance, fetch, focus, frozen
+from icepuffin.ann_kernels import duplicates
+from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.carve import Carving, carve
+from icepuffin.ann_kernels.graph import Graph, Space, VamanaParams, reach_all, scratch_of
+from icepuffin.ann_kernels.greedy import insert_all, reverse
+from icepuffin.ann_kernels.leaves import key_weights, nearest
+from icepuffin.ann_kernels.prune import robust_prune
+from icepuffin.ann_kernels.reservoir import offer_pairs
+from icepuffin.ann_kernels.spaces import FAST, CodeSpace, FloatSpace, distance, fetch, focus, frozen
 
 Ints = npt.NDArray[np.int32]
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.graph import Space
-from ann_kernels.leaves import nearest
+from icepuffin.ann_kernels.graph import Space
+from icepuffin.ann_kernels.leaves import nearest
 
 Ints = npt.NDArray[np.int32]
 _ROWS_A_PIECE = 4_096

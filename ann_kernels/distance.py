@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
-from ann_kernels.exact import as_float64
-from ann_kernels.metric import Metric
+from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
+from icepuffin.ann_kernels.exact import as_float64
+from icepuffin.ann_kernels.metric import Metric
 
 MAX_DIMS = 65_536
 _BLOCK = 2_048

@@ -15,7 +15,7 @@ from numba import njit, types
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 
-from ann_kernels.simd import JIT, address
+from icepuffin.ann_kernels.simd import JIT, address
 
 WIDE = 32
 _LANES = 8

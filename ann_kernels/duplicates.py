@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.graph import Graph
-from ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.graph import Graph
+from icepuffin.ann_kernels.hashing import content_hash
 
 _CHILDREN = 4
 Ints = npt.NDArray[np.int32]

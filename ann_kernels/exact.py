@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.doubles import product, scaled_squared_gap, squared_gap
-from ann_kernels.metric import Metric
-from ann_kernels.spaces import frozen
+from icepuffin.ann_kernels.doubles import product, scaled_squared_gap, squared_gap
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.spaces import frozen
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

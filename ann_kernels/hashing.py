@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
-from ann_kernels.errors import DimensionError
+from icepuffin.ann_kernels.errors import DimensionError
 
 CONTENT_SEED = 0
 """Seed of `content_hash`. It is part of the shard format: another seed is another format."""

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.graph import Space
-from ann_kernels.simd import (
+from icepuffin.ann_kernels.graph import Space
+from icepuffin.ann_kernels.simd import (
     HAS_VNNI,
     LANES,
     TILE_PANELS,
@@ -24,7 +24,7 @@ from ann_kernels.simd import (
     lowest_bit,
     vnni_tile,
 )
-from ann_kernels.spaces import CodeSpace
+from icepuffin.ann_kernels.spaces import CodeSpace
 
 FAR = np.int32(2**31 - 1)
 _TILE_COLUMNS = LANES * TILE_PANELS

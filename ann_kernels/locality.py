@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels import kmeans
-from ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.blas import one_blas_thread
 
 FEWEST_SPLIT = 256
 """Vectors that stay as they are: they lie near enough"""

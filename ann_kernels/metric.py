@@ -2,7 +2,7 @@
 
 import enum
 
-from ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.errors import KernelError
 
 
 class Metric(enum.IntEnum):

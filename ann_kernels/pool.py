@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from ann_kernels.simd import JIT, address, cgutils
+from icepuffin.ann_kernels.simd import JIT, address, cgutils
 
 _STEP = 8
 """Keys of one AVX-512 register, moved at once: a pool is padded to it"""

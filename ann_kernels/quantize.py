@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels import kmeans
-from ann_kernels.blas import one_blas_thread
-from ann_kernels.errors import DimensionError, KernelError
-from ann_kernels.spaces import frozen
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.errors import DimensionError, KernelError
+from icepuffin.ann_kernels.spaces import frozen
 
 CODEWORDS = 256
 _TRAINING_ROWS = 65_536

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
-from ann_kernels.errors import DimensionError
-from ann_kernels.hashing import murmur3_words, wrapping
+from icepuffin.ann_kernels.errors import DimensionError
+from icepuffin.ann_kernels.hashing import murmur3_words, wrapping
 
 _BYTES = np.uint64(16)
 _SEED = np.uint64(0)

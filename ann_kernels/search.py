@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.beam import beam_search, next_stamp
-from ann_kernels.codes import Codes, encode, faithful, ranked_exactly
-from ann_kernels.distance import reported
-from ann_kernels.errors import DimensionError, KernelError
-from ann_kernels.exact import as_float64, exact_distance
-from ann_kernels.graph import Graph
-from ann_kernels.metric import Metric
-from ann_kernels.pool import key_distance, key_node, new_pool
-from ann_kernels.quantize import Codewords
-from ann_kernels.simd import prefetch_row
-from ann_kernels.spaces import (
+from icepuffin.ann_kernels.beam import beam_search, next_stamp
+from icepuffin.ann_kernels.codes import Codes, encode, faithful, ranked_exactly
+from icepuffin.ann_kernels.distance import reported
+from icepuffin.ann_kernels.errors import DimensionError, KernelError
+from icepuffin.ann_kernels.exact import as_float64, exact_distance
+from icepuffin.ann_kernels.graph import Graph
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.pool import key_distance, key_node, new_pool
+from icepuffin.ann_kernels.quantize import Codewords
+from icepuffin.ann_kernels.simd import prefetch_row
+from icepuffin.ann_kernels.spaces import (
     FAST,
     CodeTarget,
     DotTarget,
@@ -34,7 +34,7 @@ from ann_kernels.spaces import (
     distance,
     frozen,
 )
-from ann_kernels.topk import Names, exact_top_k
+from icepuffin.ann_kernels.topk import Names, exact_top_k
 
 _COMPARED_A_NODE = 20
 """To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie

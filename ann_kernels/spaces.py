@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numba import njit
 from numba.extending import overload as untyped_overload
 
-from ann_kernels.simd import BLOCK, JIT, LINE, dot, prefetch, prefetch_row
+from icepuffin.ann_kernels.simd import BLOCK, JIT, LINE, dot, prefetch, prefetch_row
 
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 """Fast-math flags of all kernels here: never nnan or ninf, user data is checked but not trusted."""
@@ -27,7 +27,7 @@ class FloatSpace(NamedTuple):
 
 
 class CodeSpace(NamedTuple):
-    """Codes of `ann_kernels.codes`."""
+    """Codes of `icepuffin.ann_kernels.codes`."""
 
     codes: npt.NDArray[np.uint8]
     """u8[N * P], P = D padded to 64"""

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
-from ann_kernels.errors import KernelError
-from ann_kernels.hashing import murmur3_bytes, murmur3_word, murmur3_words, wrapping
+from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.hashing import murmur3_bytes, murmur3_word, murmur3_words, wrapping
 
 DEFAULT_K = 4096
 """Nominal entries: what Iceberg, Spark and Trino use. Relative standard error about 1 / sqrt(k) = 1.6 %."""

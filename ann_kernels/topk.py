@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from ann_kernels.bounds import QUERIES_AT_ONCE, Bound, bounds_of
-from ann_kernels.errors import KernelError
-from ann_kernels.exact import as_float64, pair_distances
-from ann_kernels.metric import Metric
+from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, Bound, bounds_of
+from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.exact import as_float64, pair_distances
+from icepuffin.ann_kernels.metric import Metric
 
 Neighbors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 Ints = npt.NDArray[np.int64]

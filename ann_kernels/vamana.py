@@ -7,12 +7,12 @@ Distances are those of SQ8 codes where they rank as the vectors do (`codes.faith
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels import bulk, codes
-from ann_kernels.errors import DimensionError
-from ann_kernels.graph import Graph, Space, VamanaParams, medoid_of, reach_all
-from ann_kernels.greedy import insert_all
-from ann_kernels.metric import Metric
-from ann_kernels.spaces import CodeSpace, FloatSpace, frozen
+from icepuffin.ann_kernels import bulk, codes
+from icepuffin.ann_kernels.errors import DimensionError
+from icepuffin.ann_kernels.graph import Graph, Space, VamanaParams, medoid_of, reach_all
+from icepuffin.ann_kernels.greedy import insert_all
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.spaces import CodeSpace, FloatSpace, frozen
 
 __all__ = ["Graph", "VamanaParams", "build", "insert"]
 

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from ann_kernels import quantize, theta, vamana
-from ann_kernels.distance import prepare
-from ann_kernels.hashing import content_hash
-from ann_kernels.locality import locality_order, reorder
-from ann_kernels.matching import pair_equal
-from ann_kernels.metric import Metric
-from ann_kernels.rowsums import add_rows
-from ann_kernels.search import Searcher
-from ann_kernels.spaces import frozen
-from ann_kernels.topk import exact_top_k, merge_top_k
-from ann_kernels.vamana import VamanaParams
+from icepuffin.ann_kernels import quantize, theta, vamana
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.locality import locality_order, reorder
+from icepuffin.ann_kernels.matching import pair_equal
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rowsums import add_rows
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.spaces import frozen
+from icepuffin.ann_kernels.topk import exact_top_k, merge_top_k
+from icepuffin.ann_kernels.vamana import VamanaParams
 
 _ROWS = 4_104
 """Enough that a build carves leaves, and a searcher codes its rows"""

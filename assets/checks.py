@@ -6,17 +6,17 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from assets.metadata import line_chart
-from assets.spec import TableSpec
-from ops.catalog.snapshots import data_snapshots
-from ops.catalog.vended import storage_of
-from ops.catalog.versions import versions
-from ops.graphs.lag import Lag, index_lag
-from ops.index.definition import IndexDefinition
-from ops.index.history import Measured, recall_history
-from ops.index.integrity import check_integrity, remedy, tagged_version
-from ops.index.report import Action
-from ops.resources import Catalogs
+from icepuffin.assets.metadata import line_chart
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.graphs.lag import Lag, index_lag
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.history import Measured, recall_history
+from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.resources import Catalogs
 
 _VERSIONS_DRAWN = 60
 _ASKED = 50

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError
 
 
 @contextmanager

@@ -6,7 +6,7 @@ metadata to all of them.
 
 import dagster as dg
 
-from assets.spec import TableSpec
+from icepuffin.assets.spec import TableSpec
 
 
 def partitions_name(spec: TableSpec) -> str:

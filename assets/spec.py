@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ops.index.retention import Retention
+from icepuffin.ops.index.retention import Retention
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.definition import IndexDefinition
 
 
 @dataclass(frozen=True, slots=True)

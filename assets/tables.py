@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from assets.partitions import snapshot_partitions
-from assets.spec import TableSpec
+from icepuffin.assets.partitions import snapshot_partitions
+from icepuffin.assets.spec import TableSpec
 
 
 def table_asset(spec: TableSpec) -> dg.AssetSpec:

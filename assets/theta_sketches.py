@@ -2,13 +2,13 @@
 
 import dagster as dg
 
-from assets.failures import no_vain_retries
-from assets.metadata import bar_chart, from_report, of_snapshot
-from assets.partitions import snapshot_partitions
-from assets.spec import TableSpec
-from ops.catalog.vended import storage_of
-from ops.graphs.sketches import sketch_snapshot
-from ops.resources import Catalogs, Engine
+from icepuffin.assets.failures import no_vain_retries
+from icepuffin.assets.metadata import bar_chart, from_report, of_snapshot
+from icepuffin.assets.partitions import snapshot_partitions
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.graphs.sketches import sketch_snapshot
+from icepuffin.ops.resources import Catalogs, Engine
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:

@@ -75,9 +75,9 @@ def _run(system: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _build(options: argparse.Namespace) -> dict[str, Any]:
-    from ops.catalog.connect import open_catalog  # noqa: PLC0415
-    from ops.index import IndexDefinition, materialize_index  # noqa: PLC0415
-    from ops.model import StorageConfig  # noqa: PLC0415
+    from icepuffin.ops.catalog.connect import open_catalog  # noqa: PLC0415
+    from icepuffin.ops.index import IndexDefinition, materialize_index  # noqa: PLC0415
+    from icepuffin.ops.model import StorageConfig  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         uri = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
@@ -109,7 +109,7 @@ def _build(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runner(options: argparse.Namespace) -> Any:
-    from ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415
+    from icepuffin.ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415
 
     if options.inside == "local":
         return LocalRunner(options.threads)

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from ann_kernels import vamana
-from ann_kernels.metric import Metric
-from ann_kernels.search import Searcher
-from ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.topk import exact_top_k
 
 ROOT = Path(__file__).parents[1]
 K = 10

@@ -14,20 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.table import Table, TableProperties
 
-from ann_kernels import vamana
-from ops.catalog import bind
-from ops.catalog.connect import open_catalog
-from ops.catalog.deletes import deleted_by_file
-from ops.catalog.live import live_files
-from ops.catalog.snapshots import data_snapshots
-from ops.catalog.versions import versions
-from ops.index import IndexDefinition, IndexReport, materialize_index
-from ops.index.versions import open_version
-from ops.model import StorageConfig
-from ops.probe import exact_search, open_index
-from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
-from ops.storage import PartSource, normalize, open_storage, resolve
-from puffin.blobs.shard import ShardReader
+from icepuffin.ann_kernels import vamana
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.storage import PartSource, normalize, open_storage, resolve
+from icepuffin.puffin.blobs.shard import ShardReader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
 STORAGE = StorageConfig({})

@@ -17,8 +17,8 @@ class Icepuffin:
     def __init__(self, spec: dict[str, Any]) -> None:
         import numpy as np  # noqa: PLC0415
 
-        from ann_kernels import locality, search, vamana  # noqa: PLC0415
-        from ann_kernels.metric import Metric  # noqa: PLC0415
+        from icepuffin.ann_kernels import locality, search, vamana  # noqa: PLC0415
+        from icepuffin.ann_kernels.metric import Metric  # noqa: PLC0415
 
         self.locality = locality
         self.vamana = vamana

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import IndexDefinition
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.index import IndexDefinition
 
 HELD_BACK = 0.12
 DELTAS = (0, 1, 4, 8)

@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.search import Searcher
-from ann_kernels.topk import exact_top_k
 from benchmarks import cold, distributed
 from benchmarks.lake import STORAGE, Lake, held_out
-from ops.cache.settings import DIRECTORY as SHARD_CACHE
-from ops.catalog.live import live_files
-from ops.catalog.versions import versions
-from ops.index import IndexDefinition
-from ops.index.versions import open_version
-from ops.probe import IndexReader, open_index
-from ops.probe.loaded import load
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.probe import IndexReader, open_index
+from icepuffin.ops.probe.loaded import load
 
 K = 10
 BATCHES = 6

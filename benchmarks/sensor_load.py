@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from orchestration.instance import open_instance
+from icepuffin.orchestration.instance import open_instance
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
 
 _WATCH = "watch_demo_demo_t0"
@@ -68,7 +68,7 @@ def outage(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         def later() -> float:
             return real() + passed
 
-        with mock.patch("ops.resources.time.monotonic", later):
+        with mock.patch("icepuffin.ops.resources.time.monotonic", later):
             with backlog.down(daemon.catalogs):
                 for _ in range(120):
                     passed += 30

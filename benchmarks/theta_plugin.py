@@ -29,9 +29,9 @@ class Icepuffin:
         """Load the code, make the tables, and warm the compiled kernels on the first rows."""
         from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415
 
-        self.theta: Any = importlib.import_module("ops.theta")
-        self.model: Any = importlib.import_module("ops.model")
-        runner: Any = importlib.import_module("ops.spark.runner")
+        self.theta: Any = importlib.import_module("icepuffin.ops.theta")
+        self.model: Any = importlib.import_module("icepuffin.ops.model")
+        runner: Any = importlib.import_module("icepuffin.ops.spark.runner")
         self.runner = runner.LocalRunner(self.spec["threads"])
         folder = Path(self.spec["scratch"])
         self.catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/wh")
@@ -59,7 +59,7 @@ class Icepuffin:
         return {c: (float(report.ndv[c]), image) for c, image in self._images(table, report).items()}
 
     def _images(self, table: Any, report: Any) -> dict[str, bytes]:
-        puffin: Any = importlib.import_module("puffin")
+        puffin: Any = importlib.import_module("icepuffin.puffin")
         reader = puffin.PuffinReader(puffin.FileSource(report.statistics_path.removeprefix("file://")))
         return {table.schema().find_column_name(b.fields[0]): reader.read_blob(b) for b in reader.footer.blobs}
 
@@ -71,11 +71,11 @@ class IcepuffinCount(Icepuffin):
 
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Run the tasks of some columns, unite what they return; write nothing."""
-        materialize: Any = importlib.import_module("ops.theta.materialize")
-        live: Any = importlib.import_module("ops.catalog.live")
-        tasks: Any = importlib.import_module("ops.tasks.theta")
-        blob: Any = importlib.import_module("puffin.blobs.theta")
-        kernels: Any = importlib.import_module("ann_kernels.theta")
+        materialize: Any = importlib.import_module("icepuffin.ops.theta.materialize")
+        live: Any = importlib.import_module("icepuffin.ops.catalog.live")
+        tasks: Any = importlib.import_module("icepuffin.ops.tasks.theta")
+        blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta")
+        kernels: Any = importlib.import_module("icepuffin.ann_kernels.theta")
         table = self.unused[0]
         (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
         schema = table.schema()

@@ -104,7 +104,7 @@ find_environment() {
     export ICEPUFFIN_SETTINGS
     SPARK_HOME=$("$python" -c '
 import importlib.util, sys
-from orchestration.settings import SettingsError, load
+from icepuffin.orchestration.settings import SettingsError, load
 try:
     load()
 except SettingsError as error:
@@ -159,11 +159,11 @@ start() {
     flock 9
     free code "$code_port" --code-port
     free webserver "$port" --port
-    running code || "$python" -m orchestration.processes >&2 || die "the Dagster instance in $DAGSTER_HOME does not open"
+    running code || "$python" -m icepuffin.orchestration.processes >&2 || die "the Dagster instance in $DAGSTER_HOME does not open"
     if [ "$workers" != 0 ]; then start_spark; fi
     ICEPUFFIN_CODE_HOST=$host ICEPUFFIN_CODE_PORT=$code_port
     export ICEPUFFIN_CODE_HOST ICEPUFFIN_CODE_PORT
-    launch code "$bin/dagster" code-server start -h "$host" -p "$code_port" -m orchestration.definitions
+    launch code "$bin/dagster" code-server start -h "$host" -p "$code_port" -m icepuffin.orchestration.definitions
     await "the code location" listens "$code_port"
     launch webserver "$bin/dagster-webserver" -h "$host" -p "$port" -w deploy/workspace.yaml
     launch daemon "$bin/dagster-daemon" run -w deploy/workspace.yaml

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.distance import internal_pairwise
-from ann_kernels.metric import Metric
+from icepuffin.ann_kernels.distance import internal_pairwise
+from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
 OVERSAMPLE = 3

@@ -18,11 +18,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 from pyiceberg.types import DoubleType, ListType
 
-from ops.catalog.deletes import deleted_positions
-from ops.errors import IcepuffinError
-from ops.model import LiveFile
-from ops.parquet import ParquetObject
-from ops.storage import ObjectMissingError, Storage
+from icepuffin.ops.catalog.deletes import deleted_positions
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import LiveFile
+from icepuffin.ops.parquet import ParquetObject
+from icepuffin.ops.storage import ObjectMissingError, Storage
 
 BATCH_ROWS = 8_192
 _FIELD_ID = b"PARQUET:field_id"

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ops.storage import Storage, normalize
-from ops.storage.local import to_path
-from ops.storage.prefetch import coalesced
+from icepuffin.ops.storage import Storage, normalize
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.storage.prefetch import coalesced
 
 _READ = 1 << 20
 """Bytes of a column chunk that Arrow takes at once: else it holds the whole of it, even for its first rows"""

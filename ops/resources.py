@@ -17,13 +17,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from ops.catalog.connect import CatalogUnavailableError, answering_within, open_catalog
-from ops.catalog.redacted import without_values
-from ops.errors import IcepuffinError
-from ops.graphs.prices import Prices
+from icepuffin.ops.catalog.connect import CatalogUnavailableError, answering_within, open_catalog
+from icepuffin.ops.catalog.redacted import without_values
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.graphs.prices import Prices
 
 if TYPE_CHECKING:
-    from ops.spark.runner import TaskRunner
+    from icepuffin.ops.spark.runner import TaskRunner
 
 
 LOOK_SECONDS = 4.0
@@ -135,13 +135,13 @@ class Engine:
 
     def runner(self, rows: int) -> "TaskRunner":
         """The runner for a table of `rows` rows. The Spark session starts with its first task, and no sooner."""
-        from ops.spark.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
+        from icepuffin.ops.spark.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
 
         return self.spark_runner() if self.uses_spark(rows) else LocalRunner(self.threads)
 
     def spark_runner(self) -> "TaskRunner":
         """The runner on Spark, whatever the table's size. Raises NoSparkError where none is set."""
-        from ops.spark.runner import SparkRunner  # noqa: PLC0415
+        from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415
 
         if not self._spark_conf:
             raise NoSparkError("no Spark is set: give [spark] master or remote, or leave --spark out")

@@ -1,9 +1,9 @@
-"""Compiles every kernel into numba's cache: `python -m ops.warm`. Run it before processes share the cache."""
+"""Compiles every kernel into numba's cache: `python -m icepuffin.ops.warm`. Run it before processes share the cache."""
 
 import time
 
-from ann_kernels.warm import warm as warm_graphs_and_sketches
-from puffin.varint import warm as warm_blobs
+from icepuffin.ann_kernels.warm import warm as warm_graphs_and_sketches
+from icepuffin.puffin.varint import warm as warm_blobs
 
 
 def main() -> None:

@@ -9,18 +9,18 @@ import dagster as dg
 from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
 from dagster_shared.check import CheckError
 
-from assets.ann_index import ann_index_asset
-from assets.checks import freshness_check, integrity_check
-from assets.spec import TableSpec
-from assets.tables import table_asset
-from assets.theta_sketches import theta_sketches_asset
-from orchestration.discovery import Found, find_indexes, from_text, shown_spec, to_text
-from orchestration.engines import catalogs_of, engine_of
-from orchestration.jobs import maintenance_job, refresh_job, verify_job
-from orchestration.processes import run_process_executor
-from orchestration.schedules import schedules
-from orchestration.sensors import snapshot_sensor
-from orchestration.settings import RetentionSettings, Settings, TableSettings, load
+from icepuffin.assets.ann_index import ann_index_asset
+from icepuffin.assets.checks import freshness_check, integrity_check
+from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.tables import table_asset
+from icepuffin.assets.theta_sketches import theta_sketches_asset
+from icepuffin.orchestration.discovery import Found, find_indexes, from_text, shown_spec, to_text
+from icepuffin.orchestration.engines import catalogs_of, engine_of
+from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_job
+from icepuffin.orchestration.processes import run_process_executor
+from icepuffin.orchestration.schedules import schedules
+from icepuffin.orchestration.sensors import snapshot_sensor
+from icepuffin.orchestration.settings import RetentionSettings, Settings, TableSettings, load
 
 logger = logging.getLogger(__name__)
 _FOUND = "icepuffin/indexes"

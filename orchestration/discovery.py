@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from assets.spec import TableSpec
-from ops.errors import IcepuffinError
-from ops.index import list_definitions
-from ops.index.definition import IndexDefinition, meeting
-from ops.index.retention import Keep, Retention
-from ops.resources import Catalogs
-from orchestration.settings import IndexSettings, KeepSettings, TableSettings
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index import list_definitions
+from icepuffin.ops.index.definition import IndexDefinition, meeting
+from icepuffin.ops.index.retention import Keep, Retention
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.settings import IndexSettings, KeepSettings, TableSettings
 
 
 def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:

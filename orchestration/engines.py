@@ -1,8 +1,8 @@
 """From settings to what reaches catalogs and engines. Imports no Dagster: the command line starts without."""
 
-from ops.graphs.prices import Prices
-from ops.resources import Catalogs, Engine
-from orchestration.settings import Settings, SparkSettings
+from icepuffin.ops.graphs.prices import Prices
+from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.orchestration.settings import Settings, SparkSettings
 
 
 def catalogs_of(settings: Settings) -> Catalogs:
@@ -13,8 +13,8 @@ def use_shard_cache(settings: Settings) -> None:
     """Let this process, and the executors that it sends tasks to, keep shards as the settings say, where they do."""
     if settings.cache is None:  # then the environment says
         return
-    from ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
-    from ops.cache.settings import MB  # noqa: PLC0415
+    from icepuffin.ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
+    from icepuffin.ops.cache.settings import MB  # noqa: PLC0415
 
     cache = settings.cache
     use_settings(CacheSettings(cache.directory, cache.disk_mb * MB, cache.memory_mb * MB))

@@ -8,13 +8,13 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from assets.checks import freshness_evaluation, is_late, lag_metadata, lag_now
-from assets.metadata import of_snapshot
-from assets.partitions import partitions_name
-from assets.spec import TableSpec
-from ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
-from ops.theta.read import overwritten_by
-from orchestration.watch import Cursor, Facts, Policy, Watched, pending, run_key
+from icepuffin.assets.checks import freshness_evaluation, is_late, lag_metadata, lag_now
+from icepuffin.assets.metadata import of_snapshot
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
+from icepuffin.ops.theta.read import overwritten_by
+from icepuffin.orchestration.watch import Cursor, Facts, Policy, Watched, pending, run_key
 
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"

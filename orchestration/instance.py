@@ -5,7 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from orchestration.settings import Settings
+from icepuffin.orchestration.settings import Settings
 
 WORKSPACE = "workspace.yaml"
 """In the folder: what Dagster's own commands are started on, with `-w`."""
@@ -36,7 +36,7 @@ WORKSPACE_YAML = """\
 # Dagster keeps sensors' switches and cursors by the name of the location.
 load_from:
   - python_module:
-      module_name: orchestration.definitions
+      module_name: icepuffin.orchestration.definitions
       location_name: icepuffin
 """
 

@@ -3,14 +3,14 @@
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.failures import no_vain_retries
-from assets.spec import TableSpec
-from ops.catalog.vended import storage_of
-from ops.graphs.upkeep import collect, maintain_index, told
-from ops.resources import Catalogs, Engine
-from orchestration.facts import job_tags
-from orchestration.processes import run_process_executor
-from orchestration.settings import RetentionSettings, TableSettings
+from icepuffin.assets.failures import no_vain_retries
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.graphs.upkeep import collect, maintain_index, told
+from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.orchestration.facts import job_tags
+from icepuffin.orchestration.processes import run_process_executor
+from icepuffin.orchestration.settings import RetentionSettings, TableSettings
 
 
 def refresh_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDefinition:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import dagster as dg
 from pyiceberg.table import Table
 
-from assets.partitions import partitions_name
-from assets.spec import TableSpec
-from ops.catalog.snapshots import hides_snapshots
-from orchestration import watch
-from orchestration.facts import gather, materialization
-from orchestration.processes import end_lost_runs
-from orchestration.settings import TableSettings
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.snapshots import hides_snapshots
+from icepuffin.orchestration import watch
+from icepuffin.orchestration.facts import gather, materialization
+from icepuffin.orchestration.processes import end_lost_runs
+from icepuffin.orchestration.settings import TableSettings
 
 WRITING_SECONDS = 3.0
 """How long a look writes into Dagster's database. The rest waits for the next look."""

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.partitions import partitions_name
-from assets.spec import TableSpec
-from ops.errors import IcepuffinError
-from ops.resources import Catalogs
-from orchestration.facts import materialization, run_tags, watched_snapshots
-from orchestration.settings import TableSettings
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.facts import materialization, run_tags, watched_snapshots
+from icepuffin.orchestration.settings import TableSettings
 
 
 def schedules(

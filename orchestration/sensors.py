@@ -6,13 +6,13 @@ from dataclasses import replace
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.spec import TableSpec
-from ops.errors import IcepuffinError
-from ops.resources import Catalogs
-from orchestration import watch
-from orchestration.facts import run_tags, told_lags, unknown_lags
-from orchestration.looks import Look, look
-from orchestration.settings import TableSettings
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration import watch
+from icepuffin.orchestration.facts import run_tags, told_lags, unknown_lags
+from icepuffin.orchestration.looks import Look, look
+from icepuffin.orchestration.settings import TableSettings
 
 _AWAY_MINUTES = 15
 """A catalog that does not answer for so long makes the freshness checks warn."""

@@ -24,10 +24,10 @@ from pydantic import (
     model_validator,
 )
 
-from assets.spec import is_within, node, slug
-from ops.errors import IcepuffinError
-from ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, meeting, validate_name
-from orchestration.overrides import OverrideError, Written, flattened, overridden
+from icepuffin.assets.spec import is_within, node, slug
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, meeting, validate_name
+from icepuffin.orchestration.overrides import OverrideError, Written, flattened, overridden
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"

@@ -11,18 +11,18 @@ from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
 
-from assets.spec import TableSpec
-from ops.errors import IcepuffinError
-from ops.resources import Catalogs
-from orchestration import watch
-from orchestration.definitions import build
-from orchestration.discovery import find_indexes, indexes_of, shown_spec
-from orchestration.engines import catalogs_of
-from orchestration.facts import gather, run_tags
-from orchestration.looks import Look, look
-from orchestration.processes import process_tags
-from orchestration.sensors import sensor_name
-from orchestration.settings import Settings, TableSettings
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration import watch
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.discovery import find_indexes, indexes_of, shown_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.facts import gather, run_tags
+from icepuffin.orchestration.looks import Look, look
+from icepuffin.orchestration.processes import process_tags
+from icepuffin.orchestration.sensors import sensor_name
+from icepuffin.orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
 _LOOKED = "icepuffin/tick-time/"

@@ -1,4 +1,4 @@
-"""What one look at a table asks for. Pure: facts in, plan out; `orchestration.looks` carries it out."""
+"""What one look at a table asks for. Pure: facts in, plan out; `icepuffin.orchestration.looks` carries it out."""
 
 import json
 import logging

@@ -1,10 +1,10 @@
 """Puffin files: bytes <-> typed objects. Knows nothing of catalogs, tables or engines."""
 
-from puffin.footer import BlobMetadata, Footer
-from puffin.layout import PlannedBlob, PuffinLayout, plan_puffin
-from puffin.reader import PuffinReader
-from puffin.sources import BytesSource, FileSource, RangeSource
-from puffin.writer import FileInfo, PuffinWriter
+from icepuffin.puffin.footer import BlobMetadata, Footer
+from icepuffin.puffin.layout import PlannedBlob, PuffinLayout, plan_puffin
+from icepuffin.puffin.reader import PuffinReader
+from icepuffin.puffin.sources import BytesSource, FileSource, RangeSource
+from icepuffin.puffin.writer import FileInfo, PuffinWriter
 
 __all__ = [
     "BlobMetadata",

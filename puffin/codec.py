@@ -7,7 +7,7 @@ against the declared size. Source: Puffin spec, "Compression codecs".
 import lz4.frame
 import zstandard
 
-from puffin.errors import BadCompressionError, PuffinError
+from icepuffin.puffin.errors import BadCompressionError, PuffinError
 
 CODECS = (None, "lz4", "zstd")
 DEFAULT_MAX_BYTES = 2**31 - 1

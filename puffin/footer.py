@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from puffin.codec import CODECS
-from puffin.errors import BadBlobLocationError, BadFooterError
-from puffin.types import MAGIC
+from icepuffin.puffin.codec import CODECS
+from icepuffin.puffin.errors import BadBlobLocationError, BadFooterError
+from icepuffin.puffin.types import MAGIC
 
 _I64 = 2**63
 _ALWAYS_ALLOWED = 40 << 20

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from puffin.footer import BlobMetadata, Footer
-from puffin.types import MAGIC
-from puffin.writer import footer_bytes
+from icepuffin.puffin.footer import BlobMetadata, Footer
+from icepuffin.puffin.types import MAGIC
+from icepuffin.puffin.writer import footer_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,17 @@
 
 from functools import cached_property
 
-from puffin.codec import DEFAULT_MAX_BYTES, decompress
-from puffin.errors import BadFooterError, BadMagicError, BlobTooLargeError, TruncatedFileError, UnknownFlagsError
-from puffin.footer import BlobMetadata, Footer, decode_footer
-from puffin.sources import RangeSource
-from puffin.types import FLAG_FOOTER_COMPRESSED, FOOTER_TAIL, MAGIC
+from icepuffin.puffin.codec import DEFAULT_MAX_BYTES, decompress
+from icepuffin.puffin.errors import (
+    BadFooterError,
+    BadMagicError,
+    BlobTooLargeError,
+    TruncatedFileError,
+    UnknownFlagsError,
+)
+from icepuffin.puffin.footer import BlobMetadata, Footer, decode_footer
+from icepuffin.puffin.sources import RangeSource
+from icepuffin.puffin.types import FLAG_FOOTER_COMPRESSED, FOOTER_TAIL, MAGIC
 
 _TAIL_READ = 64 * 1024
 _MAX_FOOTER = 256 * 1024 * 1024
@@ -18,7 +24,7 @@ class PuffinReader:
 
     `source` is read lazily: the footer when it is first asked for, blobs on demand. Safe to share between threads.
     `max_blob_bytes` bounds what one blob may take in memory, stored or decompressed.
-    Errors: the types of `puffin.errors`, raised by `footer` and the read methods.
+    Errors: the types of `icepuffin.puffin.errors`, raised by `footer` and the read methods.
     """
 
     def __init__(self, source: RangeSource, *, max_blob_bytes: int = DEFAULT_MAX_BYTES) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from puffin.errors import BadBlobError, BlobTooLargeError
+from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError
 
 _MAX_VARINT32 = 5
 _MAX_VARINT64 = 10

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from puffin.codec import pack
-from puffin.errors import PuffinError
-from puffin.footer import BlobMetadata, Footer, encode_footer
-from puffin.types import MAGIC
+from icepuffin.puffin.codec import pack
+from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.footer import BlobMetadata, Footer, encode_footer
+from icepuffin.puffin.types import MAGIC
 
 
 class ByteSink(Protocol):

@@ -15,9 +15,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from sqlalchemy import Engine, event
 
-from ops.cache.settings import DIRECTORY
-from ops.catalog.connect import open_catalog
-from ops.model import StorageConfig
+from icepuffin.ops.cache.settings import DIRECTORY
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.model import StorageConfig
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
 from tests.services.postgres import postgres, uri
 from tests.services.rest import rest_catalog

@@ -5,8 +5,8 @@ unpickle a file that something else wrote runs its code, and nothing is mapped);
 bytes, to be decoded at each opening, without a budget and without knowing whose credentials fetched them.
 """
 
-from ops.cache.ready import ReadyShard
-from ops.cache.settings import CacheSettings
-from ops.cache.shards import ShardCache, ShardKey, process_cache, use_settings
+from icepuffin.ops.cache.ready import ReadyShard
+from icepuffin.ops.cache.settings import CacheSettings
+from icepuffin.ops.cache.shards import ShardCache, ShardKey, process_cache, use_settings
 
 __all__ = ["CacheSettings", "ReadyShard", "ShardCache", "ShardKey", "process_cache", "use_settings"]

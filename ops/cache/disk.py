@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ops.cache import mapped
-from ops.cache.ready import ReadyShard, from_arrays, to_arrays
+from icepuffin.ops.cache import mapped
+from icepuffin.ops.cache.ready import ReadyShard, from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)
 _STRIPES = 64

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.codes import Codes
-from ann_kernels.metric import Metric
-from ann_kernels.search import Searcher
-from ann_kernels.spaces import CodeSpace
-from ann_kernels.vamana import Graph
-from puffin.blobs.shard import Shard
+from icepuffin.ann_kernels.codes import Codes
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.spaces import CodeSpace
+from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.puffin.blobs.shard import Shard
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ops.cache.disk import DiskCache
-from ops.cache.ready import ReadyShard, ready
-from ops.cache.settings import CacheSettings
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import open_storage, principal
-from puffin.blobs import shard as shard_blob
-from puffin.blobs.routing import UNKNOWN_SHA256
-from puffin.errors import ChecksumError
-from puffin.varint import load_decoders
+from icepuffin.ops.cache.disk import DiskCache
+from icepuffin.ops.cache.ready import ReadyShard, ready
+from icepuffin.ops.cache.settings import CacheSettings
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import open_storage, principal
+from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
+from icepuffin.puffin.errors import ChecksumError
+from icepuffin.puffin.varint import load_decoders
 
 _log = logging.getLogger(__name__)
 _LAYOUT = 1

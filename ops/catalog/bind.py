@@ -24,13 +24,13 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from ops.catalog.commit import Outcome, attempt_commit, refresh
-from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
-from ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
-from ops.catalog.versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
-from ops.errors import IcepuffinError
-from ops.steps import Step, reached
+from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
+from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
+from icepuffin.ops.catalog.versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.steps import Step, reached
 
 _ATTEMPTS = 12
 _TOTALS = (
@@ -100,7 +100,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     gateway's first request may land after its repetition was refused. Garbage collection takes what came to nothing.
 
     Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
-    UnsupportedCatalogError, BindingError, and the errors of `ops.catalog.commit.refresh`.
+    UnsupportedCatalogError, BindingError, and the errors of `icepuffin.ops.catalog.commit.refresh`.
     """
     require_bindable(table)
     unanswered: list[Snapshot] = []

@@ -19,9 +19,9 @@ from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdat
 from requests.exceptions import RequestException
 from sqlalchemy.exc import DBAPIError
 
-from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.snapshots import TableUnavailableError, table_name
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
+from icepuffin.ops.errors import IcepuffinError
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0

@@ -16,9 +16,9 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy.engine import make_url
 
-from ops.catalog.redacted import without_values
-from ops.catalog.vended import CODE_SETTING, STORE_SETTINGS, VendingCatalog
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.redacted import without_values
+from icepuffin.ops.catalog.vended import CODE_SETTING, STORE_SETTINGS, VendingCatalog
+from icepuffin.ops.errors import IcepuffinError
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 60

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ops.catalog.live import EqualityDeletesError, RepeatedFileError
-from ops.model import DeleteFile, DeleteKind, LiveFile
-from ops.storage import Storage, StorageError, normalize
-from puffin.blobs import deletion_vector
+from icepuffin.ops.catalog.live import EqualityDeletesError, RepeatedFileError
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.storage import Storage, StorageError, normalize
+from icepuffin.puffin.blobs import deletion_vector
 
 NO_DELETES = bytes(32)
 _COLUMNS = ["file_path", "pos"]

@@ -11,9 +11,9 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from ops.catalog.bind import BindingError
-from ops.catalog.commit import Outcome, attempt_commit, refresh
-from ops.catalog.snapshots import is_derived, table_name
+from icepuffin.ops.catalog.bind import BindingError
+from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
+from icepuffin.ops.catalog.snapshots import is_derived, table_name
 
 _ATTEMPTS = 12
 
@@ -22,7 +22,9 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
     """Remove derived snapshots, and those of `own_tags` that point at them; -> the snapshots that are gone.
 
     A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
-    and `ops.index.collect_garbage`: nothing names them afterwards. Raises BindingError, and the errors of `refresh`.
+    and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
+
+    Raises BindingError, and the errors of `refresh`.
     """
     wanted = frozenset(snapshot_ids)
     for attempt in range(_ATTEMPTS):

@@ -8,10 +8,10 @@ from pyiceberg.io import FileIO, InputStream, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table
 
-from ops.model import StorageConfig
-from ops.storage import AccessError, normalize
-from ops.storage.options import require_keys
-from ops.storage.vended import combined, lease, nearest, settings_for
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import AccessError, normalize
+from icepuffin.ops.storage.options import require_keys
+from icepuffin.ops.storage.vended import combined, lease, nearest, settings_for
 
 T = TypeVar("T")
 _REFUSED = ("HTTP status 400", "HTTP status 403", "ACCESS_DENIED")

@@ -34,10 +34,10 @@ from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from ops.catalog.snapshots import find_snapshot, table_name
-from ops.errors import IcepuffinError
-from ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles
-from ops.storage.locations import normalize
+from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles
+from icepuffin.ops.storage.locations import normalize
 
 _SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null

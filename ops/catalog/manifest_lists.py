@@ -11,8 +11,8 @@ from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.catalog.snapshots import table_name
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.errors import IcepuffinError
 
 OWN_LISTS = "icepuffin-snap-"
 """How the names of our manifest lists start: garbage collection may delete those, and no other's."""

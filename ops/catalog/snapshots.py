@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError
 
 BASE_SNAPSHOT_KEYS = ("ann.base-snapshot-id", "theta-sketches.base-snapshot-id")
 """Summary keys that only derived snapshots have: the data snapshot that they belong to."""

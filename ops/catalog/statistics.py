@@ -4,9 +4,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from ops.catalog.commit import Outcome, attempt_commit, refresh
-from ops.catalog.snapshots import find_snapshot, table_name
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
+from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.errors import IcepuffinError
 
 _ATTEMPTS = 12
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ops.catalog.versions import DerivedVersion
+from icepuffin.ops.catalog.versions import DerivedVersion
 
 EARLIER_VERSIONS = 5
 """So many notes, the last ones, are what an estimate learns from."""

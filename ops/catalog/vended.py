@@ -19,12 +19,12 @@ from pyiceberg.catalog.rest.scan_planning import StorageCredential
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
-from ops.catalog.file_io import VendedFileIO
-from ops.catalog.redacted import without_values
-from ops.model import Grant, StorageConfig, Vended
-from ops.storage import AccessError, normalize
-from ops.storage.principal import ambient_identity, digest
-from ops.storage.vended import EXPIRES, KEYS
+from icepuffin.ops.catalog.file_io import VendedFileIO
+from icepuffin.ops.catalog.redacted import without_values
+from icepuffin.ops.model import Grant, StorageConfig, Vended
+from icepuffin.ops.storage import AccessError, normalize
+from icepuffin.ops.storage.principal import ambient_identity, digest
+from icepuffin.ops.storage.vended import EXPIRES, KEYS
 
 STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
 """What the settings of stores start with"""

@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.catalog.snapshots import table_name
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.errors import IcepuffinError
 
 _KINDS = ("ann", "theta-sketches")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from ops.catalog.snapshots import DataSnapshot, data_snapshots
-from ops.catalog.versions import versions
-from ops.index.definition import IndexDefinition
+from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index.definition import IndexDefinition
 
 
 @dataclass(frozen=True, slots=True)

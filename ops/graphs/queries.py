@@ -6,9 +6,9 @@ import pyarrow as pa
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import DataScan, Table
 
-from ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
-from ops.datafile import exact_vectors
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
+from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.errors import IcepuffinError
 
 FloatArray = npt.NDArray[np.float32]
 

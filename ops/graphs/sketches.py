@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from pyiceberg.table import Table
 
-from ops.catalog.snapshots import table_name
-from ops.graphs.rows import snapshot_rows
-from ops.model import StorageConfig
-from ops.resources import Engine
-from ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.graphs.rows import snapshot_rows
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
 
 Progress = Callable[[int, int], None]
 

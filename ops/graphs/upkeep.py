@@ -6,23 +6,23 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
-from ops.catalog.bind import make_lasting
-from ops.catalog.commit import refresh
-from ops.catalog.snapshots import head_of, require_all_snapshots
-from ops.catalog.versions import index_tag
-from ops.graphs.rows import snapshot_rows
-from ops.graphs.versions import ensure_defined
-from ops.index import collect_garbage, maintain
-from ops.index.definition import IndexDefinition
-from ops.index.report import GcReport, IndexReport
-from ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
-from ops.index.upkeep import defined_names
-from ops.index.work import Progress
-from ops.model import StorageConfig
-from ops.resources import Engine
-from ops.storage import open_storage
-from ops.theta.keep import KIND as SKETCHES
-from ops.theta.keep import TAG as SKETCHES_TAG
+from icepuffin.ops.catalog.bind import make_lasting
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import head_of, require_all_snapshots
+from icepuffin.ops.catalog.versions import index_tag
+from icepuffin.ops.graphs.rows import snapshot_rows
+from icepuffin.ops.graphs.versions import ensure_defined
+from icepuffin.ops.index import collect_garbage, maintain
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.report import GcReport, IndexReport
+from icepuffin.ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
+from icepuffin.ops.index.upkeep import defined_names
+from icepuffin.ops.index.work import Progress
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta.keep import KIND as SKETCHES
+from icepuffin.ops.theta.keep import TAG as SKETCHES_TAG
 
 
 def maintain_index(

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
-from ops.catalog.snapshots import table_name
-from ops.graphs.rows import snapshot_rows
-from ops.index import create, materialize_index, plan_version
-from ops.index.definition import IndexDefinition
-from ops.index.estimate import Estimate, estimate
-from ops.index.report import IndexReport
-from ops.index.upkeep import find_definition
-from ops.index.work import Progress
-from ops.model import StorageConfig
-from ops.resources import Engine
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.graphs.rows import snapshot_rows
+from icepuffin.ops.index import create, materialize_index, plan_version
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.estimate import Estimate, estimate
+from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.index.upkeep import find_definition
+from icepuffin.ops.index.work import Progress
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Engine
 
 
 def index_snapshot(

@@ -14,21 +14,21 @@ from types import TracebackType
 
 import numpy as np
 
-from ops.created_by import CREATED_BY
-from ops.index.errors import CoverageError
-from ops.index.plan import VersionPlan
-from ops.index.versions import RECALL_CURVE, ROUTING_CURVE, read_centroids
-from ops.index.work import ShardsMade
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import Storage, StorageError, open_storage
-from ops.tasks.shard import ShardResult
-from puffin import PlannedBlob, PuffinReader, plan_puffin
-from puffin.blobs import centroid as centroid_blob
-from puffin.blobs import routing as routing_blob
-from puffin.blobs.centroid import CentroidIndex
-from puffin.blobs.routing import Routing, ShardEntry
-from puffin.codec import pack
-from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
+from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.versions import RECALL_CURVE, ROUTING_CURVE, read_centroids
+from icepuffin.ops.index.work import ShardsMade
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import Storage, StorageError, open_storage
+from icepuffin.ops.tasks.shard import ShardResult
+from icepuffin.puffin import PlannedBlob, PuffinReader, plan_puffin
+from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.blobs import routing as routing_blob
+from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs.routing import Routing, ShardEntry
+from icepuffin.puffin.codec import pack
+from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
 _Segments = tuple[bytes | ObjectRange, ...]

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.table import Table
 
-from ops.catalog.deletes import deleted_by_file, fingerprint
-from ops.catalog.live import live_files
-from ops.index.versions import OpenVersion, covered_paths
-from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.storage import Storage, open_storage, relative_to
+from icepuffin.ops.catalog.deletes import deleted_by_file, fingerprint
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.index.versions import OpenVersion, covered_paths
+from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.storage import Storage, open_storage, relative_to
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar, get_args
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, ListType
 
-from ann_kernels.metric import Metric
-from ann_kernels.vamana import VamanaParams
-from ops.errors import IcepuffinError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.vamana import VamanaParams
+from icepuffin.ops.errors import IcepuffinError
 
 MetricName = Literal["l2", "cosine", "ip"]
 VectorFormat = Literal["none", "f32", "f16"]

@@ -2,7 +2,7 @@
 
 Rows and bytes come from the plan, the routing blob, the base's location maps (where rows went) and one Parquet footer.
 Rows to insert are expected values: which shard a vector goes to is known only when it is read. Seconds come from
-`ops.index.rates`.
+`icepuffin.ops.index.rates`.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.table import Table
 
-from ops.datafile import column_names, open_data_file
-from ops.index.known import known_share
-from ops.index.plan import VersionPlan
-from ops.index.policy import NEW_DELTA, place
-from ops.index.rates import Amounts, predicted_seconds, rows_read
-from ops.index.refresh import Dead, find_dead
-from ops.index.report import Action
-from ops.index.sample import choose_shards, rows_a_shard
-from ops.index.versions import OpenVersion, covered_paths
-from ops.model import LiveFile, StorageConfig
-from ops.spark.runner import LocalRunner, TaskRunner
-from ops.storage import open_storage, relative_to
-from puffin.blobs.routing import ShardEntry
+from icepuffin.ops.datafile import column_names, open_data_file
+from icepuffin.ops.index.known import known_share
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.policy import NEW_DELTA, place
+from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
+from icepuffin.ops.index.refresh import Dead, find_dead
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.index.sample import choose_shards, rows_a_shard
+from icepuffin.ops.index.versions import OpenVersion, covered_paths
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
+from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
 """Of a node, in a shard's location map and in a staged block's address, about"""
@@ -136,7 +136,7 @@ def _of_build(plan: VersionPlan, dims: int) -> tuple[ShardEstimate, ...]:
 def _of_refresh(
     plan: VersionPlan, base: OpenVersion, dead: Sequence[npt.NDArray[np.int64]], dims: int, storage: StorageConfig
 ) -> tuple[tuple[ShardEstimate, ...], int]:
-    """(shards, rows dealt out from deltas): as `ops.index.refresh` decides, from counts."""
+    """(shards, rows dealt out from deltas): as `icepuffin.ops.index.refresh` decides, from counts."""
     entries = base.routing.shards
     gone = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ops.catalog.took import notes
-from ops.catalog.versions import DerivedVersion
-from ops.index.report import Action
+from icepuffin.ops.catalog.took import notes
+from icepuffin.ops.catalog.versions import DerivedVersion
+from icepuffin.ops.index.report import Action
 
 
 @dataclass(frozen=True, slots=True)

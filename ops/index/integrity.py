@@ -7,21 +7,21 @@ from functools import partial
 
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.versions import DerivedVersion, tag_target, versions
-from ops.errors import IcepuffinError
-from ops.index.definition import IndexDefinition, resolve_field
-from ops.index.versions import OpenVersion
-from ops.model import StorageConfig
-from ops.spark.runner import LocalRunner, TaskRunner
-from ops.storage import PartSource, normalize, open_storage, relative_to
-from ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
-from puffin import PuffinReader
-from puffin.blobs import centroid, routing, shard
-from puffin.blobs.routing import Routing
-from puffin.blobs.shard import ShardReader
-from puffin.errors import BadBlobError, ChecksumError, PuffinError
-from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
+from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
+from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
+from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.blobs import centroid, routing, shard
+from icepuffin.puffin.blobs.routing import Routing
+from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
+from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 ONE_IN = 16
 """Shards that a refresh copies unread, of which it checks one: 1 to 3 % of what copying them takes"""

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from ann_kernels.hashing import content_hash
-from ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
-from ops.index.versions import OpenVersion, covered_paths
-from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.storage import PartSource, open_storage, relative_to
-from puffin.blobs.shard import ShardReader
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
+from icepuffin.ops.index.versions import OpenVersion, covered_paths
+from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.puffin.blobs.shard import ShardReader
 
 _FILES = 8
 _ROWS_A_FILE = 64

@@ -7,26 +7,26 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
-from ops.catalog import bind
-from ops.catalog.bind import LASTING_MS, Binding, LostRaceError
-from ops.catalog.versions import DerivedVersion, versions
-from ops.index.assemble import AssembledFile, Assembly, mean_recall
-from ops.index.clock import StageClock
-from ops.index.definition import IndexDefinition
-from ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
-from ops.index.estimate import estimate
-from ops.index.integrity import spot_check
-from ops.index.plan import VersionPlan, built_anew, plan_version
-from ops.index.proof import require_rows
-from ops.index.rates import took
-from ops.index.refresh import find_dead, refresh_shards
-from ops.index.report import Action, IndexReport, ShardReport
-from ops.index.work import Progress, ShardsMade, build_shards, staging_prefix
-from ops.model import StorageConfig
-from ops.spark.runner import TaskRunner
-from ops.steps import Step, reached
-from ops.storage import ObjectMissingError, Storage, open_storage
-from puffin.errors import PuffinError
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.bind import LASTING_MS, Binding, LostRaceError
+from icepuffin.ops.catalog.versions import DerivedVersion, versions
+from icepuffin.ops.index.assemble import AssembledFile, Assembly, mean_recall
+from icepuffin.ops.index.clock import StageClock
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
+from icepuffin.ops.index.estimate import estimate
+from icepuffin.ops.index.integrity import spot_check
+from icepuffin.ops.index.plan import VersionPlan, built_anew, plan_version
+from icepuffin.ops.index.proof import require_rows
+from icepuffin.ops.index.rates import took
+from icepuffin.ops.index.refresh import find_dead, refresh_shards
+from icepuffin.ops.index.report import Action, IndexReport, ShardReport
+from icepuffin.ops.index.work import Progress, ShardsMade, build_shards, staging_prefix
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
+from icepuffin.puffin.errors import PuffinError
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
 """How long a version of a snapshot that is not the head keeps its own tag: Iceberg's default for snapshots."""

@@ -9,22 +9,22 @@ from importlib.metadata import version as package_version
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ops.catalog.commit import refresh
-from ops.catalog.deletes import fingerprint
-from ops.catalog.live import live_files, require_distinct_files, require_positional_deletes
-from ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
-from ops.catalog.versions import DerivedVersion, own_tag_target, versions
-from ops.index.changes import Changes, find_changes
-from ops.index.definition import IndexDefinition, resolve_field
-from ops.index.integrity import Progress, check_integrity
-from ops.index.known import known_share
-from ops.index.report import Action
-from ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
-from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.spark.runner import TaskRunner
-from ops.storage import relative_to
-from puffin.blobs import routing as routing_blob
-from puffin.blobs.routing import UNKNOWN_SHA256
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.deletes import fingerprint
+from icepuffin.ops.catalog.live import live_files, require_distinct_files, require_positional_deletes
+from icepuffin.ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
+from icepuffin.ops.catalog.versions import DerivedVersion, own_tag_target, versions
+from icepuffin.ops.index.changes import Changes, find_changes
+from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.integrity import Progress, check_integrity
+from icepuffin.ops.index.known import known_share
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
+from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.storage import relative_to
+from icepuffin.puffin.blobs import routing as routing_blob
+from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 FORMAT_VERSION = 1
 _BASES_LOOKED_AT = 16

@@ -9,7 +9,7 @@ shards that the codebook leads to. A row is thus put into a graph twice in its l
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ops.index.definition import IndexDefinition
+from icepuffin.ops.index.definition import IndexDefinition
 
 NEW_DELTA = -1
 

@@ -1,5 +1,5 @@
 """Before each publication: whether the nodes of a version are the rows of its snapshot, all of them by their addresses,
-a sample by its vectors. `ops.index.integrity` compares all vectors.
+a sample by its vectors. `icepuffin.ops.index.integrity` compares all vectors.
 """
 
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from ann_kernels.hashing import content_hash
-from ops.catalog.deletes import deleted_by_file
-from ops.datafile import DataFile, LiveBatch
-from ops.index.errors import CoverageError
-from ops.index.plan import VersionPlan
-from ops.model import LiveFile, ObjectRange, StorageConfig
-from ops.spark.runner import LocalRunner, TaskRunner
-from ops.storage import open_storage, relative_to
-from ops.tasks.mark import row_keys
-from ops.tasks.tally import NodesTask, Tally, tally_nodes
-from ops.tasks.vectors import vectors_at, with_vector
-from puffin.blobs import deletion_vector
-from puffin.blobs.routing import Routing
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.datafile import DataFile, LiveBatch
+from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
+from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
+from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.tasks.mark import row_keys
+from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
+from icepuffin.ops.tasks.vectors import vectors_at, with_vector
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.routing import Routing
 
 NODES_AT_ONCE = 1 << 24
 """Nodes whose addresses the driver counts sooner than Spark starts a job"""

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from ops.index.versions import OpenVersion, balls_by_slot
-from ops.index.work import FilesRead, Slotted, Work, blocks_by_shard, share_out
-from ops.spark.runner import TaskRunner
-from ops.tasks.balls import Balls, few
-from ops.tasks.blocks import Block
-from ops.tasks.lineage import LineageMatches, LineageMatchTask, LineageTask, match_lineage, read_lineage
-from ops.tasks.recognize import HashTask, MatchResult, MatchTask, Moves, hash_files, match_rows
-from ops.tasks.scatter import FileRows
-from puffin.blobs import deletion_vector
+from icepuffin.ops.index.versions import OpenVersion, balls_by_slot
+from icepuffin.ops.index.work import FilesRead, Slotted, Work, blocks_by_shard, share_out
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.tasks.balls import Balls, few
+from icepuffin.ops.tasks.blocks import Block
+from icepuffin.ops.tasks.lineage import LineageMatches, LineageMatchTask, LineageTask, match_lineage, read_lineage
+from icepuffin.ops.tasks.recognize import HashTask, MatchResult, MatchTask, Moves, hash_files, match_rows
+from icepuffin.ops.tasks.scatter import FileRows
+from icepuffin.puffin.blobs import deletion_vector
 
 Nodes = npt.NDArray[np.int64]
 

@@ -8,13 +8,13 @@ from itertools import chain, takewhile
 import numpy as np
 import numpy.typing as npt
 
-from ops.index import sample
-from ops.index.plan import VersionPlan
-from ops.index.policy import NEW_DELTA, Placement, place
-from ops.index.recognize import recognize
-from ops.index.sample import Layout, rows_a_shard
-from ops.index.versions import OpenVersion
-from ops.index.work import (
+from icepuffin.ops.index import sample
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.policy import NEW_DELTA, Placement, place
+from icepuffin.ops.index.recognize import recognize
+from icepuffin.ops.index.sample import Layout, rows_a_shard
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.index.work import (
     SMALL_WORK,
     FilesRead,
     Progress,
@@ -25,19 +25,19 @@ from ops.index.work import (
     share_out,
     slots_of,
 )
-from ops.model import ObjectRange, StorageConfig
-from ops.spark.runner import LocalRunner, TaskRunner
-from ops.storage import PartSource, open_storage
-from ops.tasks.base import BaseShard
-from ops.tasks.blocks import Block
-from ops.tasks.mark import MarkTask, mark
-from ops.tasks.recognize import Moves
-from ops.tasks.relocate import RelocateTask, relocate
-from ops.tasks.shard import How, ShardResult, ShardTask
-from ops.tasks.spill import SpillTask, spill
-from puffin.blobs import deletion_vector
-from puffin.blobs.routing import ShardEntry
-from puffin.blobs.shard import ShardReader
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.base import BaseShard
+from icepuffin.ops.tasks.blocks import Block
+from icepuffin.ops.tasks.mark import MarkTask, mark
+from icepuffin.ops.tasks.recognize import Moves
+from icepuffin.ops.tasks.relocate import RelocateTask, relocate
+from icepuffin.ops.tasks.shard import How, ShardResult, ShardTask
+from icepuffin.ops.tasks.spill import SpillTask, spill
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.routing import ShardEntry
+from icepuffin.puffin.blobs.shard import ShardReader
 
 Nodes = npt.NDArray[np.int64]
 

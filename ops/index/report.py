@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops.index.estimate import Estimate
-    from ops.index.retention import Retired
+    from icepuffin.ops.index.estimate import Estimate
+    from icepuffin.ops.index.retention import Retired
 
 
 class Action(StrEnum):

@@ -12,11 +12,11 @@ from enum import StrEnum
 
 from pyiceberg.table import Table
 
-from ops.catalog import bind
-from ops.catalog.commit import refresh
-from ops.catalog.expire import expire_derived
-from ops.catalog.snapshots import base_snapshot_id
-from ops.catalog.versions import DerivedVersion, bound_names, own_tag_target, own_tags, tag_target, versions
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.expire import expire_derived
+from icepuffin.ops.catalog.snapshots import base_snapshot_id
+from icepuffin.ops.catalog.versions import DerivedVersion, bound_names, own_tag_target, own_tags, tag_target, versions
 
 _DAY_MS = 24 * 3600 * 1000
 

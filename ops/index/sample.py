@@ -6,18 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels import kmeans
-from ann_kernels.metric import Metric
-from ann_kernels.quantize import choose_m, train_pq
-from ann_kernels.topk import exact_top_k
-from ops.catalog.deletes import deleted_by_file
-from ops.curves import MEASURED_K, Reach, ShardCentroids, encode
-from ops.datafile import read_live
-from ops.index.definition import IndexDefinition
-from ops.index.plan import VersionPlan
-from ops.model import StorageConfig
-from ops.storage import open_storage
-from ops.tasks.vectors import prepared, vectors_at, with_vector
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.quantize import choose_m, train_pq
+from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.curves import MEASURED_K, Reach, ShardCentroids, encode
+from icepuffin.ops.datafile import read_live
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
 SAMPLE_SHARE = 0.01
 SMALLEST_SAMPLE = 20_000
@@ -52,7 +52,7 @@ class Layout:
     shards: int
     pq_codebook: npt.NDArray[np.float32] | None
     routing_curve: str = ""
-    """What probing fewer shards loses, see `ops.curves`"""
+    """What probing fewer shards loses, see `icepuffin.ops.curves`"""
 
     @property
     def dims(self) -> int:
@@ -96,7 +96,9 @@ def measure_routing(
     *,
     seed: int,
 ) -> str:
-    """Which share of the 10 nearest lies in the shards near a query, as `ops.curves` keeps it; "" where all are probed.
+    """Which share of the 10 nearest lies in the shards near a query; "" where all are probed.
+
+    As `icepuffin.ops.curves` keeps it.
 
     Neighbours are those in the sample, farther away than the table's own: the loss is rather over- than understated.
     Inner product has no near centroids.

@@ -6,14 +6,14 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
-from ops.catalog import bind
-from ops.catalog.bind import STATISTICS_FILE_KEY
-from ops.catalog.commit import refresh
-from ops.catalog.manifest_lists import OWN_LISTS
-from ops.catalog.snapshots import head_of, require_all_snapshots, table_name
-from ops.catalog.versions import index_tag, own_tag_target, own_tags
-from ops.index.clock import StageClock
-from ops.index.definition import (
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.bind import STATISTICS_FILE_KEY
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
+from icepuffin.ops.catalog.snapshots import head_of, require_all_snapshots, table_name
+from icepuffin.ops.catalog.versions import index_tag, own_tag_target, own_tags
+from icepuffin.ops.index.clock import StageClock
+from icepuffin.ops.index.definition import (
     DefinitionError,
     IndexDefinition,
     defined_by,
@@ -21,13 +21,13 @@ from ops.index.definition import (
     meeting,
     resolve_field,
 )
-from ops.index.materialize import carry_out
-from ops.index.plan import plan_version, worn
-from ops.index.report import GcReport, IndexReport
-from ops.index.work import Progress
-from ops.model import StorageConfig
-from ops.spark.runner import TaskRunner
-from ops.storage import normalize, open_storage
+from icepuffin.ops.index.materialize import carry_out
+from icepuffin.ops.index.plan import plan_version, worn
+from icepuffin.ops.index.report import GcReport, IndexReport
+from icepuffin.ops.index.work import Progress
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.storage import normalize, open_storage
 
 OUR_FILES = ("ann-", "theta-")
 """Names, under metadata/, of Puffin files that icepuffin writes."""

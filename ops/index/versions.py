@@ -4,23 +4,23 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ops.catalog.versions import DerivedVersion
-from ops.index.definition import DefinitionError, IndexDefinition
-from ops.index.errors import NotAnIndexError
-from ops.model import LiveFiles, ObjectRange, StorageConfig
-from ops.storage import StorageError, open_storage, relative_to
-from ops.tasks.balls import Ball
-from puffin import BlobMetadata, PuffinReader
-from puffin.blobs import centroid as centroid_blob
-from puffin.blobs import routing as routing_blob
-from puffin.blobs.centroid import CentroidIndex
-from puffin.blobs.routing import Routing
-from puffin.errors import PuffinError
-from puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
+from icepuffin.ops.catalog.versions import DerivedVersion
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
+from icepuffin.ops.index.errors import NotAnIndexError
+from icepuffin.ops.model import LiveFiles, ObjectRange, StorageConfig
+from icepuffin.ops.storage import StorageError, open_storage, relative_to
+from icepuffin.ops.tasks.balls import Ball
+from icepuffin.puffin import BlobMetadata, PuffinReader
+from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.blobs import routing as routing_blob
+from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs.routing import Routing
+from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
 
 RECALL_CURVE = "ann.recall_curve"
 ROUTING_CURVE = "ann.routing_curve"
-"""Properties of shard blobs and of the routing blob: advice for choosing knobs, see `ops.curves`"""
+"""Properties of shard blobs and of the routing blob: advice for choosing knobs, see `icepuffin.ops.curves`"""
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +35,7 @@ class OpenVersion:
     centroid: BlobMetadata
     file_size: int
     curves: tuple[str, ...]
-    """Of each shard, recall over the width of the search; see `ops.curves`"""
+    """Of each shard, recall over the width of the search; see `icepuffin.ops.curves`"""
     routing_curve: str
 
     @property

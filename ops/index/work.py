@@ -9,21 +9,21 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ops.catalog.deletes import fingerprint
-from ops.index.errors import ShardTooLargeError
-from ops.index.plan import VersionPlan
-from ops.index.report import Action
-from ops.index.sample import Layout, lay_out, most_rows
-from ops.model import LiveFile, StorageConfig
-from ops.spark.runner import LocalRunner, TaskRunner
-from ops.storage import relative_to
-from ops.tasks.balls import Balls
-from ops.tasks.base import BaseShard
-from ops.tasks.blocks import Block
-from ops.tasks.recognize import HashResult
-from ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
-from ops.tasks.shard import How, ShardResult, ShardTask, make_shard
-from puffin.blobs.routing import FREE_SLOT, CoveredFile
+from icepuffin.ops.catalog.deletes import fingerprint
+from icepuffin.ops.index.errors import ShardTooLargeError
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.index.sample import Layout, lay_out, most_rows
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
+from icepuffin.ops.storage import relative_to
+from icepuffin.ops.tasks.balls import Balls
+from icepuffin.ops.tasks.base import BaseShard
+from icepuffin.ops.tasks.blocks import Block
+from icepuffin.ops.tasks.recognize import HashResult
+from icepuffin.ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
+from icepuffin.ops.tasks.shard import How, ShardResult, ShardTask, make_shard
+from icepuffin.puffin.blobs.routing import FREE_SLOT, CoveredFile
 
 Progress = Callable[[str, int, int], None]
 """Told (stage, tasks done, tasks in all)."""

@@ -1,9 +1,9 @@
 """Search: open an index of a table at a snapshot, ask for the nearest rows."""
 
-from ops.probe.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-from ops.probe.opening import exact_search, open_exact, open_index
-from ops.probe.reader import IndexReader
-from ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
+from icepuffin.ops.probe.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
+from icepuffin.ops.probe.opening import exact_search, open_exact, open_index
+from icepuffin.ops.probe.reader import IndexReader
+from icepuffin.ops.probe.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
 
 __all__ = [
     "Coverage",

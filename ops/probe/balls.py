@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.metric import Metric
-from ops.model import LiveFiles
-from ops.probe.distributed import RemoteVersion
-from ops.probe.loaded import LoadedVersion
-from ops.storage import relative_to
-from puffin.blobs.centroid import CentroidIndex
-from puffin.errors import BadBlobError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.probe.distributed import RemoteVersion
+from icepuffin.ops.probe.loaded import LoadedVersion
+from icepuffin.ops.storage import relative_to
+from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.errors import BadBlobError
 
 _ULP = 2.0**-22
 """Twice the rounding of one f32 operation, relative"""

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ann_kernels.distance import prepare
-from ann_kernels.exact import pair_distances
-from ann_kernels.metric import Metric
-from ops.datafile import exact_vectors
-from ops.probe.rows import Meter, RowReader
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.probe.rows import Meter, RowReader
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -16,8 +16,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FixedType, FloatType, UUIDType
 from pyparsing import ParseException
 
-from ops.probe.constants import fitted
-from ops.probe.errors import FilterError
+from icepuffin.ops.probe.constants import fitted
+from icepuffin.ops.probe.errors import FilterError
 
 _POSITION = "icepuffin_position"
 

@@ -11,18 +11,18 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.metric import Metric
-from ops.cache import ShardKey, process_cache
-from ops.index.versions import OpenVersion
-from ops.probe.candidates import Candidates
-from ops.probe.filters import Matches
-from ops.probe.knobs import Advice, Knobs
-from ops.probe.loaded import Indexed, ShardWork
-from ops.probe.parts import PartReader
-from ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, Pin, ShardFacts, merged
-from ops.probe.scan import Skipped
-from ops.spark.runner import TaskRunner
-from ops.storage import StorageError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.cache import ShardKey, process_cache
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.probe.candidates import Candidates
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.knobs import Advice, Knobs
+from icepuffin.ops.probe.loaded import Indexed, ShardWork
+from icepuffin.ops.probe.parts import PartReader
+from icepuffin.ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, Pin, ShardFacts, merged
+from icepuffin.ops.probe.scan import Skipped
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.storage import StorageError
 
 IN_PROCESS_MB = 100
 """Index files up to this size are searched in this process"""

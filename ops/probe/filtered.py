@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.search import comparing_is_faster
-from ops.probe.candidates import Candidates, merge
-from ops.probe.filters import Matches
-from ops.probe.knobs import Knobs
-from ops.probe.loaded import Indexed, LoadedVersion, ShardWork, search
+from icepuffin.ann_kernels.search import comparing_is_faster
+from icepuffin.ops.probe.candidates import Candidates, merge
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.knobs import Knobs
+from icepuffin.ops.probe.loaded import Indexed, LoadedVersion, ShardWork, search
 
 MATCHES_IN_BEAM = 3
 """Times k: how many matching nodes a beam is to hold"""

@@ -17,13 +17,13 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
 
-from ops.catalog.file_io import current_io
-from ops.catalog.snapshots import find_snapshot
-from ops.datafile import read_live
-from ops.model import LiveFiles, StorageConfig
-from ops.probe.conditions import Condition
-from ops.storage import normalize, open_storage
-from ops.tasks.rows import by_slot
+from icepuffin.ops.catalog.file_io import current_io
+from icepuffin.ops.catalog.snapshots import find_snapshot
+from icepuffin.ops.datafile import read_live
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.probe.conditions import Condition
+from icepuffin.ops.storage import normalize, open_storage
+from icepuffin.ops.tasks.rows import by_slot
 
 _HELD = 64
 _ROWS_HELD = 4_000_000

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ops.curves import OVERSAMPLE, Choice, Reach, ShardCentroids, Width, choose, combined, reaches, widths
-from ops.index.versions import OpenVersion
-from ops.probe.errors import QueryError
+from icepuffin.ops.curves import OVERSAMPLE, Choice, Reach, ShardCentroids, Width, choose, combined, reaches, widths
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.probe.errors import QueryError
 
 _SETTLED = 256
 _ROUNDED = (

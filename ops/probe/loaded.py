@@ -8,15 +8,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.metric import Metric
-from ann_kernels.search import Searcher
-from ann_kernels.vamana import Graph
-from ops.index.versions import OpenVersion
-from ops.model import LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates, merge, row_keys, rows_of_keys
-from ops.probe.filters import Matches
-from ops.probe.knobs import Advice, Knobs
-from ops.probe.parts import Part, PartReader
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.probe.candidates import Candidates, merge, row_keys, rows_of_keys
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.knobs import Advice, Knobs
+from icepuffin.ops.probe.parts import Part, PartReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)

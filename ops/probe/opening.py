@@ -9,26 +9,26 @@ import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.cache import process_cache
-from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
-from ops.catalog.vended import storage_of
-from ops.catalog.versions import versions
-from ops.index.definition import IndexDefinition, resolve_field
-from ops.index.upkeep import load_definition
-from ops.index.versions import OpenVersion, open_versions, shared_rows
-from ops.model import LiveFiles, StorageConfig
-from ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
-from ops.probe.errors import IndexUnavailableError, QueryError
-from ops.probe.loaded import LoadedVersion, load
-from ops.probe.pinned import Pin
-from ops.probe.reader import IndexReader
-from ops.probe.result import Opened, SearchResult, StalePolicy
-from ops.probe.target import Source, Target, is_own
-from ops.spark.runner import TaskRunner
-from ops.storage import StorageError
-from puffin.errors import PuffinError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.cache import process_cache
+from icepuffin.ops.catalog.live import live_files, require_positional_deletes
+from icepuffin.ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.upkeep import load_definition
+from icepuffin.ops.index.versions import OpenVersion, open_versions, shared_rows
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.probe.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
+from icepuffin.ops.probe.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.probe.loaded import LoadedVersion, load
+from icepuffin.ops.probe.pinned import Pin
+from icepuffin.ops.probe.reader import IndexReader
+from icepuffin.ops.probe.result import Opened, SearchResult, StalePolicy
+from icepuffin.ops.probe.target import Source, Target, is_own
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.storage import StorageError
+from icepuffin.puffin.errors import PuffinError
 
 _VERSIONS_LOOKED_AT = 16
 """For a snapshot without one: those made for the snapshots nearest to it in the table's history"""

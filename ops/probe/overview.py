@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.snapshots import resolve_snapshot, table_name
-from ops.catalog.versions import DerivedVersion
-from ops.curves import MEASURED_K, Reach, Width
-from ops.index.definition import IndexDefinition
-from ops.index.integrity import tagged_version
-from ops.index.versions import open_version, shared_rows
-from ops.model import StorageConfig
-from ops.probe.knobs import Advice
-from ops.probe.reader import IndexReader
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
+from icepuffin.ops.catalog.versions import DerivedVersion
+from icepuffin.ops.curves import MEASURED_K, Reach, Width
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.integrity import tagged_version
+from icepuffin.ops.index.versions import open_version, shared_rows
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.probe.knobs import Advice
+from icepuffin.ops.probe.reader import IndexReader
 
 
 @dataclass(frozen=True, slots=True)

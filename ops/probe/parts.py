@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ops.cache import ReadyShard, ShardKey, process_cache
-from ops.catalog.deletes import deleted_by_file, fingerprint
-from ops.index.versions import OpenVersion
-from ops.model import LiveFiles, StorageConfig
-from ops.storage import open_storage, relative_to
-from ops.tasks.rows import by_slot
-from puffin.errors import BadBlobError
+from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
+from icepuffin.ops.catalog.deletes import deleted_by_file, fingerprint
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.tasks.rows import by_slot
+from icepuffin.puffin.errors import BadBlobError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

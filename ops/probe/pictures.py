@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ops.errors import IcepuffinError
-from ops.probe.overview import Overview
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.probe.overview import Overview
 
 SUFFIXES = (".png", ".svg", ".html")
 _COLORS = 32

@@ -12,23 +12,23 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from ann_kernels.metric import Metric
-from ann_kernels.topk import merge_top_k
-from ops.cache import CacheSettings, process_cache, use_settings
-from ops.datafile import exact_vectors, holds_doubles
-from ops.index.versions import OpenVersion
-from ops.model import LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates, row_keys, rows_of_keys, table_distances
-from ops.probe.errors import IndexUnavailableError
-from ops.probe.filtered import search_version
-from ops.probe.filters import Matches
-from ops.probe.knobs import Knobs
-from ops.probe.loaded import Indexed, LoadedShard, as_loaded, version_of
-from ops.probe.parts import Part, PartReader
-from ops.probe.rows import RowReader
-from ops.probe.scan import Skipped, VectorSource, scan
-from ops.storage import StorageError
-from puffin.errors import PuffinError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.topk import merge_top_k
+from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
+from icepuffin.ops.datafile import exact_vectors, holds_doubles
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.probe.candidates import Candidates, row_keys, rows_of_keys, table_distances
+from icepuffin.ops.probe.errors import IndexUnavailableError
+from icepuffin.ops.probe.filtered import search_version
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.knobs import Knobs
+from icepuffin.ops.probe.loaded import Indexed, LoadedShard, as_loaded, version_of
+from icepuffin.ops.probe.parts import Part, PartReader
+from icepuffin.ops.probe.rows import RowReader
+from icepuffin.ops.probe.scan import Skipped, VectorSource, scan
+from icepuffin.ops.storage import StorageError
+from icepuffin.puffin.errors import PuffinError
 
 _HELD = 2
 """Pins that a process keeps ready"""

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels.distance import prepare_exact
-from ann_kernels.errors import KernelError
-from ann_kernels.metric import Metric
-from ops.datafile import VectorColumnError, exact_vectors
-from ops.probe.errors import QueryError, UnknownColumnError
+from icepuffin.ann_kernels.distance import prepare_exact
+from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.datafile import VectorColumnError, exact_vectors
+from icepuffin.ops.probe.errors import QueryError, UnknownColumnError
 
 
 def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float64]:

@@ -3,16 +3,16 @@
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.metric import Metric
-from ops.index.versions import OpenVersion, read_centroids
-from ops.probe.balls import Balls, balls_of
-from ops.probe.distributed import RemoteVersion
-from ops.probe.loaded import LoadedVersion
-from ops.probe.result import Pruning
-from ops.probe.target import Source, Target
-from ops.probe.within import Threshold
-from ops.storage import StorageError
-from puffin.errors import PuffinError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index.versions import OpenVersion, read_centroids
+from icepuffin.ops.probe.balls import Balls, balls_of
+from icepuffin.ops.probe.distributed import RemoteVersion
+from icepuffin.ops.probe.loaded import LoadedVersion
+from icepuffin.ops.probe.result import Pruning
+from icepuffin.ops.probe.target import Source, Target
+from icepuffin.ops.probe.within import Threshold
+from icepuffin.ops.storage import StorageError
+from icepuffin.puffin.errors import PuffinError
 
 
 class Reach:

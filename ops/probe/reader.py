@@ -9,24 +9,24 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
-from ops.cache import process_cache
-from ops.catalog.snapshots import table_name
-from ops.catalog.versions import DerivedVersion
-from ops.probe.candidates import Candidates, Hits, fetch, merge, rerank
-from ops.probe.distributed import RemoteVersion
-from ops.probe.errors import IndexUnavailableError
-from ops.probe.filters import MatchCache, Matches, find_matches
-from ops.probe.knobs import Asked, Knobs, Tuning
-from ops.probe.loaded import Indexed
-from ops.probe.pinned import Ask, Pin
-from ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
-from ops.probe.result import Coverage, Opened, Profile, SearchResult, StalePolicy
-from ops.probe.rows import Meter, RowReader
-from ops.probe.scan import Skipped, VectorSource
-from ops.probe.target import Scope, Source, Target
-from ops.probe.thresholds import Thresholds
-from ops.probe.tiers import InProcess, Tier
-from ops.probe.within import Threshold
+from icepuffin.ops.cache import process_cache
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.versions import DerivedVersion
+from icepuffin.ops.probe.candidates import Candidates, Hits, fetch, merge, rerank
+from icepuffin.ops.probe.distributed import RemoteVersion
+from icepuffin.ops.probe.errors import IndexUnavailableError
+from icepuffin.ops.probe.filters import MatchCache, Matches, find_matches
+from icepuffin.ops.probe.knobs import Asked, Knobs, Tuning
+from icepuffin.ops.probe.loaded import Indexed
+from icepuffin.ops.probe.pinned import Ask, Pin
+from icepuffin.ops.probe.question import Clock, at_least_one, checked_distance, field_ids, prepared
+from icepuffin.ops.probe.result import Coverage, Opened, Profile, SearchResult, StalePolicy
+from icepuffin.ops.probe.rows import Meter, RowReader
+from icepuffin.ops.probe.scan import Skipped, VectorSource
+from icepuffin.ops.probe.target import Scope, Source, Target
+from icepuffin.ops.probe.thresholds import Thresholds
+from icepuffin.ops.probe.tiers import InProcess, Tier
+from icepuffin.ops.probe.within import Threshold
 
 
 class IndexReader:

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from ops.probe.knobs import Knobs
-from ops.probe.loaded import ShardWork
+from icepuffin.ops.probe.knobs import Knobs
+from icepuffin.ops.probe.loaded import ShardWork
 
 
 class Coverage(StrEnum):

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ops.datafile import DataFile, arrow_schema
-from ops.model import LiveFiles, StorageConfig
-from ops.storage import open_storage
+from icepuffin.ops.datafile import DataFile, arrow_schema
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.storage import open_storage
 
 DEFAULT_BUDGET = 64 << 20
 _OPEN_FILES = 1024

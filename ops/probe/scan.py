@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from ann_kernels.metric import Metric
-from ann_kernels.topk import ExactTopK
-from ops.datafile import LiveBatch, VectorColumnError, read_live, take_rows
-from ops.model import LiveFile, LiveFiles, StorageConfig
-from ops.probe.candidates import Candidates, row_keys, rows_of_keys
-from ops.probe.errors import QueryError
-from ops.probe.filters import Matches
-from ops.probe.within import Rows
-from ops.storage import open_storage
-from ops.tasks.vectors import exact_vectors_at, prepared, with_vector
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.topk import ExactTopK
+from icepuffin.ops.datafile import LiveBatch, VectorColumnError, read_live, take_rows
+from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.probe.candidates import Candidates, row_keys, rows_of_keys
+from icepuffin.ops.probe.errors import QueryError
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.within import Rows
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.vectors import exact_vectors_at, prepared, with_vector
 
 Integers = npt.NDArray[np.int64]
 _ROWS_AT_ONCE = 65_536

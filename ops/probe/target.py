@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ops.catalog.versions import DerivedVersion
-from ops.index.definition import IndexDefinition
-from ops.index.versions import OpenVersion
-from ops.model import LiveFiles, StorageConfig
-from ops.probe.distributed import RemoteVersion
-from ops.probe.loaded import LoadedVersion
-from ops.probe.result import Coverage, StalePolicy
+from icepuffin.ops.catalog.versions import DerivedVersion
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.probe.distributed import RemoteVersion
+from icepuffin.ops.probe.loaded import LoadedVersion
+from icepuffin.ops.probe.result import Coverage, StalePolicy
 
 
 @dataclass(frozen=True, slots=True)

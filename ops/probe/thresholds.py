@@ -7,15 +7,15 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from ops.probe.candidates import Hits
-from ops.probe.filters import Matches
-from ops.probe.loaded import LoadedVersion
-from ops.probe.question import Clock
-from ops.probe.reach import Reach
-from ops.probe.result import Pruning
-from ops.probe.scan import Skipped, VectorSource
-from ops.probe.target import Source, Target
-from ops.probe.within import Threshold, hits_within, rows_of
+from icepuffin.ops.probe.candidates import Hits
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.loaded import LoadedVersion
+from icepuffin.ops.probe.question import Clock
+from icepuffin.ops.probe.reach import Reach
+from icepuffin.ops.probe.result import Pruning
+from icepuffin.ops.probe.scan import Skipped, VectorSource
+from icepuffin.ops.probe.target import Source, Target
+from icepuffin.ops.probe.within import Threshold, hits_within, rows_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Where an index is searched: in this process (here), or by tasks (`ops.probe.distributed`)."""
+"""Where an index is searched: in this process (here), or by tasks (`icepuffin.ops.probe.distributed`)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,12 +6,12 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ops.probe.candidates import Candidates
-from ops.probe.filtered import search_version
-from ops.probe.filters import Matches
-from ops.probe.knobs import Knobs
-from ops.probe.loaded import Indexed, LoadedVersion
-from ops.probe.scan import Skipped, VectorSource, scan
+from icepuffin.ops.probe.candidates import Candidates
+from icepuffin.ops.probe.filtered import search_version
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.knobs import Knobs
+from icepuffin.ops.probe.loaded import Indexed, LoadedVersion
+from icepuffin.ops.probe.scan import Skipped, VectorSource, scan
 
 
 class Tier(Protocol):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.bounds import QUERIES_AT_ONCE, bounds_of
-from ann_kernels.exact import pair_distances
-from ann_kernels.metric import Metric
-from ops.probe.candidates import Hits
-from ops.probe.filters import Matches
-from ops.probe.loaded import LoadedVersion
+from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, bounds_of
+from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.probe.candidates import Hits
+from icepuffin.ops.probe.filters import Matches
+from icepuffin.ops.probe.loaded import LoadedVersion
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -1,4 +1,6 @@
-"""The k nearest rows of each row of a DataFrame, on executors: what happens between the shuffles of `ops.spark.join`.
+"""The k nearest rows of each row of a DataFrame, on executors.
+
+This is what happens between the shuffles of `icepuffin.ops.spark.join`.
 
 Rows of the left side travel in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
 the row goes to next, a number to sort by, and a pickled payload.
@@ -21,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.datafile import VectorColumnError, arrow_schema, exact_vectors
-from ops.probe.candidates import Candidates, merge
-from ops.probe.distributed import in_file
-from ops.probe.errors import QueryError
-from ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, merged
-from ops.probe.question import prepared
-from ops.spark.types import as_spark
+from icepuffin.ops.datafile import VectorColumnError, arrow_schema, exact_vectors
+from icepuffin.ops.probe.candidates import Candidates, merge
+from icepuffin.ops.probe.distributed import in_file
+from icepuffin.ops.probe.errors import QueryError
+from icepuffin.ops.probe.pinned import Ask, Found, Group, InFile, PackedPin, merged
+from icepuffin.ops.probe.question import prepared
+from icepuffin.ops.spark.types import as_spark
 
 ROW = "block string, part int, number int, payload binary"
 _SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])

@@ -11,17 +11,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
-from ops.datafile import arrow_schema
-from ops.probe.distributed import balanced
-from ops.probe.errors import QueryError
-from ops.probe.knobs import Asked
-from ops.probe.pinned import Group, Pin
-from ops.probe.question import field_ids
-from ops.probe.reader import IndexReader
-from ops.probe.result import Coverage
-from ops.spark.blocks import ROW, Join, finish, pack, read, search, select, staged
-from ops.spark.runner import SparkRunner
-from ops.spark.types import spark_schema
+from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.probe.distributed import balanced
+from icepuffin.ops.probe.errors import QueryError
+from icepuffin.ops.probe.knobs import Asked
+from icepuffin.ops.probe.pinned import Group, Pin
+from icepuffin.ops.probe.question import field_ids
+from icepuffin.ops.probe.reader import IndexReader
+from icepuffin.ops.probe.result import Coverage
+from icepuffin.ops.spark.blocks import ROW, Join, finish, pack, read, search, select, staged
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.types import spark_schema
 
 BLOCK_ROWS = 2_048
 """Queries that travel and are searched together"""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from ops.errors import IcepuffinError
-from ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_packed
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

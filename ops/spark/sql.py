@@ -31,22 +31,22 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from ops.cache import CacheSettings, process_cache, use_settings
-from ops.catalog.connect import open_catalog
-from ops.catalog.file_io import file_io
-from ops.catalog.snapshots import schema_at
-from ops.catalog.vended import storage_of
-from ops.datafile import arrow_schema
-from ops.index.definition import resolve_field
-from ops.index.upkeep import load_definition
-from ops.model import StorageConfig
-from ops.probe.candidates import answer_names
-from ops.probe.conditions import Condition
-from ops.probe.errors import QueryError
-from ops.probe.opening import open_index
-from ops.probe.question import at_least_one, field_ids
-from ops.probe.reader import IndexReader
-from ops.spark.types import as_spark, spark_schema
+from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.file_io import file_io
+from icepuffin.ops.catalog.snapshots import schema_at
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.index.definition import resolve_field
+from icepuffin.ops.index.upkeep import load_definition
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.probe.candidates import answer_names
+from icepuffin.ops.probe.conditions import Condition
+from icepuffin.ops.probe.errors import QueryError
+from icepuffin.ops.probe.opening import open_index
+from icepuffin.ops.probe.question import at_least_one, field_ids
+from icepuffin.ops.probe.reader import IndexReader
+from icepuffin.ops.spark.types import as_spark, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """SQL over tables with vector indexes: the nearest rows by an index, everything else by the engine that is given."""
 
-from ops.sql.errors import SqlError
-from ops.sql.session import SqlResult, SqlSession
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.session import SqlResult, SqlSession
 
 __all__ = ["SqlError", "SqlResult", "SqlSession"]

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql.casts import WIDE, fit
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.kinds import (
+from icepuffin.ops.sql.casts import WIDE, fit
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.kinds import (
     MAX_DIGITS,
     Kind,
     as_decimal,

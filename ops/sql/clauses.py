@@ -5,12 +5,12 @@ from typing import Any
 
 from sqlglot import exp
 
-from ann_kernels.metric import Metric
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.expressions import DISTANCE, check
-from ops.sql.steps import Order, Output
-from ops.sql.texts import node_of
-from ops.sql.values import Node, Values
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.expressions import DISTANCE, check
+from icepuffin.ops.sql.steps import Order, Output
+from icepuffin.ops.sql.texts import node_of
+from icepuffin.ops.sql.values import Node, Values
 
 DISTANCES = {
     "l2_distance": (Metric.L2, False),

@@ -24,8 +24,8 @@ from pyiceberg.expressions import (
 )
 from sqlglot import exp
 
-from ops.sql.errors import NotIndexableError
-from ops.sql.values import Node, Values
+from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.values import Node, Values
 
 _COMPARISONS: dict[type, tuple[Any, Any]] = {
     exp.EQ: (EqualTo, EqualTo),

@@ -1,6 +1,6 @@
 """Errors of SQL statements."""
 
-from ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError
 
 
 class SqlError(IcepuffinError):

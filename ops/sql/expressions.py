@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql import arithmetic, functions
-from ops.sql.casts import caster, constant
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.kinds import (
+from icepuffin.ops.sql import arithmetic, functions
+from icepuffin.ops.sql.casts import caster, constant
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.kinds import (
     CLOCK,
     INSTANT,
     Kind,
@@ -31,7 +31,7 @@ from ops.sql.kinds import (
     is_text,
     known,
 )
-from ops.sql.values import TIMES, Node, bytes_of, is_plain_time
+from icepuffin.ops.sql.values import TIMES, Node, bytes_of, is_plain_time
 
 DISTANCE = " distance"
 """Column of the distance among the rows that were found: no SQL text can name it"""

@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from ops.catalog.snapshots import with_zone
-from ops.sql.clauses import DISTANCES
-from ops.sql.errors import SqlError
-from ops.sql.statements import Foreign
-from ops.sql.texts import plain, tokens_of, written
+from icepuffin.ops.catalog.snapshots import with_zone
+from icepuffin.ops.sql.clauses import DISTANCES
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.statements import Foreign
+from icepuffin.ops.sql.texts import plain, tokens_of, written
 
 _DOT = "aggregate(zip_with({a}, {b}, (x, y) -> CAST(x AS DOUBLE) * CAST(y AS DOUBLE)), 0D, (s, v) -> s + v)"
 _GAP = "aggregate(zip_with({a}, {b}, (x, y) -> power(CAST(x AS DOUBLE) - CAST(y AS DOUBLE), 2)), 0D, (s, v) -> s + v)"

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql.arithmetic import Rule
-from ops.sql.casts import WIDE, by_value
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.kinds import Kind, is_decimal, is_floating, is_integer, is_number, is_text, rounded_kind
+from icepuffin.ops.sql.arithmetic import Rule
+from icepuffin.ops.sql.casts import WIDE, by_value
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.kinds import Kind, is_decimal, is_floating, is_integer, is_number, is_text, rounded_kind
 
 _LONG = 2.0**63
 

@@ -1,19 +1,19 @@
-"""CREATE, REFRESH, DROP INDEX and SHOW INDEXES, by `ops.index`."""
+"""CREATE, REFRESH, DROP INDEX and SHOW INDEXES, by `icepuffin.ops.index`."""
 
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from ops.catalog.snapshots import resolve_snapshot
-from ops.catalog.versions import versions
-from ops.index import create, drop, list_definitions, load_definition, materialize_index
-from ops.index.definition import KNOBS, IndexDefinition
-from ops.index.integrity import tagged_version
-from ops.model import StorageConfig
-from ops.spark.runner import TaskRunner
-from ops.sql.errors import SqlError
-from ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
+from icepuffin.ops.catalog.snapshots import resolve_snapshot
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import create, drop, list_definitions, load_definition, materialize_index
+from icepuffin.ops.index.definition import KNOBS, IndexDefinition
+from icepuffin.ops.index.integrity import tagged_version
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
 
 Answer = tuple[pa.Table, str]
 """Rows, and what was done, in words"""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.errors import NotIndexableError
 
 Kind = Any
 """A type of Arrow, whose classes are not typed"""

@@ -8,9 +8,9 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.queries import read_query
-from ops.sql.statements import (
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.queries import read_query
+from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,
@@ -19,8 +19,8 @@ from ops.sql.statements import (
     ShowIndexes,
     Statement,
 )
-from ops.sql.texts import trees_of
-from ops.sql.values import Values, name_parameters
+from icepuffin.ops.sql.texts import trees_of
+from icepuffin.ops.sql.values import Values, name_parameters
 
 TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression
 from sqlglot import exp
 
-from ops.sql.clauses import (
+from icepuffin.ops.sql.clauses import (
     DISTANCES,
     computed,
     count_of,
@@ -25,14 +25,14 @@ from ops.sql.clauses import (
     resolved,
     snapshot_of,
 )
-from ops.sql.conditions import to_filter
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.expressions import DISTANCE, evaluate
-from ops.sql.statements import Nearest
-from ops.sql.steps import Step
-from ops.sql.subqueries import absent_of, merged_query, outer_step
-from ops.sql.understood import require_understood
-from ops.sql.values import Node, Values
+from icepuffin.ops.sql.conditions import to_filter
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.expressions import DISTANCE, evaluate
+from icepuffin.ops.sql.statements import Nearest
+from icepuffin.ops.sql.steps import Step
+from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
+from icepuffin.ops.sql.understood import require_understood
+from icepuffin.ops.sql.values import Node, Values
 
 _ONE_ROW = pa.table({DISTANCE: [0.0]})
 _UPPER = {exp.LT: False, exp.LTE: True}

@@ -16,23 +16,23 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.catalog.snapshots import schema_at
-from ops.catalog.vended import storage_of
-from ops.datafile import arrow_schema
-from ops.index import IndexDefinition, list_definitions
-from ops.model import StorageConfig
-from ops.probe import FilterError, IndexReader, SearchResult, open_exact, open_index
-from ops.probe.conditions import Condition
-from ops.probe.distributed import IN_PROCESS_MB
-from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
-from ops.spark.types import as_spark, spark_schema
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.expressions import DISTANCE, condition
-from ops.sql.foreign import for_spark
-from ops.sql.indexes import run_on, told
-from ops.sql.parse import TOO_DEEP, parse
-from ops.sql.statements import (
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.snapshots import schema_at
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.index import IndexDefinition, list_definitions
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.probe import FilterError, IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.probe.conditions import Condition
+from icepuffin.ops.probe.distributed import IN_PROCESS_MB
+from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.spark.types import as_spark, spark_schema
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.expressions import DISTANCE, condition
+from icepuffin.ops.sql.foreign import for_spark
+from icepuffin.ops.sql.indexes import run_on, told
+from icepuffin.ops.sql.parse import TOO_DEEP, parse
+from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,
@@ -42,7 +42,7 @@ from ops.sql.statements import (
     ShowIndexes,
     Statement,
 )
-from ops.sql.steps import Step, expand_star
+from icepuffin.ops.sql.steps import Step, expand_star
 
 _READERS = 8
 _WITHOUT_SPARK = (

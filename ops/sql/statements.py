@@ -7,9 +7,9 @@ from typing import Any
 
 from pyiceberg.expressions import BooleanExpression
 
-from ann_kernels.metric import Metric
-from ops.sql.steps import Output, Step
-from ops.sql.values import Node
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.sql.steps import Output, Step
+from icepuffin.ops.sql.values import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from ops.sql.errors import NotIndexableError
-from ops.sql.expressions import DISTANCE, condition, evaluate, typed
-from ops.sql.values import Node
+from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.expressions import DISTANCE, condition, evaluate, typed
+from icepuffin.ops.sql.values import Node
 
 
 @dataclass(frozen=True, slots=True)

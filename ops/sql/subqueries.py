@@ -2,7 +2,7 @@
 
 from sqlglot import exp
 
-from ops.sql.clauses import (
+from icepuffin.ops.sql.clauses import (
     DISTANCES,
     computed,
     count_of,
@@ -13,9 +13,9 @@ from ops.sql.clauses import (
     output_of,
     require_source,
 )
-from ops.sql.errors import NotIndexableError
-from ops.sql.steps import Step
-from ops.sql.values import Node, Values
+from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.steps import Step
+from icepuffin.ops.sql.values import Node, Values
 
 
 def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  one a clause

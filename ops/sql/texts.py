@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokenizer_core import Token, TokenType
 
-from ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 
 _SPARK = Spark()
 

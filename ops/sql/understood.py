@@ -2,8 +2,8 @@
 
 from sqlglot import exp
 
-from ops.sql.errors import NotIndexableError
-from ops.sql.values import Node
+from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.values import Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
 _ARGUMENTS: dict[type, set[str]] = {

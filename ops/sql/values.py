@@ -10,8 +10,8 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from ops.sql.errors import NotIndexableError, SqlError
-from ops.sql.texts import plain, tokens_of
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.texts import plain, tokens_of
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""

@@ -3,13 +3,13 @@
 import os
 from functools import cache
 
-from ops.model import StorageConfig
-from ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
-from ops.storage.local import LocalStorage
-from ops.storage.locations import normalize, relative_to
-from ops.storage.options import s3_options
-from ops.storage.principal import principal
-from ops.storage.vended import AccessError, Lease, combined, lease
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
+from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.locations import normalize, relative_to
+from icepuffin.ops.storage.options import s3_options
+from icepuffin.ops.storage.principal import principal
+from icepuffin.ops.storage.vended import AccessError, Lease, combined, lease
 
 __all__ = [
     "AccessError",
@@ -44,7 +44,7 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
 @cache
 def _s3_store(_: int, settings: frozenset[tuple[str, str]]) -> Storage:
     """One store a process and configuration: making a client takes longer than most requests. Not across a fork."""
-    from ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
+    from icepuffin.ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
 
     return S3Storage(s3_options(dict(settings)))
 
@@ -52,7 +52,7 @@ def _s3_store(_: int, settings: frozenset[tuple[str, str]]) -> Storage:
 @cache
 def _vending_store(_: int, held: Lease, prefix: str, settings: frozenset[tuple[str, str]]) -> Storage:
     """The same, for what is vended for a prefix: its keys are asked for at each request."""
-    from ops.storage.s3 import S3Storage  # noqa: PLC0415
+    from icepuffin.ops.storage.s3 import S3Storage  # noqa: PLC0415
 
     grant = held.grant(prefix)
     return S3Storage(s3_options(combined(dict(settings), grant.properties if grant else {})), held=held, prefix=prefix)

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from ops.errors import IcepuffinError
-from ops.model import ObjectInfo, ObjectRange
-from puffin.sources import RangeSource
-from puffin.writer import ByteSink
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import ObjectInfo, ObjectRange
+from icepuffin.puffin.sources import RangeSource
+from icepuffin.puffin.writer import ByteSink
 
 
 class StorageError(IcepuffinError):

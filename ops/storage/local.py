@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from ops.model import ObjectInfo, ObjectRange
-from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
-from ops.storage.direct import DirectSink
-from ops.storage.locations import normalize
-from puffin.sources import RangeSource
+from icepuffin.ops.model import ObjectInfo, ObjectRange
+from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from icepuffin.ops.storage.direct import DirectSink
+from icepuffin.ops.storage.locations import normalize
+from icepuffin.puffin.sources import RangeSource
 
 _log = logging.getLogger(__name__)
 

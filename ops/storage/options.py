@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ops.storage.vended import REMOTE_SIGNING, RemoteSigningError
+from icepuffin.ops.storage.vended import REMOTE_SIGNING, RemoteSigningError
 
 
 def s3_options(given: Mapping[str, str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ops.model import ObjectRange
+from icepuffin.ops.model import ObjectRange
 
 _PARTS_OF_ONE_SIZE = 1000
 

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from ops.storage.base import ObjectSource, Storage
+from icepuffin.ops.storage.base import ObjectSource, Storage
 
 GAP = 1 << 20
 """Bytes between two ranges that are cheaper to read than another request"""

@@ -6,10 +6,10 @@ import os
 from functools import cache
 from typing import Any
 
-from ops.model import StorageConfig
-from ops.storage.locations import normalize
-from ops.storage.options import s3_options
-from ops.storage.vended import lease
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage.locations import normalize
+from icepuffin.ops.storage.options import s3_options
+from icepuffin.ops.storage.vended import lease
 
 _ROLE_VARIABLES = (
     "AWS_PROFILE",

@@ -9,9 +9,9 @@ from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import ClientError
 from fsspec.asyn import sync_wrapper
 
-from ops.model import Grant
-from ops.storage.literal import LiteralFileSystem
-from ops.storage.vended import Lease
+from icepuffin.ops.model import Grant
+from icepuffin.ops.storage.literal import LiteralFileSystem
+from icepuffin.ops.storage.vended import Lease
 
 _REFUSED = frozenset({"400", "InvalidToken", "TokenRefreshRequired"})
 """Beside what s3fs makes a PermissionError: codes for keys that are not good any more. A HEAD has no text, only 400"""

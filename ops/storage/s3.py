@@ -13,14 +13,14 @@ import s3fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from typing_extensions import Buffer
 
-from ops.model import ObjectInfo, ObjectRange
-from ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
-from ops.storage.literal import LiteralFileSystem
-from ops.storage.locations import normalize
-from ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
-from ops.storage.renewed import RenewedFileSystem
-from ops.storage.vended import AccessError, Lease
-from puffin.sources import RangeSource
+from icepuffin.ops.model import ObjectInfo, ObjectRange
+from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
+from icepuffin.ops.storage.literal import LiteralFileSystem
+from icepuffin.ops.storage.locations import normalize
+from icepuffin.ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
+from icepuffin.ops.storage.renewed import RenewedFileSystem
+from icepuffin.ops.storage.vended import AccessError, Lease
+from icepuffin.puffin.sources import RangeSource
 
 _ATTEMPT = "icepuffin-attempt"
 _PAST_THE_END = ("InvalidRange", "416")

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from ops.errors import IcepuffinError
-from ops.model import Grant, StorageConfig, Vended
-from ops.storage.locations import normalize
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import Grant, StorageConfig, Vended
+from icepuffin.ops.storage.locations import normalize
 
 _log = logging.getLogger(__name__)
 KEYS = tuple(

@@ -7,16 +7,16 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from ann_kernels.distance import prepare
-from ann_kernels.metric import Metric
-from ann_kernels.quantize import decode_pq
-from ops.datafile import take_rows, vectors_from_arrow
-from ops.model import LiveFile, ObjectRange, StorageConfig
-from ops.storage import PartSource, open_storage
-from ops.tasks.recognize import read_moves
-from ops.tasks.rows import Rows, by_slot
-from puffin.blobs import deletion_vector
-from puffin.blobs.shard import ShardReader
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.quantize import decode_pq
+from icepuffin.ops.datafile import take_rows, vectors_from_arrow
+from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.recognize import read_moves
+from icepuffin.ops.tasks.rows import Rows, by_slot
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class BaseShard:
     tombstones: bytes
     """Nodes without a live row, as a deletion vector; those that moved are not among them"""
     moves: tuple[ObjectRange, ...]
-    """Staged by `ops.tasks.recognize`"""
+    """Staged by `icepuffin.ops.tasks.recognize`"""
     moved: int
     """Nodes that they are about"""
     files: tuple[tuple[int, LiveFile], ...]

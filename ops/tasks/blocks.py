@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ops.parquet import StorageFile
-from ops.storage import Storage, StorageError
-from ops.tasks.rows import Rows
+from icepuffin.ops.parquet import StorageFile
+from icepuffin.ops.storage import Storage, StorageError
+from icepuffin.ops.tasks.rows import Rows
 
 Block = tuple[str, int]
 """(path, rows)"""

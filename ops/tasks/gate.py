@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.metric import Metric
-from ann_kernels.search import Searcher
-from ann_kernels.topk import exact_top_k
-from ann_kernels.vamana import Graph
-from ops.curves import OVERSAMPLE, Width, encode
-from puffin.blobs.shard import Shard
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.curves import OVERSAMPLE, Width, encode
+from icepuffin.puffin.blobs.shard import Shard
 
 GATE_QUERIES = 64
 GATE_K = 10
@@ -56,7 +56,9 @@ def measure_recall(
 def measure_curve(
     shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
 ) -> str:
-    """recall@10 and distances a query for several widths, as `ops.curves` keeps them; "" for a handful of rows.
+    """recall@10 and distances per query for several widths; "" for a handful of rows.
+
+    As `icepuffin.ops.curves` keeps them.
 
     Asked are some of the shard's own rows, held out: no edge leads to them and none of them is an answer. With their
     edges they would be met at once, and the curve would promise what no new vector gets. Deterministic.

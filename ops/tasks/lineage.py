@@ -19,19 +19,19 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from ann_kernels.hashing import content_hash
-from ann_kernels.matching import pair_equal
-from ops.catalog.deletes import deleted_by_file
-from ops.catalog.live import ROW_ID
-from ops.datafile import DataFile, DataFileError, LiveBatch, read_live
-from ops.model import LiveFile, StorageConfig
-from ops.storage import PartSource, open_storage
-from ops.tasks.blocks import BlockWriters, read_blocks
-from ops.tasks.recognize import MatchResult, MatchTask, matched
-from ops.tasks.rows import Rows, by_slot, range_of
-from ops.tasks.vectors import vectors_at, with_vector
-from puffin.blobs import deletion_vector
-from puffin.blobs.shard import ShardReader
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.matching import pair_equal
+from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.catalog.live import ROW_ID
+from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.blocks import BlockWriters, read_blocks
+from icepuffin.ops.tasks.recognize import MatchResult, MatchTask, matched
+from icepuffin.ops.tasks.rows import Rows, by_slot, range_of
+from icepuffin.ops.tasks.vectors import vectors_at, with_vector
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
 
 Versions = npt.NDArray[np.uint64]
 """One number u64 for each row and the commit that last wrote it"""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import PartSource, open_storage
-from puffin.blobs import deletion_vector
-from puffin.blobs.shard import ShardReader
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
 
 _POSITION_BITS = np.uint64(36)
 """Of a row's position in its file: 68 billion; the other 28 are the slot's"""

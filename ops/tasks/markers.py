@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ops.steps import Step, reached
-from ops.storage import ObjectExistsError, ObjectMissingError, Storage
+from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage
 
 
 def name_of(prefix: str, inputs: Iterable[bytes | npt.NDArray[Any] | str | int | float | None]) -> str:

@@ -21,18 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels.hashing import content_hash
-from ann_kernels.matching import pair_equal
-from ann_kernels.metric import Metric
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import PartSource, Storage, StorageError, open_storage
-from ops.tasks.balls import Ball, Balls, ball_around, few
-from ops.tasks.blocks import Block, BlockWriters, read_blocks
-from ops.tasks.rows import Rows, by_slot, range_of
-from ops.tasks.scatter import FileRows
-from ops.tasks.vectors import VectorFiles, among, prepared
-from puffin.blobs import deletion_vector
-from puffin.blobs.shard import ShardReader
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.matching import pair_equal
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storage
+from icepuffin.ops.tasks.balls import Ball, Balls, ball_around, few
+from icepuffin.ops.tasks.blocks import Block, BlockWriters, read_blocks
+from icepuffin.ops.tasks.rows import Rows, by_slot, range_of
+from icepuffin.ops.tasks.scatter import FileRows
+from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
 
 _MOVE_BYTES = 8 + 4 + 8
 T = TypeVar("T")

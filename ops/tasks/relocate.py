@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import open_storage
-from ops.tasks.base import BaseShard
-from ops.tasks.shard import How, ShardResult
-from puffin.blobs import deletion_vector
-from puffin.blobs.relocate import Piece, relocated
-from puffin.blobs.routing import UNKNOWN_SHA256
-from puffin.blobs.shard import ShardReader
-from puffin.writer import ByteSink
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.base import BaseShard
+from icepuffin.ops.tasks.shard import How, ShardResult
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.relocate import Piece, relocated
+from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
+from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.writer import ByteSink
 
 
 @dataclass(frozen=True, slots=True, eq=False)

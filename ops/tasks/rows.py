@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels.locality import reorder
+from icepuffin.ann_kernels.locality import reorder
 
 
 @dataclass(frozen=True, slots=True, eq=False)

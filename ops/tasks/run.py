@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ann_kernels.errors import KernelError
-from ops.errors import IcepuffinError
-from ops.storage import ObjectMissingError, StorageError
-from puffin.errors import PuffinError
+from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.storage import ObjectMissingError, StorageError
+from icepuffin.puffin.errors import PuffinError
 
 RESULT_SCHEMA = "number int, result binary"
 

@@ -10,17 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels import kmeans
-from ann_kernels.hashing import content_hash
-from ann_kernels.metric import Metric
-from ops.model import LiveFile, StorageConfig
-from ops.storage import Storage, open_storage
-from ops.tasks import markers
-from ops.tasks.balls import Ball, Balls, partition_balls
-from ops.tasks.blocks import BlockWriters
-from ops.tasks.rows import Rows
-from ops.tasks.vectors import VectorFiles, among, prepared, require_half
-from puffin.blobs import deletion_vector
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks import markers
+from icepuffin.ops.tasks.balls import Ball, Balls, partition_balls
+from icepuffin.ops.tasks.blocks import BlockWriters
+from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
+from icepuffin.puffin.blobs import deletion_vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels import vamana
-from ann_kernels.locality import locality_order
-from ann_kernels.metric import Metric
-from ann_kernels.quantize import encode_pq
-from ann_kernels.vamana import Graph, VamanaParams
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import Storage, open_storage
-from ops.tasks import markers
-from ops.tasks.base import BaseShard
-from ops.tasks.blocks import Block, read_blocks
-from ops.tasks.gate import measure_curve, measure_recall
-from ops.tasks.rows import Rows
-from puffin.blobs import shard as shard_blob
-from puffin.blobs.shard import Shard
+from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.locality import locality_order
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.quantize import encode_pq
+from icepuffin.ann_kernels.vamana import Graph, VamanaParams
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks import markers
+from icepuffin.ops.tasks.base import BaseShard
+from icepuffin.ops.tasks.blocks import Block, read_blocks
+from icepuffin.ops.tasks.gate import measure_curve, measure_recall
+from icepuffin.ops.tasks.rows import Rows
+from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.blobs.shard import Shard
 
 RECALL_LOSS = 0.01
 """That inserts may cost a shard before it is built anew"""
@@ -86,7 +86,7 @@ class ShardResult:
     medoid: int
     recall: float
     curve: str
-    """See `ops.curves`"""
+    """See `icepuffin.ops.curves`"""
     tombstones: npt.NDArray[np.int64]
     inserted: int
     remapped: int

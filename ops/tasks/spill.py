@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels import kmeans
-from ops.model import StorageConfig
-from ops.storage import open_storage
-from ops.tasks.base import BaseShard
-from ops.tasks.blocks import BlockWriters
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.base import BaseShard
+from icepuffin.ops.tasks.blocks import BlockWriters
 
 
 @dataclass(frozen=True, slots=True, eq=False)

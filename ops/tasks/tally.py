@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.schema import Schema
 
-from ann_kernels.hashing import content_hash
-from ann_kernels.rowsums import add_rows
-from ops.model import LiveFile, ObjectRange, StorageConfig
-from ops.storage import PartSource, open_storage
-from ops.tasks.mark import row_keys
-from ops.tasks.vectors import VectorFiles
-from puffin.blobs import deletion_vector
-from puffin.blobs.shard import ShardReader
-from puffin.errors import BadBlobError
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.rowsums import add_rows
+from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.mark import row_keys
+from icepuffin.ops.tasks.vectors import VectorFiles
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.errors import BadBlobError
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels.theta import Hashes, ThetaAccumulator, union
-from ops.datafile import DataFileError, column_names, open_data_file, read_live
-from ops.model import LiveFile, StorageConfig
-from ops.parquet import ParquetObject
-from ops.storage import Storage, open_storage
-from ops.tasks.theta_columns import update_from_arrow
-from puffin.blobs.theta import ThetaSketch, encode
+from icepuffin.ann_kernels.theta import Hashes, ThetaAccumulator, union
+from icepuffin.ops.datafile import DataFileError, column_names, open_data_file, read_live
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.parquet import ParquetObject
+from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.puffin.blobs.theta import ThetaSketch, encode
 
 BATCH_ROWS = 1 << 16
 _ROUNDS = 8

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ann_kernels.theta import ThetaAccumulator
-from ops.errors import IcepuffinError
+from icepuffin.ann_kernels.theta import ThetaAccumulator
+from icepuffin.ops.errors import IcepuffinError
 
 CREATED_TYPES = frozenset(
     {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"},

@@ -8,13 +8,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from ann_kernels.distance import prepare
-from ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
-from ann_kernels.metric import Metric
-from ops.catalog.deletes import deleted_by_file
-from ops.datafile import LiveBatch, VectorColumnError, exact_vectors, read_live
-from ops.model import LiveFile, StorageConfig
-from ops.storage import open_storage
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.datafile import LiveBatch, VectorColumnError, exact_vectors, read_live
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.storage import open_storage
 
 Vectors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 """(row positions int64[n], vectors f32[n, dims] as the table has them)"""

@@ -1,10 +1,10 @@
 """Theta sketches of a snapshot: counted per data file, united, registered where every engine looks."""
 
-from ops.theta.columns import SketchedColumn, choose_columns, is_enabled
-from ops.theta.errors import ThetaError, UnknownColumnError
-from ops.theta.materialize import estimate_theta_sketches, materialize_theta_sketches
-from ops.theta.model import ColumnNdv, Outcome, ThetaEstimate, ThetaReport, ThetaStatistics
-from ops.theta.read import read_ndv
+from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, is_enabled
+from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
+from icepuffin.ops.theta.materialize import estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.theta.model import ColumnNdv, Outcome, ThetaEstimate, ThetaReport, ThetaStatistics
+from icepuffin.ops.theta.read import read_ndv
 
 __all__ = [
     "ColumnNdv",

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.catalog.live import live_files
-from ops.catalog.snapshots import table_name
-from ops.catalog.statistics import find
-from ops.errors import IcepuffinError
-from ops.storage import Storage
-from ops.theta.builds import build_id, is_ours, sealed_as
-from ops.theta.file_sketches import FileKey, file_key
-from ops.theta.slot import counted_for, listed_thetas, read_sketches
-from puffin.blobs.theta import ThetaSketch
-from puffin.errors import PuffinError
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.theta.builds import build_id, is_ours, sealed_as
+from icepuffin.ops.theta.file_sketches import FileKey, file_key
+from icepuffin.ops.theta.slot import counted_for, listed_thetas, read_sketches
+from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.errors import PuffinError
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from ann_kernels.theta import DEFAULT_K
-from ops.theta.file_sketches import FileKey
+from icepuffin.ann_kernels.theta import DEFAULT_K
+from icepuffin.ops.theta.file_sketches import FileKey
 
 PROPERTY = "icepuffin.build-id"
 """Of our theta blobs. A slot whose blobs have the wanted ids is left alone."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 
-from ops.tasks.theta_columns import CREATED_TYPES, SKETCHED_TYPES, kind_of
-from ops.theta.errors import UnknownColumnError
+from icepuffin.ops.tasks.theta_columns import CREATED_TYPES, SKETCHED_TYPES, kind_of
+from icepuffin.ops.theta.errors import UnknownColumnError
 
 SWITCH = "BODO_ENABLE_THETA_SKETCHES"
 

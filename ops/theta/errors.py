@@ -1,6 +1,6 @@
 """Errors of the theta room."""
 
-from ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError
 
 
 class ThetaError(IcepuffinError):

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from ann_kernels.theta import DEFAULT_K
-from ops.catalog.took import EARLIER_VERSIONS, Took, last, notes
-from ops.catalog.versions import versions
-from ops.datafile import column_names, open_data_file
-from ops.model import LiveFile, StorageConfig
-from ops.storage import open_storage
-from ops.theta.file_sketches import BUDGET_BYTES
-from ops.theta.keep import KIND
-from ops.theta.model import Outcome, ThetaEstimate
+from icepuffin.ann_kernels.theta import DEFAULT_K
+from icepuffin.ops.catalog.took import EARLIER_VERSIONS, Took, last, notes
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.datafile import column_names, open_data_file
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.keep import KIND
+from icepuffin.ops.theta.model import Outcome, ThetaEstimate
 
 if TYPE_CHECKING:
-    from ops.spark.runner import TaskRunner
-    from ops.theta.plan import Unread, Work
+    from icepuffin.ops.spark.runner import TaskRunner
+    from icepuffin.ops.theta.plan import Unread, Work
 
 _FULL_SKETCH = 8 * DEFAULT_K
 

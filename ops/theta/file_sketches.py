@@ -16,14 +16,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ops.catalog.deletes import fingerprint
-from ops.created_by import CREATED_BY
-from ops.model import LiveFile
-from ops.storage import relative_to
-from puffin import BlobMetadata, PuffinReader, PuffinWriter
-from puffin.blobs.theta import ThetaSketch, decode, encode
-from puffin.errors import BadBlobError
-from puffin.writer import ByteSink, FileInfo
+from icepuffin.ops.catalog.deletes import fingerprint
+from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.model import LiveFile
+from icepuffin.ops.storage import relative_to
+from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
+from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.writer import ByteSink, FileInfo
 
 FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.catalog import bind
-from ops.catalog.bind import LASTING_MS, Binding, LostRaceError
-from ops.catalog.snapshots import table_name
-from ops.catalog.versions import versions
-from ops.errors import IcepuffinError
-from ops.steps import Step, reached
-from ops.storage import Storage
-from ops.storage.prefetch import PrefetchedSource
-from ops.theta.columns import SketchedColumn
-from ops.theta.file_sketches import (
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.bind import LASTING_MS, Binding, LostRaceError
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.storage.prefetch import PrefetchedSource
+from icepuffin.ops.theta.columns import SketchedColumn
+from icepuffin.ops.theta.file_sketches import (
     ColumnKey,
     FileKey,
     FileSketches,
@@ -29,12 +29,12 @@ from ops.theta.file_sketches import (
     within_budget,
     write_file_sketches,
 )
-from puffin import PuffinReader
-from puffin.blobs.theta import ThetaSketch
-from puffin.errors import PuffinError
+from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.errors import PuffinError
 
 if TYPE_CHECKING:
-    from ops.theta.plan import Work
+    from icepuffin.ops.theta.plan import Work
 
 logger = logging.getLogger(__name__)
 

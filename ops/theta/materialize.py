@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from ann_kernels.theta import union
-from ops.catalog.bind import make_lasting
-from ops.catalog.commit import refresh
-from ops.catalog.snapshots import table_name
-from ops.catalog.statistics import find
-from ops.model import LiveFile, StorageConfig
-from ops.steps import Step, reached
-from ops.storage import Storage, open_storage
-from ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
-from ops.theta.ancestry import Extension
-from ops.theta.columns import SketchedColumn, is_enabled
-from ops.theta.estimate import estimate_work, noted
-from ops.theta.file_sketches import BUDGET_BYTES, FileSketches
-from ops.theta.keep import TAG, keep
-from ops.theta.model import Outcome, ThetaEstimate, ThetaReport
-from ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
-from ops.theta.publish import publish
-from ops.theta.read import read_ndv
-from ops.theta.slot import NewSketch, listed_thetas
-from puffin.blobs import theta as theta_blob
-from puffin.blobs.theta import ThetaSketch
+from icepuffin.ann_kernels.theta import union
+from icepuffin.ops.catalog.bind import make_lasting
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
+from icepuffin.ops.theta.ancestry import Extension
+from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
+from icepuffin.ops.theta.estimate import estimate_work, noted
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
+from icepuffin.ops.theta.keep import TAG, keep
+from icepuffin.ops.theta.model import Outcome, ThetaEstimate, ThetaReport
+from icepuffin.ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
+from icepuffin.ops.theta.publish import publish
+from icepuffin.ops.theta.read import read_ndv
+from icepuffin.ops.theta.slot import NewSketch, listed_thetas
+from icepuffin.puffin.blobs import theta as theta_blob
+from icepuffin.puffin.blobs.theta import ThetaSketch
 
 if TYPE_CHECKING:
-    from ops.spark.runner import TaskRunner
+    from icepuffin.ops.spark.runner import TaskRunner
 
 PART_ROWS = 1 << 20
 """A longer file is cut into shares of about so many rows, at row groups, so that several cores share one file."""

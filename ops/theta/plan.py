@@ -9,20 +9,20 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.catalog.live import live_files, require_positional_deletes
-from ops.catalog.manifest_lists import require_committable
-from ops.catalog.snapshots import find_snapshot, is_derived, table_name
-from ops.catalog.statistics import find
-from ops.catalog.versions import own_tag_target
-from ops.model import LiveFiles
-from ops.storage import Storage
-from ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
-from ops.theta.builds import build_id, is_outdated, sealed_as
-from ops.theta.columns import SketchedColumn, choose_columns
-from ops.theta.errors import ThetaError, UnknownColumnError
-from ops.theta.file_sketches import FileKey, file_key
-from ops.theta.keep import TAG, KeptSketches, open_kept
-from ops.theta.slot import listed_thetas
+from icepuffin.ops.catalog.live import live_files, require_positional_deletes
+from icepuffin.ops.catalog.manifest_lists import require_committable
+from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.versions import own_tag_target
+from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
+from icepuffin.ops.theta.builds import build_id, is_outdated, sealed_as
+from icepuffin.ops.theta.columns import SketchedColumn, choose_columns
+from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
+from icepuffin.ops.theta.file_sketches import FileKey, file_key
+from icepuffin.ops.theta.keep import TAG, KeptSketches, open_kept
+from icepuffin.ops.theta.slot import listed_thetas
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from ops.catalog.commit import refresh
-from ops.catalog.snapshots import find_snapshot, table_name
-from ops.catalog.statistics import StatisticsError, find, register
-from ops.errors import IcepuffinError
-from ops.steps import Step, reached
-from ops.storage import Storage
-from ops.theta.slot import CarriedBlob, NewSketch, carried_over, statistics_file
-from puffin.errors import PuffinError
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.catalog.statistics import StatisticsError, find, register
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.theta.slot import CarriedBlob, NewSketch, carried_over, statistics_file
+from icepuffin.puffin.errors import PuffinError
 
 logger = logging.getLogger(__name__)
 _ATTEMPTS = 5

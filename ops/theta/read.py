@@ -4,12 +4,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from ops.catalog.snapshots import find_snapshot, table_name
-from ops.catalog.statistics import find
-from ops.theta.ancestry import ancestors
-from ops.theta.builds import is_ours, is_outdated
-from ops.theta.model import ColumnNdv, ThetaStatistics
-from ops.theta.slot import counted_for, listed_thetas
+from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.theta.ancestry import ancestors
+from icepuffin.ops.theta.builds import is_ours, is_outdated
+from icepuffin.ops.theta.model import ColumnNdv, ThetaStatistics
+from icepuffin.ops.theta.slot import counted_for, listed_thetas
 
 
 def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
@@ -18,7 +18,7 @@ def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
     From the snapshot's own statistics slot, or else its nearest ancestor's that has any. An NDV is fresh, and only then
     to be used by a planner, if we counted it for this very snapshot: its snapshot id and sequence number are the
     snapshot's, and its build id is of a format that is trusted. What another engine stamped with a snapshot is not
-    known to count that snapshot's rows (see `ops.theta.builds`). Raises UnknownSnapshotError.
+    known to count that snapshot's rows (see `icepuffin.ops.theta.builds`). Raises UnknownSnapshotError.
     """
     name, snapshot = table_name(table), find_snapshot(table, snapshot_id)
     statistics = _nearest(table, snapshot)

@@ -15,15 +15,15 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata as ListedBlob
 from pyiceberg.table.statistics import StatisticsFile
 
-from ann_kernels.theta import estimate
-from ops.created_by import CREATED_BY
-from ops.storage import Storage
-from ops.theta.builds import PROPERTY, is_outdated, sealed_as
-from puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
-from puffin.blobs import theta as theta_blob
-from puffin.blobs.theta import ThetaSketch
-from puffin.errors import PuffinError
-from puffin.types import THETA_V1
+from icepuffin.ann_kernels.theta import estimate
+from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.theta.builds import PROPERTY, is_outdated, sealed_as
+from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs import theta as theta_blob
+from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.types import THETA_V1
 
 logger = logging.getLogger(__name__)
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import click
 
-from orchestration.cli.session import Session
+from icepuffin.orchestration.cli.session import Session
 
 _COMMANDS = {
-    "demo": ("orchestration.cli.demo", "Make a table with a history, index every snapshot, search it."),
-    "index": ("orchestration.cli.index", "Create, list, show, verify and drop ANN indexes."),
-    "plan": ("orchestration.cli.plan", "Say what a refresh will do, shard by shard, and what it will take."),
-    "refresh": ("orchestration.cli.refresh", "Make the sketches and index versions of a snapshot now."),
-    "search": ("orchestration.cli.search", "Find the nearest rows to a row or a vector."),
-    "sql": ("orchestration.cli.sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
-    "stats": ("orchestration.cli.stats", "Show the distinct values of each column, and the index versions."),
-    "sensor-tick": ("orchestration.cli.ticking", "Do once what the sensor does, and the runs it asks for."),
-    "gc": ("orchestration.cli.gc", "Let go of old versions, delete index files that nothing needs."),
-    "ui": ("orchestration.cli.ui", "Say how to start the Dagster UI on this instance, or start it."),
+    "demo": ("icepuffin.orchestration.cli.demo", "Make a table with a history, index every snapshot, search it."),
+    "index": ("icepuffin.orchestration.cli.index", "Create, list, show, verify and drop ANN indexes."),
+    "plan": ("icepuffin.orchestration.cli.plan", "Say what a refresh will do, shard by shard, and what it will take."),
+    "refresh": ("icepuffin.orchestration.cli.refresh", "Make the sketches and index versions of a snapshot now."),
+    "search": ("icepuffin.orchestration.cli.search", "Find the nearest rows to a row or a vector."),
+    "sql": ("icepuffin.orchestration.cli.sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
+    "stats": ("icepuffin.orchestration.cli.stats", "Show the distinct values of each column, and the index versions."),
+    "sensor-tick": ("icepuffin.orchestration.cli.ticking", "Do once what the sensor does, and the runs it asks for."),
+    "gc": ("icepuffin.orchestration.cli.gc", "Let go of old versions, delete index files that nothing needs."),
+    "ui": ("icepuffin.orchestration.cli.ui", "Say how to start the Dagster UI on this instance, or start it."),
 }
 
 
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _one_line(error: Exception) -> str:
-    from ops.errors import IcepuffinError  # only where something went wrong
+    from icepuffin.ops.errors import IcepuffinError  # only where something went wrong
 
     text = " ".join(str(error).split())
     if isinstance(error, IcepuffinError | ValueError):

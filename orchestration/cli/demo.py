@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from orchestration.cli.session import Session
+from icepuffin.orchestration.cli.session import Session
 
 
 @click.command("demo")
@@ -28,6 +28,6 @@ def command(session: Session, directory: Path | None, source: Path | None) -> No
     Example:
       icepuffin demo --dir demo-data
     """
-    from orchestration.demo import run_demo
+    from icepuffin.orchestration.demo import run_demo
 
     run_demo((directory or session.directory or Path("demo-data")).resolve(), source, session.console)

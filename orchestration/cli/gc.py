@@ -4,8 +4,8 @@ import dataclasses
 
 import click
 
-from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import print_json
+from icepuffin.orchestration.cli.on_table import OnTable, on_table
+from icepuffin.orchestration.cli.session import print_json
 
 
 @click.command("gc")
@@ -25,7 +25,7 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     Example:
       icepuffin gc demo.packages --dry-run
     """
-    from ops.graphs.upkeep import collect, told
+    from icepuffin.ops.graphs.upkeep import collect, told
 
     session, spec = on.session, on.spec
     report = collect(

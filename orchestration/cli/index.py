@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, cell, counted, print_json, told
+from icepuffin.orchestration.cli.on_table import OnTable, on_table
+from icepuffin.orchestration.cli.session import Session, cell, counted, print_json, told
 
 if TYPE_CHECKING:
-    from ops.catalog.versions import DerivedVersion
-    from ops.index.definition import Knob
+    from icepuffin.ops.catalog.versions import DerivedVersion
+    from icepuffin.ops.index.definition import Knob
 
 
 @click.group("index")
@@ -36,7 +36,7 @@ class _WithKnobs(click.Command):
 
 @cache
 def _knob_options() -> tuple[click.Option, ...]:
-    from ops.index.definition import KNOBS
+    from icepuffin.ops.index.definition import KNOBS
 
     return tuple(
         click.Option(
@@ -67,8 +67,8 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
     Example:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
-    from ops.index import create
-    from ops.index.definition import IndexDefinition
+    from icepuffin.ops.index import create
+    from icepuffin.ops.index.definition import IndexDefinition
 
     if definition["name"] in on.settings.indexes:
         raise click.ClickException(
@@ -89,8 +89,8 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
 @on_table
 def list_indexes(on: OnTable) -> None:
     """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
-    from ops.catalog.versions import versions
-    from ops.index.integrity import tagged_version
+    from icepuffin.ops.catalog.versions import versions
+    from icepuffin.ops.index.integrity import tagged_version
 
     found = []
     for item in on.indexes:
@@ -130,12 +130,12 @@ def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: 
       icepuffin index show demo.packages --plot index.png
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
-    from ops.catalog.versions import versions
-    from ops.index import NotAnIndexError
-    from ops.probe import open_index
-    from ops.probe.overview import overview, time_widths
-    from ops.probe.pictures import save
-    from orchestration.cli.shown import draw
+    from icepuffin.ops.catalog.versions import versions
+    from icepuffin.ops.index import NotAnIndexError
+    from icepuffin.ops.probe import open_index
+    from icepuffin.ops.probe.overview import overview, time_widths
+    from icepuffin.ops.probe.pictures import save
+    from icepuffin.orchestration.cli.shown import draw
 
     loaded, storage, session = on.loaded, on.storage, on.session
     definition = on.index(name)
@@ -184,8 +184,8 @@ def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: 
 
 def _version_of(on: OnTable, index: str, snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
-    from ops.catalog.versions import versions
-    from ops.probe.target import is_own
+    from icepuffin.ops.catalog.versions import versions
+    from icepuffin.ops.probe.target import is_own
 
     snapshot_id = on.snapshot_id(snapshot)
     found = [item for item in versions(on.loaded, "ann", index) if is_own(item, snapshot_id)]
@@ -209,7 +209,7 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
     Example:
       icepuffin index verify demo.packages embedding
     """
-    from ops.index.integrity import check_integrity, remedy, tagged_version
+    from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
 
     definition = on.index(name)
     version = tagged_version(on.loaded, definition.name)
@@ -242,8 +242,8 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. Its files go with `icepuffin gc`, after the grace period."""
-    from ops.index import drop
-    from ops.index.definition import DefinitionError
+    from icepuffin.ops.index import drop
+    from icepuffin.ops.index.definition import DefinitionError
 
     with suppress(DefinitionError):  # one whose properties are wrong can be dropped as well
         on.index(name)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.session import Session, located
+from icepuffin.orchestration.cli.session import Session, located
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from assets.spec import TableSpec
-    from ops.index.definition import IndexDefinition
-    from ops.model import StorageConfig
-    from orchestration.settings import TableSettings
+    from icepuffin.assets.spec import TableSpec
+    from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.model import StorageConfig
+    from icepuffin.orchestration.settings import TableSettings
 
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
 catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
@@ -40,7 +40,7 @@ class OnTable:
 
     @cached_property
     def storage(self) -> "StorageConfig":
-        from ops.catalog.vended import storage_of
+        from icepuffin.ops.catalog.vended import storage_of
 
         return storage_of(self.loaded)
 
@@ -51,7 +51,7 @@ class OnTable:
     @cached_property
     def spec(self) -> "TableSpec":
         """What is kept of the table, by the settings and by its own properties."""
-        from orchestration.discovery import indexes_of, table_spec
+        from icepuffin.orchestration.discovery import indexes_of, table_spec
 
         return table_spec(self.settings, self.session.catalogs, indexes_of(self.loaded, self.settings))
 
@@ -62,7 +62,7 @@ class OnTable:
 
     def snapshot_id(self, named: str | None) -> int:
         """Of a snapshot id, tag, branch or time; None: the newest of main."""
-        from ops.catalog.snapshots import resolve_snapshot
+        from icepuffin.ops.catalog.snapshots import resolve_snapshot
 
         return resolve_snapshot(self.loaded, named).snapshot_id
 
@@ -87,8 +87,8 @@ class OnTable:
 
     def vector_column(self, definition: "IndexDefinition", snapshot: str | None) -> str:
         """The name that the index's column has in the snapshot: it may have been renamed since, or before."""
-        from ops.catalog.snapshots import schema_at
-        from ops.index.definition import resolve_field
+        from icepuffin.ops.catalog.snapshots import schema_at
+        from icepuffin.ops.index.definition import resolve_field
 
         schema = schema_at(self.loaded, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column

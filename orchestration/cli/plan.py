@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, print_json
+from icepuffin.orchestration.cli.on_table import OnTable, on_table
+from icepuffin.orchestration.cli.session import Session, print_json
 
 if TYPE_CHECKING:
-    from ops.index.estimate import Estimate
-    from ops.theta import ThetaEstimate
+    from icepuffin.ops.index.estimate import Estimate
+    from icepuffin.ops.theta import ThetaEstimate
 
 _MIB = 1 << 20
 _UNTOUCHED = {
@@ -44,8 +44,8 @@ def command(on: OnTable, /, index: str | None, snapshot: str | None) -> None:
       icepuffin plan demo.packages
       icepuffin plan demo.packages embedding --snapshot 3821550127947089009 --json
     """
-    from ops.graphs.sketches import estimate_sketches
-    from ops.graphs.versions import estimate_snapshot
+    from icepuffin.ops.graphs.sketches import estimate_sketches
+    from icepuffin.ops.graphs.versions import estimate_snapshot
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Bars, counted, print_json, told
+from icepuffin.orchestration.cli.on_table import OnTable, on_table
+from icepuffin.orchestration.cli.session import Bars, counted, print_json, told
 
 if TYPE_CHECKING:
-    from ops.index.report import IndexReport
-    from ops.theta.model import ThetaReport
+    from icepuffin.ops.index.report import IndexReport
+    from icepuffin.ops.theta.model import ThetaReport
 
 _SKETCHES = "theta_sketches"
 _MIB = 1 << 20
@@ -33,8 +33,8 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
       icepuffin refresh demo.packages
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
-    from ops.graphs.sketches import sketch_snapshot
-    from ops.graphs.versions import index_snapshot
+    from icepuffin.ops.graphs.sketches import sketch_snapshot
+    from icepuffin.ops.graphs.versions import index_snapshot
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])

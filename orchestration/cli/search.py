@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, cell, print_json
+from icepuffin.orchestration.cli.on_table import OnTable, on_table
+from icepuffin.orchestration.cli.session import Session, cell, print_json
 
 if TYPE_CHECKING:
-    from ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.definition import IndexDefinition
 
 
 @click.command("search")
@@ -92,7 +92,7 @@ def _definition(
     on: OnTable, index: str | None, vector_column: str | None, metric: str | None, *, exact: bool
 ) -> "IndexDefinition":
     """What says which column is searched, and by which metric: an index, or the options that stand for one."""
-    from ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.definition import IndexDefinition
 
     if vector_column is None:
         if metric is not None:
@@ -108,7 +108,7 @@ def _definition(
 def _vectors(table: Any, column: str, snapshot: str | None, query: dict[str, Any]) -> Any:
     import numpy as np
 
-    from ops.graphs.queries import vector_of_row
+    from icepuffin.ops.graphs.queries import vector_of_row
 
     given = [name for name in ("like_id", "vector", "query_file") if query[name] is not None]
     if len(given) != 1:
@@ -132,9 +132,9 @@ def _vectors(table: Any, column: str, snapshot: str | None, query: dict[str, Any
 def _search(
     on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot: str | None, query: dict[str, Any]
 ) -> dict[str, Any]:
-    from ann_kernels.metric import Metric
-    from ops.probe import StalePolicy, open_exact, open_index
-    from ops.probe.result import explain
+    from icepuffin.ann_kernels.metric import Metric
+    from icepuffin.ops.probe import StalePolicy, open_exact, open_index
+    from icepuffin.ops.probe.result import explain
 
     metric = Metric.parse(str(definition.metric))
     columns = tuple(name.strip() for name in query["columns"].split(",")) if query["columns"] else None

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
-    from ops.resources import Catalogs, Engine
-    from orchestration.settings import Settings, TableSettings
+    from icepuffin.ops.resources import Catalogs, Engine
+    from icepuffin.orchestration.settings import Settings, TableSettings
 
 _PIPE_WIDTH = 160
 
@@ -40,14 +40,14 @@ class Session:
 
     @cached_property
     def settings_file(self) -> Path:
-        from orchestration.settings import find
+        from icepuffin.orchestration.settings import find
 
         return find(self.settings_path, self.directory).resolve()
 
     @cached_property
     def settings(self) -> "Settings":
-        from orchestration.engines import use_shard_cache
-        from orchestration.settings import load
+        from icepuffin.orchestration.engines import use_shard_cache
+        from icepuffin.orchestration.settings import load
 
         loaded = load(self.settings_file)
         use_shard_cache(loaded)
@@ -55,13 +55,13 @@ class Session:
 
     @cached_property
     def catalogs(self) -> "Catalogs":
-        from ops.resources import Catalogs
+        from icepuffin.ops.resources import Catalogs
 
         return Catalogs({name: item.properties for name, item in self.settings.catalogs.items()})
 
     @cached_property
     def engine(self) -> "Engine":
-        from orchestration.engines import engine_of
+        from icepuffin.orchestration.engines import engine_of
 
         return engine_of(self.settings)
 
@@ -82,7 +82,7 @@ class Session:
 
     def table_settings(self, catalog: str | None, table: str) -> "TableSettings":
         """The settings of a table; the defaults for one that is not in the file."""
-        from orchestration.settings import TableSettings
+        from icepuffin.orchestration.settings import TableSettings
 
         name = self.catalog_name(catalog, table)
         known = [item for item in self.settings.tables.values() if (item.catalog, item.name) == (name, table)]

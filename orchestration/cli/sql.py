@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from orchestration.cli.on_table import json_option
-from orchestration.cli.session import Session, cell, located, print_json
+from icepuffin.orchestration.cli.on_table import json_option
+from icepuffin.orchestration.cli.session import Session, cell, located, print_json
 
 
 @click.command("sql")
@@ -42,8 +42,8 @@ def command(
     """
     import logging
 
-    from ops.catalog.vended import storage_of
-    from ops.sql import SqlSession
+    from icepuffin.ops.catalog.vended import storage_of
+    from icepuffin.ops.sql import SqlSession
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused below, with a reason
     session = session.at(directory, settings)

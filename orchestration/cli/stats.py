@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from orchestration.cli.on_table import OnTable, on_table
-from orchestration.cli.session import Session, cell, counted, print_json
+from icepuffin.orchestration.cli.on_table import OnTable, on_table
+from icepuffin.orchestration.cli.session import Session, cell, counted, print_json
 
 
 @click.command("stats")
@@ -19,10 +19,10 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
     Example:
       icepuffin stats demo.packages --json
     """
-    from ops.catalog.versions import versions
-    from ops.graphs.lag import index_lag
-    from ops.graphs.rows import snapshot_rows
-    from ops.theta import read_ndv
+    from icepuffin.ops.catalog.versions import versions
+    from icepuffin.ops.graphs.lag import index_lag
+    from icepuffin.ops.graphs.rows import snapshot_rows
+    from icepuffin.ops.theta import read_ndv
 
     snapshot_id = on.snapshot_id(snapshot)
     statistics = read_ndv(on.loaded, snapshot_id)

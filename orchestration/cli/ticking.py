@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestration.cli.on_table import json_option
-from orchestration.cli.session import Session, counted, located, print_json
+from icepuffin.orchestration.cli.on_table import json_option
+from icepuffin.orchestration.cli.session import Session, counted, located, print_json
 
 if TYPE_CHECKING:
-    from orchestration.ticks import Due, TickedRun, TickResult, Unseen
+    from icepuffin.orchestration.ticks import Due, TickedRun, TickResult, Unseen
 
 
 @click.command("sensor-tick")
@@ -29,8 +29,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin sensor-tick
       icepuffin sensor-tick --dry-run --json
     """
-    from orchestration.instance import home_of, open_instance
-    from orchestration.ticks import TickedRun, Unseen, due, tick
+    from icepuffin.orchestration.instance import home_of, open_instance
+    from icepuffin.orchestration.ticks import TickedRun, Unseen, due, tick
 
     session = session.at(directory, settings)
     if not session.settings.tables:
@@ -58,7 +58,7 @@ def _told(event: "Due | TickResult | TickedRun | Unseen") -> tuple[dict[str, Any
     """(what JSON has of an event, what the terminal shows)."""
     from rich.markup import escape
 
-    from orchestration.ticks import Due, TickedRun, Unseen
+    from icepuffin.orchestration.ticks import Due, TickedRun, Unseen
 
     if isinstance(event, Unseen):
         line = f"[bold]{event.table}[/]: [red]not looked at[/]: {escape(event.message)}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from orchestration.cli.session import Session, located
+from icepuffin.orchestration.cli.session import Session, located
 
 
 @click.command("ui")
@@ -21,9 +21,9 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     Example:
       icepuffin ui --start
     """
-    from orchestration.instance import WORKSPACE, home_of, open_instance, prepare_home
-    from orchestration.processes import end_lost_runs
-    from orchestration.settings import PATH_VARIABLE
+    from icepuffin.orchestration.instance import WORKSPACE, home_of, open_instance, prepare_home
+    from icepuffin.orchestration.processes import end_lost_runs
+    from icepuffin.orchestration.settings import PATH_VARIABLE
 
     session = session.at(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.errors import IcepuffinError
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.errors import IcepuffinError
 
 IDENTIFIER = "demo.packages"
 FILES_PER_ROUND = 6

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Column
 from rich.table import Table as Grid
 
-from ann_kernels.metric import Metric
-from ops.probe import exact_search, open_index
-from ops.theta import read_ndv
-from orchestration.demo.history import IDENTIFIER
-from orchestration.engines import catalogs_of
-from orchestration.settings import Settings
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.theta import read_ndv
+from icepuffin.orchestration.demo.history import IDENTIFIER
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.settings import Settings
 
 INDEX = "embedding"
 INDEX_KEY = dg.AssetKey(["demo", "demo", "packages", "ann_index", INDEX])

@@ -8,15 +8,15 @@ from pathlib import Path
 import dagster as dg
 from rich.console import Console
 
-from ops.catalog.connect import open_catalog
-from ops.errors import IcepuffinError
-from orchestration.demo import searches
-from orchestration.demo.history import load_rows, write_history
-from orchestration.demo.report import SnapshotLine, measure, print_report
-from orchestration.engines import catalogs_of
-from orchestration.instance import home_of, open_instance
-from orchestration.settings import FILE_NAME, Settings, load
-from orchestration.ticks import TickedRun, tick
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.orchestration.demo import searches
+from icepuffin.orchestration.demo.history import load_rows, write_history
+from icepuffin.orchestration.demo.report import SnapshotLine, measure, print_report
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.instance import home_of, open_instance
+from icepuffin.orchestration.settings import FILE_NAME, Settings, load
+from icepuffin.orchestration.ticks import TickedRun, tick
 
 SETTINGS = """\
 # Written by `icepuffin demo`. docs/settings.md explains each key and what it costs.

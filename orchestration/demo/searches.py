@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ops.datafile import exact_vectors
-from ops.probe import SearchResult, open_index
-from ops.resources import Catalogs
-from orchestration.demo.history import IDENTIFIER
-from orchestration.demo.report import INDEX, SnapshotLine
-from orchestration.settings import Settings
+from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.probe import SearchResult, open_index
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.demo.history import IDENTIFIER
+from icepuffin.orchestration.demo.report import INDEX, SnapshotLine
+from icepuffin.orchestration.settings import Settings
 
 ASKED = ("postgresql", "nginx", "git")
 _SHOWN = 5

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError
 
 MAGIC = b"ANNI"
 VERSION = 1

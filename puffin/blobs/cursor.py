@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError
 
 
 class Cursor:

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from puffin.blobs.roaring import MAX_POSITIONS, decode_roaring64
-from puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.blobs.roaring import MAX_POSITIONS, decode_roaring64
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"\xd1\xd3\x39\x64"
 _POSITION_END = np.uint64((2**31 - 1) << 32)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from puffin.blobs.shard import ShardReader, pack_locations
-from puffin.blobs.shard_header import ALIGNMENT, Section, start_of_sections
+from icepuffin.puffin.blobs.shard import ShardReader, pack_locations
+from icepuffin.puffin.blobs.shard_header import ALIGNMENT, Section, start_of_sections
 
 Piece = bytes | tuple[int, int]
 """New bytes, or (offset, length) of the old blob's."""

@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError
 
 MAX_POSITIONS = 1 << 27
 """Values that one bitmap may expand to (1 GiB of int64): a run of 4 bytes stands for 65,536."""

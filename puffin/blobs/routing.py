@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from puffin.blobs import deletion_vector
-from puffin.blobs.cursor import Cursor, packed_text
-from puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.cursor import Cursor, packed_text
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 
 MAGIC = b"ANNR"
 VERSION = 1

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from puffin.codec import decompress
-from puffin.errors import BadBlobError
+from icepuffin.puffin.codec import decompress
+from icepuffin.puffin.errors import BadBlobError
 
 FRAME_BYTES = 1 << 20
 _LEVEL = 1

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
-from puffin.blobs.shard_header import (
+from icepuffin.puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
+from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
     VECTOR_FORMATS,
     Section,
@@ -23,9 +23,9 @@ from puffin.blobs.shard_header import (
     read_header,
     start_of_sections,
 )
-from puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
-from puffin.sources import BytesSource, RangeSource
-from puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed, padded_width
+from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
+from icepuffin.puffin.sources import BytesSource, RangeSource
+from icepuffin.puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed, padded_width
 
 _CODEWORDS = 256
 _CHECKED_AT_ONCE = 8 << 20

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from puffin.blobs.sections import SectionEntry
-from puffin.errors import BadBlobError, ChecksumError
-from puffin.sources import RangeSource
+from icepuffin.puffin.blobs.sections import SectionEntry
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.sources import RangeSource
 
 MAGIC = b"DANN"
 VERSION = 1

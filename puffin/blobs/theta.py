@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError
 
 MAX_THETA = 2**63 - 1
 SEED_HASH = 0x93CC

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ann_kernels.graph import Graph
+from icepuffin.ann_kernels.graph import Graph
 
 
 def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from ann_kernels import bulk, codes, kmeans, quantize, vamana
-from ann_kernels.bulk import BulkParams
-from ann_kernels.carve import Carving
-from ann_kernels.distance import prepare
-from ann_kernels.graph import Graph, VamanaParams, medoid_of
-from ann_kernels.hashing import content_hash
-from ann_kernels.metric import Metric
-from ann_kernels.rowsums import add_rows
-from ann_kernels.search import Searcher
-from ann_kernels.simd import HAS_VNNI, JIT
-from ann_kernels.spaces import CodeSpace, FloatSpace, frozen
-from ann_kernels.topk import exact_top_k, merge_top_k
+from icepuffin.ann_kernels import bulk, codes, kmeans, quantize, vamana
+from icepuffin.ann_kernels.bulk import BulkParams
+from icepuffin.ann_kernels.carve import Carving
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.rowsums import add_rows
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.simd import HAS_VNNI, JIT
+from icepuffin.ann_kernels.spaces import CodeSpace, FloatSpace, frozen
+from icepuffin.ann_kernels.topk import exact_top_k, merge_top_k
 from tests.ann_kernels.data import clustered, reached, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=8, search_list=12)

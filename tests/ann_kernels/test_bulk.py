@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from ann_kernels import bulk, duplicates, vamana
-from ann_kernels.bulk import BulkParams
-from ann_kernels.carve import Carving
-from ann_kernels.distance import prepare
-from ann_kernels.graph import Graph, VamanaParams, medoid_of
-from ann_kernels.leaves import nearest
-from ann_kernels.metric import Metric
-from ann_kernels.search import Searcher
-from ann_kernels.spaces import FloatSpace
-from ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels import bulk, duplicates, vamana
+from icepuffin.ann_kernels.bulk import BulkParams
+from icepuffin.ann_kernels.carve import Carving
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
+from icepuffin.ann_kernels.leaves import nearest
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.spaces import FloatSpace
+from icepuffin.ann_kernels.topk import exact_top_k
 from tests.ann_kernels.data import apart, clustered, near_duplicates, reached, recall, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=16, search_list=32)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 USES_KERNELS = """
 import json
 import numpy as np
-from ann_kernels import kmeans
+from icepuffin.ann_kernels import kmeans
 vectors = np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)
 labels, squared = kmeans.assign(vectors, vectors[:5])
 hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in (kmeans.nearest_narrow, kmeans._squared_to))

@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from ann_kernels import codes, leaves, vamana
-from ann_kernels.distance import prepare
-from ann_kernels.metric import Metric
-from ann_kernels.reservoir import offer_pairs
-from ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, lowest_bit
-from ann_kernels.spaces import CodeSpace, FloatSpace
+from icepuffin.ann_kernels import codes, leaves, vamana
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.reservoir import offer_pairs
+from icepuffin.ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, lowest_bit
+from icepuffin.ann_kernels.spaces import CodeSpace, FloatSpace
 from tests.ann_kernels.data import clustered, near_duplicates, widely_spread
 from tests.naive import codes as naive
 from tests.naive import vectors as naive_vectors

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ann_kernels import bounds, vamana
-from ann_kernels.distance import prepare, prepare_exact
-from ann_kernels.exact import pair_distances
-from ann_kernels.metric import Metric
-from ann_kernels.search import Searcher
-from ann_kernels.topk import ExactTopK, exact_top_k
+from icepuffin.ann_kernels import bounds, vamana
+from icepuffin.ann_kernels.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.topk import ExactTopK, exact_top_k
 from tests.naive.vectors import assert_nearest, exact_distances
 
 OFFSETS = [0.0, 1.0, 1e2, 1e4, 1e6, 1e9]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ann_kernels.hashing import content_hash, murmur3_bytes, wrapping
+from icepuffin.ann_kernels.hashing import content_hash, murmur3_bytes, wrapping
 from tests.naive.theta import murmur3_x64_128
 
 
@@ -56,7 +56,7 @@ def test_content_hash_refuses_other_shapes_and_types(bad: np.ndarray) -> None:
 @pytest.mark.parametrize("setting", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
 def test_the_same_hashes_without_the_jit_and_under_bounds_check(setting: str, tmp_path: os.PathLike[str]) -> None:
     program = (
-        "import numpy as np; from ann_kernels.hashing import content_hash;"
+        "import numpy as np; from icepuffin.ann_kernels.hashing import content_hash;"
         "print(content_hash(np.arange(60, dtype=np.float32).reshape(6, 10)).tolist())"
     )
     env = {**os.environ, setting: "1", "NUMBA_CACHE_DIR": str(tmp_path)}

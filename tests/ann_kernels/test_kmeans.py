@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from ann_kernels import kmeans
-from ann_kernels.blas import one_blas_thread
-from ann_kernels.errors import KernelError
-from ann_kernels.quantize import Codewords
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.quantize import Codewords
 
 
 @pytest.mark.parametrize("rows", [1, 16, 500])

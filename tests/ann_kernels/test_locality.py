@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ann_kernels.locality import FEWEST_SPLIT, locality_order, reorder
+from icepuffin.ann_kernels.locality import FEWEST_SPLIT, locality_order, reorder
 from tests.ann_kernels.data import apart, widely_spread
 
 MANY = 5 * FEWEST_SPLIT

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ann_kernels.matching import pair_equal
+from icepuffin.ann_kernels.matching import pair_equal
 from tests.naive import matching
 
 few_values = hnp.arrays(np.uint64, st.integers(0, 40), elements=st.sampled_from([0, 1, 8, 9, 64, 2**63, 2**64 - 1]))

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ann_kernels.errors import DimensionError
-from ann_kernels.rowsums import add_rows
+from icepuffin.ann_kernels.errors import DimensionError
+from icepuffin.ann_kernels.rowsums import add_rows
 
 FILES = 5
 

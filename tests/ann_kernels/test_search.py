@@ -3,15 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ann_kernels import quantize, vamana
-from ann_kernels.distance import prepare
-from ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
-from ann_kernels.metric import Metric
-from ann_kernels.prune import robust_prune
-from ann_kernels.search import Searcher
-from ann_kernels.spaces import FloatSpace, frozen
-from ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
-from ann_kernels.vamana import VamanaParams
+from icepuffin.ann_kernels import quantize, vamana
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.prune import robust_prune
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.spaces import FloatSpace, frozen
+from icepuffin.ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
+from icepuffin.ann_kernels.vamana import VamanaParams
 from tests.ann_kernels.data import reached, recall
 from tests.naive import vectors as naive
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ann_kernels.theta import DEFAULT_K, MAX_THETA, ThetaAccumulator, bounds, estimate, union
+from icepuffin.ann_kernels.theta import DEFAULT_K, MAX_THETA, ThetaAccumulator, bounds, estimate, union
 from tests.naive import theta as naive
 
 Sketch = tuple[int, list[int]]
@@ -194,7 +194,7 @@ def test_bad_arrays_are_refused_before_a_kernel_sees_them() -> None:
 
 PROGRAM = """
 import numpy as np
-from ann_kernels.theta import ThetaAccumulator
+from icepuffin.ann_kernels.theta import ThetaAccumulator
 a = ThetaAccumulator(8)
 a.update_fixed(np.arange(60))
 a.update_fixed(np.arange(60, dtype=np.float32), np.full(9, 0x5A, np.uint8), 5)
@@ -216,7 +216,7 @@ def test_the_same_sketch_without_the_jit_and_under_bounds_check(tmp_path: os.Pat
 
 def test_a_process_that_comes_after_warming_compiles_nothing(tmp_path: os.PathLike[str]) -> None:
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    warm = [sys.executable, "-c", "from ann_kernels.theta import warm; warm()"]
+    warm = [sys.executable, "-c", "from icepuffin.ann_kernels.theta import warm; warm()"]
     subprocess.run(warm, env=env, check=True)
     compiled = {path: path.stat().st_mtime_ns for path in sorted(Path(tmp_path).rglob("*.nbc"))}
     subprocess.run([sys.executable, "-c", PROGRAM], env=env, check=True, capture_output=True)

@@ -9,18 +9,18 @@ import pytest
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
-from assets.checks import freshness_check, integrity_check
-from assets.spec import TableSpec
-from ops.catalog.vended import storage_of
-from ops.catalog.versions import versions
-from ops.graphs.lag import index_lag
-from ops.graphs.versions import index_snapshot
-from ops.index import IndexDefinition
-from ops.resources import Catalogs, Engine
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.settings import load
-from orchestration.ticks import TickedRun, tick
+from icepuffin.assets.checks import freshness_check, integrity_check
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.graphs.lag import index_lag
+from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
 ENGINE = Engine(spark_conf={}, threads=2, driver_only_rows=1)

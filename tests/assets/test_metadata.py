@@ -9,7 +9,7 @@ from enum import StrEnum
 import dagster as dg
 from dagster_shared.serdes import serialize_value
 
-from assets.metadata import MAX_KEYS, bar_chart, from_report
+from icepuffin.assets.metadata import MAX_KEYS, bar_chart, from_report
 
 
 class Way(StrEnum):

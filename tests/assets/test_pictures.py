@@ -7,16 +7,16 @@ import dagster as dg
 import pytest
 from dagster_shared.serdes import serialize_value
 
-from assets.ann_index import drawn
-from assets.checks import recall_so_far
-from ops.catalog.vended import storage_of
-from ops.graphs.versions import index_snapshot
-from ops.index.history import Measured, drift
-from ops.resources import Engine
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.settings import load
-from orchestration.ticks import TickedRun, tick
+from icepuffin.assets.ann_index import drawn
+from icepuffin.assets.checks import recall_so_far
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.index.history import Measured, drift
+from icepuffin.ops.resources import Engine
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import make_lake
 
 

@@ -8,10 +8,10 @@ import pytest
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
-from puffin import FileSource, PuffinReader, PuffinWriter
-from puffin.blobs import deletion_vector, theta
-from puffin.errors import BadBlobError
-from puffin.types import DELETION_VECTOR_V1
+from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs import deletion_vector, theta
+from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.types import DELETION_VECTOR_V1
 from tests.conformance import reader
 
 FIXTURES = Path(__file__).parent / "fixtures"

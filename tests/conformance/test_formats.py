@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 
-from puffin import PuffinWriter
-from puffin.blobs import centroid, deletion_vector, routing, shard, theta
-from puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1, THETA_V1
+from icepuffin.puffin import PuffinWriter
+from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard, theta
+from icepuffin.puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1, THETA_V1
 from tests.conformance import reader
 from tests.puffin import samples
 

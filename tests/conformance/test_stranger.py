@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.curves import widths
-from ops.probe import open_index
-from ops.storage.local import to_path
-from ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
-from puffin.blobs.theta import ThetaSketch
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.curves import widths
+from icepuffin.ops.probe import open_index
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
+from icepuffin.puffin.blobs.theta import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
@@ -51,7 +51,7 @@ def test_the_stranger_knows_nothing_of_this_project(name: str) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    ours = {"puffin", "ops", "ann_kernels", "assets", "orchestration", "pyiceberg"}
+    ours = {"icepuffin", "puffin", "ops", "ann_kernels", "assets", "orchestration", "pyiceberg"}
     assert not {module.split(".")[0] for module in modules} & ours
     assert {module for module in modules if module.startswith("tests")} <= {"tests.conformance"}
 

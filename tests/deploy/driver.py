@@ -7,16 +7,16 @@ import inspect
 import json
 import sys
 
-from ann_kernels.vamana import Graph
-from ops.catalog.vended import storage_of
-from ops.graphs.versions import index_snapshot
-from ops.spark.runner import SparkRunner
-from ops.tasks.scatter import scatter
-from ops.tasks.shard import make_shard
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of, engine_of
-from orchestration.settings import load
-from puffin.blobs.shard import Shard
+from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.tasks.scatter import scatter
+from icepuffin.ops.tasks.shard import make_shard
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of, engine_of
+from icepuffin.orchestration.settings import load
+from icepuffin.puffin.blobs.shard import Shard
 
 
 def main() -> None:

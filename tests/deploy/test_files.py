@@ -16,9 +16,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from orchestration.definitions import build
-from orchestration.instance import WORKSPACE_YAML
-from orchestration.settings import SettingsError, load
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.instance import WORKSPACE_YAML
+from icepuffin.orchestration.settings import SettingsError, load
 from tests.services.jars import ICEBERG_SPARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -147,7 +147,7 @@ def test_the_instance_keeps_everything_in_postgres(tmp_path: Path) -> None:
 
 
 def test_the_run_queue_knows_a_table_by_the_tag_that_runs_carry() -> None:
-    from orchestration.facts import TABLE_TAG  # noqa: PLC0415  named beside its use
+    from icepuffin.orchestration.facts import TABLE_TAG  # noqa: PLC0415  named beside its use
 
     limits = yaml.safe_load((DEPLOY / "dagster.yaml").read_text(encoding="utf-8"))["concurrency"]["runs"]
     assert [item["key"] for item in limits["tag_concurrency_limits"]] == [TABLE_TAG]
@@ -159,7 +159,7 @@ def test_the_image_holds_every_package_of_the_project() -> None:
     for source in sources:
         assert (REPOSITORY / source).exists(), source
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    packages = set(project["tool"]["setuptools"]["package-dir"].values())
     assert packages <= sources
     kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {source.split("/")[0] for source in sources} <= kept

@@ -14,7 +14,7 @@ import dagster as dg
 import pytest
 from dagster import RunsFilter
 
-from orchestration.instance import open_instance
+from icepuffin.orchestration.instance import open_instance
 from tests.orchestration.lake import Lake, make_lake
 from tests.services.processes import free_port
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ops.catalog.vended import storage_of
-from ops.catalog.versions import versions
-from ops.graphs.versions import index_snapshot
-from ops.index import drop
-from ops.resources import Engine
-from ops.storage.local import to_path
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.settings import load
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.index import drop
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.settings import load
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
 from tests.orchestration.lake import Lake, make_lake
 
@@ -34,7 +34,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, folder)
-    for name in ("orchestration", "assets", "ops", "puffin", "ann_kernels", "requirements"):
+    for name in ("icepuffin", "orchestration", "assets", "ops", "puffin", "ann_kernels", "requirements"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     program = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
     subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True)
@@ -91,9 +91,9 @@ def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) ->
 
 def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
     python = environment_without_the_project(tmp_path / "environment")
-    program = "import pyarrow, numba, pyiceberg\nimport ops"
+    program = "import pyarrow, numba, pyiceberg\nimport icepuffin.ops"
     done = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "No module named 'ops'" in done.stderr
+    assert "No module named 'icepuffin'" in done.stderr
 
 
 def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
@@ -103,8 +103,8 @@ def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any
     rooms = []
     for source in map(Path, told["sources"]):
         (root,) = (path for path in unpacked if path in source.parents)
-        rooms.append(source.relative_to(root).parts[0])
-    assert rooms == ["ops", "ops", "ann_kernels", "puffin"]
+        rooms.append(source.relative_to(root).parts[:2])
+    assert rooms == [("icepuffin", room) for room in ("ops", "ops", "ann_kernels", "puffin")]
 
 
 def test_both_workers_did_their_part(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
@@ -112,7 +112,7 @@ def test_both_workers_did_their_part(built: tuple[dict[str, Any], bytes, tuple[P
     _, _, work = built
     assert len(work) == 2
     for worker in work:
-        assert list(worker.glob("app-*/*/icepuffin/ann_kernels/__pycache__/*.nbc")), worker
+        assert list(worker.glob("app-*/*/icepuffin/icepuffin/ann_kernels/__pycache__/*.nbc")), worker
 
 
 def test_the_bytes_are_those_of_a_build_in_one_process(

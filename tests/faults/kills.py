@@ -4,8 +4,8 @@ import itertools
 import os
 import signal
 
-from ops import steps
-from ops.steps import Step
+from icepuffin.ops import steps
+from icepuffin.ops.steps import Step
 
 
 def die_at(kill_at: str) -> None:

@@ -10,14 +10,14 @@ import numpy as np
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.statistics import find
-from ops.index import IndexDefinition, collect_garbage, materialize_index
-from ops.spark.runner import LocalRunner, TaskRunner
-from ops.storage import normalize
-from ops.storage.local import to_path
-from ops.theta import materialize_theta_sketches
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
+from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
+from icepuffin.ops.storage import normalize
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import ROWS, STORAGE, make_rows
 
 DEFINITION = IndexDefinition(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ops.spark.runner import SparkRunner
-from ops.steps import Step
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.steps import Step
 from tests.faults.kills import die_at
 from tests.faults.stages import Outcome, Stage, assert_swept_and_nothing_else, read
 

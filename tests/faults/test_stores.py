@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from ops.errors import IcepuffinError
-from ops.storage.local import LocalStorage
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.storage.local import LocalStorage
 from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"

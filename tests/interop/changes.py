@@ -10,9 +10,9 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.index import IndexDefinition, IndexReport, materialize_index
-from ops.probe import SearchResult, open_index
-from ops.spark.runner import LocalRunner
+from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.probe import SearchResult, open_index
+from icepuffin.ops.spark.runner import LocalRunner
 from tests.conftest import STORAGE, queries, vectors_of
 
 DIMS = 8

@@ -17,8 +17,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from sqlalchemy.engine import make_url
 
-from ops.catalog.connect import open_catalog
-from ops.model import StorageConfig
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.model import StorageConfig
 from tests.conftest import ROWS
 
 _POLARS_NAMES = {

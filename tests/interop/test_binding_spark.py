@@ -8,16 +8,16 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from ops.catalog import bind
-from ops.catalog.live import EqualityDeletesError
-from ops.catalog.manifest_lists import UnsupportedFormatError
-from ops.catalog.snapshots import hides_snapshots
-from ops.catalog.versions import DerivedVersion, tag_target, versions
-from ops.index import Action, create
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
-from ops.theta import ThetaReport, materialize_theta_sketches
-from ops.theta.model import Outcome
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.live import EqualityDeletesError
+from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
+from icepuffin.ops.catalog.snapshots import hides_snapshots
+from icepuffin.ops.catalog.versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.index import Action, create
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
+from icepuffin.ops.theta.model import Outcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding

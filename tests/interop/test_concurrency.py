@@ -13,15 +13,15 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from ops.catalog import bind, commit, connect
-from ops.catalog.bind import LostRaceError, UnknownOutcomeError
-from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
-from ops.catalog.versions import versions
-from ops.index import IndexReport, collect_garbage, materialize_index
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
-from ops.theta import materialize_theta_sketches
+from icepuffin.ops.catalog import bind, commit, connect
+from icepuffin.ops.catalog.bind import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding

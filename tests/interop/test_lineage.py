@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from ops.catalog.live import live_files
-from ops.index import IndexDefinition, create, load_definition, recognize
-from ops.model import LiveFile
-from ops.probe import Coverage
-from ops.tasks.lineage import row_versions
-from ops.tasks.recognize import HashResult, HashTask, hash_files
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.index import IndexDefinition, create, load_definition, recognize
+from icepuffin.ops.model import LiveFile
+from icepuffin.ops.probe import Coverage
+from icepuffin.ops.tasks.lineage import row_versions
+from icepuffin.ops.tasks.recognize import HashResult, HashTask, hash_files
 from tests.conftest import STORAGE
 from tests.interop import changes as by
 from tests.interop.changes import Lake

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from puffin import FileSource, PuffinReader, PuffinWriter
-from puffin.blobs import centroid, deletion_vector, routing, shard
-from puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1
+from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1
 from tests.puffin import samples
 
 pytestmark = [

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from ops.catalog.live import live_files
-from ops.index import IndexDefinition, create, load_definition
-from ops.probe import Coverage
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.index import IndexDefinition, create, load_definition
+from icepuffin.ops.probe import Coverage
 from tests.interop import changes as by
 from tests.interop.changes import Lake
 

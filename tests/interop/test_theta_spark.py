@@ -29,14 +29,14 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ops.catalog.manifest_lists import UnsupportedFormatError
-from ops.catalog.statistics import find
-from ops.model import StorageConfig
-from ops.spark.runner import SparkRunner
-from ops.theta import Outcome, ThetaReport, materialize_theta_sketches, read_ndv
-from puffin import FileSource, PuffinReader
-from puffin.blobs.theta import ThetaSketch, decode, encode
-from puffin.types import THETA_V1
+from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.theta import Outcome, ThetaReport, materialize_theta_sketches, read_ndv
+from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
+from icepuffin.puffin.types import THETA_V1
 from tests.ops.theta.conftest import ThreadlessRunner
 
 pytestmark = [

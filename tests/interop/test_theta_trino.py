@@ -10,8 +10,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
 
-from ops.model import StorageConfig
-from ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches, read_ndv
 from tests.interop.trino_server import TrinoServer
 from tests.ops.theta.conftest import ThreadlessRunner
 

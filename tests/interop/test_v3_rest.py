@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.deletes import deleted_positions
-from ops.catalog.live import live_files
-from ops.index import Action, IndexReport, materialize_index
-from ops.model import DeleteKind
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
-from ops.theta import materialize_theta_sketches
+from icepuffin.ops.catalog.deletes import deleted_positions
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.index import Action, IndexReport, materialize_index
+from icepuffin.ops.model import DeleteKind
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.history import DEFINITION, found_and_true

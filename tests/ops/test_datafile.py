@@ -37,7 +37,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from ops.datafile import (
+from icepuffin.ops.datafile import (
     DataFile,
     DataFileError,
     VectorColumnError,
@@ -46,8 +46,8 @@ from ops.datafile import (
     take_rows,
     vectors_from_arrow,
 )
-from ops.model import DeleteFile, DeleteKind, LiveFile
-from ops.storage.local import LocalStorage
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.storage.local import LocalStorage
 
 STORE = LocalStorage()
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops.parquet import ParquetObject
-from ops.storage import ObjectMissingError
-from ops.storage.local import LocalStorage
+from icepuffin.ops.parquet import ParquetObject
+from icepuffin.ops.storage import ObjectMissingError
+from icepuffin.ops.storage.local import LocalStorage
 
 ROWS = 5000
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.vended import storage_of
-from ops.errors import IcepuffinError
-from ops.graphs.versions import index_snapshot
-from ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
-from ops.spark.runner import LocalRunner, SparkRunner
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.settings import load
+from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
+from icepuffin.ops.spark.runner import LocalRunner, SparkRunner
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import make_lake
 
 SECRET = "hunter2hunter2"
@@ -100,7 +100,7 @@ def test_what_must_run_on_spark_says_so_where_there_is_none() -> None:
 
 def test_a_machine_without_java_is_said_so(tmp_path: Path) -> None:
     program = (
-        "from ops.resources import Engine\n"
+        "from icepuffin.ops.resources import Engine\n"
         "Engine(spark_conf={'spark.master': 'local[1]'}, threads=1, driver_only_rows=0).session"
     )
     bare = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

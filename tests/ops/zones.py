@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.catalog.snapshots import resolve_snapshot
-from ops.index import create
-from ops.probe import open_exact
-from ops.spark.sql import register_vector_search
-from ops.sql import SqlSession
-from orchestration.cli import group
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.snapshots import resolve_snapshot
+from icepuffin.ops.index import create
+from icepuffin.ops.probe import open_exact
+from icepuffin.ops.spark.sql import register_vector_search
+from icepuffin.ops.sql import SqlSession
+from icepuffin.orchestration.cli import group
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION
 from tests.services.spark import spark_session

@@ -20,10 +20,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-from ops.resources import Catalogs
-from orchestration.definitions import build
-from orchestration.engines import catalogs_of
-from orchestration.settings import Settings, load
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import make_rows
 
 _SERIAL = itertools.count(1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestration.instance import WORKSPACE, prepare_home
+from icepuffin.orchestration.instance import WORKSPACE, prepare_home
 
 
 @dataclass(frozen=True)

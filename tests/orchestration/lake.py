@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from orchestration.instance import DAGSTER_YAML, prepare_home
+from icepuffin.orchestration.instance import DAGSTER_YAML, prepare_home
 
 DIMS = 8
 

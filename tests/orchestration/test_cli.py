@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import FloatType, ListType
 
-from orchestration.cli import main
+from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
 
 Run = Callable[..., str]
@@ -375,8 +375,8 @@ def test_starting_the_ui_ends_runs_whose_process_is_gone(run: Run, lake: Lake, m
     import dagster as dg  # noqa: PLC0415
     from dagster._core.test_utils import create_run_for_test  # noqa: PLC0415
 
-    from orchestration.instance import open_instance  # noqa: PLC0415
-    from orchestration.processes import PROCESS_TAG, this_process  # noqa: PLC0415
+    from icepuffin.orchestration.instance import open_instance  # noqa: PLC0415
+    from icepuffin.orchestration.processes import PROCESS_TAG, this_process  # noqa: PLC0415
 
     here = this_process()
     assert here is not None

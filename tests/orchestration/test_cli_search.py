@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from orchestration.cli import main
+from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
 Run = Callable[..., str]
@@ -104,7 +104,7 @@ def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
 )
 def test_reading_needs_neither_dagster_nor_spark(lake: Lake, command: tuple[str, ...]) -> None:
     code = (
-        "import sys; from orchestration.cli import main\n"
+        "import sys; from icepuffin.orchestration.cli import main\n"
         f"main([*{command!r}, '--dir', {str(lake.directory)!r}])\n"
         "print(sorted({'dagster', 'pyspark', 'matplotlib'} & set(sys.modules)))"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.cli import main
+from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, make_lake
 
 NEAR = "cosine_distance(embedding, :q)"

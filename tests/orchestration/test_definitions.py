@@ -10,15 +10,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.spec import TableSpec
-from ops.index import IndexDefinition, create, drop, list_definitions
-from ops.index.definition import DefinitionError
-from ops.resources import Catalogs
-from orchestration import definitions as entry_point
-from orchestration.definitions import build
-from orchestration.instance import open_instance
-from orchestration.settings import load
-from orchestration.ticks import TickedRun, tick
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.index import IndexDefinition, create, drop, list_definitions
+from icepuffin.ops.index.definition import DefinitionError
+from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration import definitions as entry_point
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import Lake, make_lake
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ def test_the_asset_graph_is_as_recorded(lake: Lake) -> None:
 def test_definitions_load_without_a_jvm(lake: Lake) -> None:
     program = (
         "import os, sys\n"
-        "from orchestration.definitions import defs\n"
+        "from icepuffin.orchestration.definitions import defs\n"
         "defs()\n"
         "started = [p for p in os.listdir('/proc') if p.isdigit() and p != str(os.getpid())\n"
         "           and open(f'/proc/{p}/stat').read().rsplit(')', 1)[1].split()[1] == str(os.getpid())]\n"

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster import RunsFilter
 
-from orchestration.instance import open_instance
+from icepuffin.orchestration.instance import open_instance
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 

@@ -13,13 +13,13 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from assets.partitions import partitions_name
-from ops.catalog import bind
-from ops.resources import AWAY_SECONDS
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.facts import TABLE_TAG
-from orchestration.looks import WRITING_SECONDS
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.resources import AWAY_SECONDS
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.facts import TABLE_TAG
+from icepuffin.orchestration.looks import WRITING_SECONDS
 from tests.ops.catalog.bindings import binding
 from tests.orchestration.backlog import Backlog, Daemon, Tick, make_backlog
 
@@ -212,7 +212,7 @@ def test_a_catalog_that_is_down_for_an_hour_costs_few_calls_and_nothing_else(
 
 def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the catalogs that are opened from now on."""
-    from ops import resources  # noqa: PLC0415
+    from icepuffin.ops import resources  # noqa: PLC0415
 
     opened: list[str] = []
     through = resources.open_catalog

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from dagster import RunsFilter
 
-from ann_kernels.metric import Metric
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import DerivedVersion, versions
-from ops.index.versions import open_version
-from ops.model import StorageConfig
-from ops.probe import exact_search, open_index
-from ops.storage.local import LocalStorage, to_path
-from orchestration.definitions import build
-from orchestration.facts import TABLE_TAG
-from orchestration.settings import load
-from orchestration.ticks import TickedRun, tick
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import DerivedVersion, versions
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.storage.local import LocalStorage, to_path
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.facts import TABLE_TAG
+from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import DIMS, Lake, make_lake
 
 STORAGE = StorageConfig({})

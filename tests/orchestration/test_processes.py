@@ -15,8 +15,8 @@ import pytest
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
-from orchestration.instance import open_instance
-from orchestration.processes import (
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.processes import (
     PROCESS_TAG,
     Process,
     end_lost_runs,

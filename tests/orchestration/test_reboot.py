@@ -7,8 +7,8 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 
-from orchestration.instance import open_instance
-from orchestration.processes import process_of
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.processes import process_of
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 

@@ -8,15 +8,15 @@ import dagster as dg
 import pytest
 from dagster import RunsFilter
 
-from assets.partitions import partitions_name
-from ops.storage.local import to_path
-from orchestration.definitions import build
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.facts import SNAPSHOT_TAG, TABLE_TAG
-from orchestration.instance import open_instance
-from orchestration.settings import load
-from orchestration.ticks import TickedRun, TickResult, tick
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.facts import SNAPSHOT_TAG, TABLE_TAG
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.ticks import TickedRun, TickResult, tick
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

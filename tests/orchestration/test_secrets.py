@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 from rich.pretty import pretty_repr
 
-from ops.resources import Engine, NoSparkError
-from orchestration.engines import catalogs_of, engine_of, spark_conf
-from orchestration.settings import Settings, load
+from icepuffin.ops.resources import Engine, NoSparkError
+from icepuffin.orchestration.engines import catalogs_of, engine_of, spark_conf
+from icepuffin.orchestration.settings import Settings, load
 
 CANARY = "canary0sings"
 TEXT = f"""

@@ -13,20 +13,20 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInst
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.test_utils import create_run_for_test
 
-from assets.partitions import partitions_name
-from assets.spec import TableSpec
-from ops.catalog.snapshots import base_snapshot_id
-from ops.resources import Catalogs
-from ops.theta import read_ndv
-from orchestration.definitions import build
-from orchestration.discovery import table_spec
-from orchestration.engines import catalogs_of
-from orchestration.facts import TABLE_TAG
-from orchestration.instance import open_instance
-from orchestration.processes import PROCESS_TAG, this_process
-from orchestration.settings import Settings, load
-from orchestration.ticks import Due, TickedRun, due, finish, look_at, tick
-from orchestration.watch import Cursor
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.snapshots import base_snapshot_id
+from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.theta import read_ndv
+from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.facts import TABLE_TAG
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.processes import PROCESS_TAG, this_process
+from icepuffin.orchestration.settings import Settings, load
+from icepuffin.orchestration.ticks import Due, TickedRun, due, finish, look_at, tick
+from icepuffin.orchestration.watch import Cursor
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])

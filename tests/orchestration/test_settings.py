@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from ops.cache import process_cache, use_settings
-from ops.index.definition import KNOBS
-from orchestration import settings as module
-from orchestration.engines import spark_conf, use_shard_cache
-from orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
+from icepuffin.ops.cache import process_cache, use_settings
+from icepuffin.ops.index.definition import KNOBS
+from icepuffin.orchestration import settings as module
+from icepuffin.orchestration.engines import spark_conf, use_shard_cache
+from icepuffin.orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 MINIMAL = '[catalogs.lake]\ntype = "sql"\nuri = "sqlite:////lake.db"\n'

@@ -11,9 +11,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from orchestration.instance import open_instance
-from orchestration.settings import load
-from orchestration.ticks import Due, due
+from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.settings import load
+from icepuffin.orchestration.ticks import Due, due
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from puffin.blobs.centroid import CentroidIndex
-from puffin.blobs.routing import CoveredFile, Routing, ShardEntry
-from puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs.routing import CoveredFile, Routing, ShardEntry
+from icepuffin.puffin.blobs.shard import Shard
 
 
 def shard(count: int = 50, *, dims: int = 8, degree: int = 6, vectors: str | None = "f4", pq: bool = True) -> Shard:

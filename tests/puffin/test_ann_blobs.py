@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from puffin import BytesSource
-from puffin.blobs import centroid, deletion_vector, routing, shard
-from puffin.blobs.relocate import relocated
-from puffin.blobs.shard import Shard, ShardReader
-from puffin.blobs.shard_header import Section
-from puffin.errors import BadBlobError, ChecksumError, PuffinError
-from puffin.varint import decode_adjacency, decode_signed, encode_signed
+from icepuffin.puffin import BytesSource
+from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs.relocate import relocated
+from icepuffin.puffin.blobs.shard import Shard, ShardReader
+from icepuffin.puffin.blobs.shard_header import Section
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
+from icepuffin.puffin.varint import decode_adjacency, decode_signed, encode_signed
 from tests.puffin import samples
 
 

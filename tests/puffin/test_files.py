@@ -11,8 +11,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from puffin import BytesSource, FileSource, PlannedBlob, PuffinReader, PuffinWriter, plan_puffin
-from puffin.errors import (
+from icepuffin.puffin import BytesSource, FileSource, PlannedBlob, PuffinReader, PuffinWriter, plan_puffin
+from icepuffin.puffin.errors import (
     BadBlobLocationError,
     BadCompressionError,
     BadFooterError,

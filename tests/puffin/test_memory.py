@@ -11,13 +11,13 @@ import lz4.frame
 import numpy as np
 import pytest
 
-from puffin import BytesSource, PuffinReader
-from puffin.blobs import centroid, deletion_vector, routing, shard
-from puffin.blobs.shard import Shard
-from puffin.codec import compress, decompress, most_expanded, pack
-from puffin.errors import BadCompressionError, BlobTooLargeError, PuffinError
-from puffin.footer import decode_footer
-from puffin.types import MAGIC
+from icepuffin.puffin import BytesSource, PuffinReader
+from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.codec import compress, decompress, most_expanded, pack
+from icepuffin.puffin.errors import BadCompressionError, BlobTooLargeError, PuffinError
+from icepuffin.puffin.footer import decode_footer
+from icepuffin.puffin.types import MAGIC
 from tests.puffin import samples
 from tests.puffin.test_ann_blobs import resealed, shard_bytes
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ann_kernels.theta import ThetaAccumulator, estimate, union
-from puffin import FileSource, PuffinReader
-from puffin.blobs.theta import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
-from puffin.types import THETA_V1
+from icepuffin.ann_kernels.theta import ThetaAccumulator, estimate, union
+from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin.blobs.theta import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
+from icepuffin.puffin.types import THETA_V1
 
 FOREIGN = Path(__file__).parent.parent / "conformance" / "fixtures" / "puffin" / "extra"
 

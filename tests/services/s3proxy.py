@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops.model import StorageConfig
+from icepuffin.ops.model import StorageConfig
 from tests.services.jars import S3PROXY, fetch
 from tests.services.processes import SMALL_JVM, answers, free_port, java, serving
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ann_kernels import vamana
-from ann_kernels.metric import Metric
-from ops.cache import ReadyShard, ShardCache, ShardKey
-from ops.model import ObjectRange, StorageConfig
-from puffin.blobs import shard as shard_blob
-from puffin.blobs.routing import UNKNOWN_SHA256
-from puffin.blobs.shard import Shard
+from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.cache import ReadyShard, ShardCache, ShardKey
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
+from icepuffin.puffin.blobs.shard import Shard
 
 ROWS = 60
 DIMS = 16

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.cache import CacheSettings, ShardCache, ShardKey, shards
-from ops.cache.disk import DiskCache
+from icepuffin.ops.cache import CacheSettings, ShardCache, ShardKey, shards
+from icepuffin.ops.cache.disk import DiskCache
 from tests.ops.cache.stored import ROWS, STORAGE, kept_by, made_shard, stored
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ann_kernels.search import Searcher
-from ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
-from ops.cache.disk import DiskCache
-from ops.cache.ready import ready, to_arrays
-from ops.model import StorageConfig
-from ops.storage import ObjectMissingError, StorageError, open_storage, principal
-from puffin.blobs.shard import Shard
-from puffin.errors import BadBlobError, ChecksumError
+from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
+from icepuffin.ops.cache.disk import DiskCache
+from icepuffin.ops.cache.ready import ready, to_arrays
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
+from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
 from tests.ops.cache.stored import ROWS, STORAGE, answers, kept_by, lean, made_shard, stored
 
 SHARD = made_shard()
@@ -338,7 +338,7 @@ def test_without_another_thread_a_shard_is_written_before_it_is_searched(
         pool.submit(int).result()  # has its thread
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr(threading.Thread, "start", start)
-            patch.setattr("ops.cache.shards._fetch", lambda *_: ready(SHARD))
+            patch.setattr("icepuffin.ops.cache.shards._fetch", lambda *_: ready(SHARD))
             found = [pool.submit(cache.shard, key, STORAGE).result(60) for key in keys]
             pool.submit(cache.flush).result(60)
     assert len(found) == len(files_of(tmp_path)) == 2

@@ -2,11 +2,11 @@
 
 from pyiceberg.table import Table
 
-from ops.catalog.bind import Binding
-from ops.catalog.snapshots import data_snapshots
-from ops.model import StorageConfig
-from ops.storage import open_storage
-from puffin import PuffinWriter
+from icepuffin.ops.catalog.bind import Binding
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.puffin import PuffinWriter
 from tests.conftest import STORAGE
 
 

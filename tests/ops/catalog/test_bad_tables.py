@@ -8,20 +8,20 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.catalog import bind
-from ops.catalog.commit import TableReplacedError
-from ops.catalog.connect import CatalogUnavailableError
-from ops.catalog.live import live_files
-from ops.catalog.snapshots import TableUnavailableError
-from ops.catalog.versions import tag_target, versions
-from ops.datafile import DataFileError
-from ops.errors import IcepuffinError
-from ops.index import IndexReport, materialize_index
-from ops.probe import Coverage, exact_search, open_index
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
-from ops.theta import materialize_theta_sketches
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.commit import TableReplacedError
+from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.snapshots import TableUnavailableError
+from icepuffin.ops.catalog.versions import tag_target, versions
+from icepuffin.ops.datafile import DataFileError
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index import IndexReport, materialize_index
+from icepuffin.ops.probe import Coverage, exact_search, open_index
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import delete_where_id_is

@@ -9,15 +9,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from ops.catalog import bind
-from ops.catalog.bind import LASTING_MS, LostRaceError, UnsupportedCatalogError
-from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
-from ops.catalog.versions import TagTakenError, own_tags, tag_target, versions
-from ops.graphs.upkeep import collect
-from ops.index import Action, create, drop, list_definitions, plan_version
-from ops.index.retention import Retention
-from ops.spark.runner import LocalRunner
-from ops.theta import materialize_theta_sketches
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.bind import LASTING_MS, LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
+from icepuffin.ops.catalog.versions import TagTakenError, own_tags, tag_target, versions
+from icepuffin.ops.graphs.upkeep import collect
+from icepuffin.ops.index import Action, create, drop, list_definitions, plan_version
+from icepuffin.ops.index.retention import Retention
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.history import DEFINITION, index_head

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ops.catalog import connect
-from ops.catalog.commit import refresh
-from ops.catalog.connect import CatalogUnavailableError, open_catalog
+from icepuffin.ops.catalog import connect
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.connect import CatalogUnavailableError, open_catalog
 from tests.conftest import make_rows
 from tests.services.forwarding import Answer, Request, serving
 from tests.services.processes import free_port

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops.catalog.deletes import deleted_by_file
-from ops.model import DeleteFile, DeleteKind, LiveFile
-from ops.storage import StorageError
-from ops.storage.local import LocalStorage
+from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.storage import StorageError
+from icepuffin.ops.storage.local import LocalStorage
 
 STORE = LocalStorage()
 

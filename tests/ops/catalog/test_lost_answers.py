@@ -9,14 +9,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
-from ops.catalog import bind
-from ops.catalog.bind import LostRaceError, UnknownOutcomeError
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.snapshots import UnknownSnapshotError
-from ops.catalog.versions import DerivedVersion, versions
-from ops.index import collect_garbage, materialize_index
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.bind import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.catalog.versions import DerivedVersion, versions
+from icepuffin.ops.index import collect_garbage, materialize_index
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.history import DEFINITION

@@ -9,15 +9,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from assets.partitions import partitions_name
-from assets.spec import TableSpec
-from ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
-from ops.graphs.upkeep import collect
-from ops.index import collect_garbage
-from ops.index.retention import Keep, Retention
-from orchestration.looks import look
-from orchestration.settings import TableSettings
-from orchestration.watch import Cursor
+from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
+from icepuffin.ops.graphs.upkeep import collect
+from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.retention import Keep, Retention
+from icepuffin.orchestration.looks import look
+from icepuffin.orchestration.settings import TableSettings
+from icepuffin.orchestration.watch import Cursor
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.test_retention import with_versions

@@ -8,8 +8,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 
-from ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
-from ops.catalog.statistics import StatisticsError, find, register
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
+from icepuffin.ops.catalog.statistics import StatisticsError, find, register
 from tests.conftest import make_rows
 
 

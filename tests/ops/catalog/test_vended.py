@@ -16,17 +16,17 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
-from ops.cache import ShardKey, process_cache
-from ops.catalog.vended import storage_of
-from ops.catalog.versions import versions
-from ops.index import materialize_index
-from ops.index.report import IndexReport
-from ops.index.versions import open_version
-from ops.probe import exact_search, open_index
-from ops.spark.runner import LocalRunner, Progress
-from ops.storage import AccessError, StorageError, open_storage, principal, vended
-from ops.storage.options import s3_options
-from ops.storage.vended import RemoteSigningError
+from icepuffin.ops.cache import ShardKey, process_cache
+from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.spark.runner import LocalRunner, Progress
+from icepuffin.ops.storage import AccessError, StorageError, open_storage, principal, vended
+from icepuffin.ops.storage.options import s3_options
+from icepuffin.ops.storage.vended import RemoteSigningError
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.history import DEFINITION
@@ -149,7 +149,7 @@ def test_a_task_that_starts_late_gets_keys_by_itself(lake: Vending, tmp_path: Pa
     time.sleep(0.3)
     lake.seconds = 3600
     program = (
-        "import pickle, sys; from ops.storage import open_storage\n"
+        "import pickle, sys; from icepuffin.ops.storage import open_storage\n"
         "config = pickle.load(sys.stdin.buffer); print(open_storage(sys.argv[1], config).read_range(sys.argv[1], 0, 4))"
     )
     asked = len(lake.asked)

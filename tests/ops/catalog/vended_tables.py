@@ -6,8 +6,8 @@ from pathlib import Path
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.index import create
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.index import create
 from tests.conftest import ROWS, make_rows
 from tests.ops.index.history import DEFINITION
 from tests.services.vending import Vending

@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.index import IndexDefinition, IndexReport, materialize_index
-from ops.probe import SearchResult, exact_search, open_index
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
+from icepuffin.ops.probe import SearchResult, exact_search, open_index
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
 from tests.conftest import STORAGE, queries
 
 DEFINITION = IndexDefinition(

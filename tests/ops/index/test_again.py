@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.cache import CacheSettings, use_settings
-from ops.catalog.versions import versions
-from ops.index import collect_garbage, drop, materialize_index
-from ops.index.versions import open_version
-from ops.probe import open_index
-from ops.spark.runner import LocalRunner
-from ops.storage import open_storage
+from icepuffin.ops.cache import CacheSettings, use_settings
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import collect_garbage, drop, materialize_index
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.probe import open_index
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.history import DEFINITION, index_head
 

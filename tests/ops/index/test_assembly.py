@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from ops.index import assemble, materialize, work
-from ops.storage import StorageError, local
-from ops.storage.local import LocalStorage, to_path
-from ops.tasks.shard import ShardResult, ShardTask, make_shard
+from icepuffin.ops.index import assemble, materialize, work
+from icepuffin.ops.storage import StorageError, local
+from icepuffin.ops.storage.local import LocalStorage, to_path
+from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from tests.conftest import make_rows
 from tests.ops.index.history import found_and_true, index_head
 

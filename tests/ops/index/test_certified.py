@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.table import Table
 
-from ann_kernels.distance import prepare
-from ann_kernels.metric import Metric
-from ops.datafile import VectorColumnError
-from ops.index import GateFailedError, IndexDefinition, IndexReport
-from ops.probe import open_index
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.datafile import VectorColumnError
+from icepuffin.ops.index import GateFailedError, IndexDefinition, IndexReport
+from icepuffin.ops.probe import open_index
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
 from tests.ops.index.history import index_head

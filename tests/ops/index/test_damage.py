@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog import bind
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import versions
-from ops.graphs.upkeep import collect
-from ops.index import (
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.graphs.upkeep import collect
+from icepuffin.ops.index import (
     Action,
     DefinitionError,
     IndexDefinition,
@@ -23,15 +23,15 @@ from ops.index import (
     load_definition,
     materialize_index,
 )
-from ops.index.integrity import check_integrity, tagged_version
-from ops.index.retention import Retention
-from ops.index.versions import open_version
-from ops.probe import Coverage
-from ops.probe.overview import overview
-from ops.spark.runner import LocalRunner
-from ops.storage import PartSource, open_storage
-from puffin.blobs.shard import ShardReader
-from puffin.blobs.shard_header import Section
+from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.retention import Retention
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.probe import Coverage
+from icepuffin.ops.probe.overview import overview
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ops.index import DefinitionError, IndexDefinition
-from ops.index.definition import KNOBS, Knob, from_properties
+from icepuffin.ops.index import DefinitionError, IndexDefinition
+from icepuffin.ops.index.definition import KNOBS, Knob, from_properties
 
 INDEX = IndexDefinition(name="e", column="v", field_id=7)
 

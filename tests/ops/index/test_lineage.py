@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.versions import versions
-from ops.index import changes, materialize_index, plan, recognize, refresh
-from ops.index.integrity import check_integrity, tagged_version
-from ops.index.versions import balls_by_slot, open_version
-from ops.model import LiveFiles
-from ops.spark.runner import LocalRunner
-from ops.storage import PartSource, open_storage
-from puffin.blobs.shard import ShardReader
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import changes, materialize_index, plan, recognize, refresh
+from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.versions import balls_by_slot, open_version
+from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import RepeatedFileError, live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import versions
-from ops.probe import exact_search, open_index
+from icepuffin.ops.catalog.live import RepeatedFileError, live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.probe import exact_search, open_index
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

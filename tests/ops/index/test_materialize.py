@@ -9,13 +9,13 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from ops.catalog.bind import LASTING_MS
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import tag_target, versions
-from ops.datafile import VectorColumnError
-from ops.graphs.upkeep import maintain_index
-from ops.index import (
+from icepuffin.ops.catalog.bind import LASTING_MS
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import tag_target, versions
+from icepuffin.ops.datafile import VectorColumnError
+from icepuffin.ops.graphs.upkeep import maintain_index
+from icepuffin.ops.index import (
     Action,
     DefinitionError,
     GateFailedError,
@@ -28,13 +28,13 @@ from ops.index import (
     maintain,
     materialize_index,
 )
-from ops.index.materialize import SIDE_TAG_AGE_MS
-from ops.index.versions import open_version
-from ops.probe import Coverage, open_index
-from ops.resources import Engine
-from ops.spark.runner import LocalRunner
-from ops.storage import PartSource, open_storage, relative_to
-from puffin.blobs.shard import ShardReader
+from icepuffin.ops.index.materialize import SIDE_TAG_AGE_MS
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.probe import Coverage, open_index
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

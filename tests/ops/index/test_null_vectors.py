@@ -9,12 +9,12 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import Action, create, materialize_index
-from ops.index.report import IndexReport
-from ops.probe import Coverage, open_index
-from ops.spark.runner import LocalRunner
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.index import Action, create, materialize_index
+from icepuffin.ops.index.report import IndexReport
+from icepuffin.ops.probe import Coverage, open_index
+from icepuffin.ops.spark.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import versions
-from ops.index import CoverageError, proof, refresh, work
-from ops.index.integrity import check_integrity, tagged_version
-from ops.tasks import scatter
-from puffin.blobs.routing import CoveredFile
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import CoverageError, proof, refresh, work
+from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.tasks import scatter
+from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import found_and_true, index_head
 from tests.ops.index.test_materialize import drop_everything
@@ -46,7 +46,7 @@ def head(table: Table) -> int:
 
 
 def left_behind(table: Table) -> list[str]:
-    from ops.storage import open_storage  # noqa: PLC0415
+    from icepuffin.ops.storage import open_storage  # noqa: PLC0415
 
     root = f"{table.location()}/metadata"
     bound = {version.puffin_path for version in versions(table.refresh(), "ann", "e")}
@@ -134,7 +134,7 @@ def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
     table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an older release may have left it."""
-    from ops.index import materialize  # noqa: PLC0415
+    from icepuffin.ops.index import materialize  # noqa: PLC0415
 
     with monkeypatch.context() as patched:
         corrupt(patched)
@@ -168,7 +168,7 @@ def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFa
 
 
 def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ops.spark.runner import LocalRunner  # noqa: PLC0415
+    from icepuffin.ops.spark.runner import LocalRunner  # noqa: PLC0415
 
     labels: list[tuple[str, int]] = []
 
@@ -180,7 +180,7 @@ def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkey
             return super().run(function, tasks, label=label, progress=progress)
 
     monkeypatch.setattr(proof, "NODES_AT_ONCE", 0)
-    from ops.index import materialize_index  # noqa: PLC0415
+    from icepuffin.ops.index import materialize_index  # noqa: PLC0415
     from tests.ops.index.history import DEFINITION  # noqa: PLC0415
 
     materialize_index(table, DEFINITION, head(table), runner=Counting(1), storage=STORAGE)

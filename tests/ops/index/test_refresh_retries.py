@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import versions
-from ops.index import Action, IndexReport, materialize_index, refresh, work
-from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
-from ops.storage import open_storage
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import Action, IndexReport, materialize_index, refresh, work
+from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.storage import open_storage
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
 
@@ -116,7 +116,7 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
 
 
 def undo(table: Table, before: frozenset[int]) -> None:
-    from ops.catalog import bind  # noqa: PLC0415
+    from icepuffin.ops.catalog import bind  # noqa: PLC0415
 
     new = [item for item in versions(table.refresh(), "ann", "e") if item.derived_snapshot_id not in before]
     bind.drop(table, "ann_e")

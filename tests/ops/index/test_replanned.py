@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import plan as plan_module
-from ops.index import refresh
-from ops.index.changes import Changes, find_changes
-from ops.index.plan import plan_version
-from ops.probe import open_index
-from ops.spark.runner import LocalRunner
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.index import plan as plan_module
+from icepuffin.ops.index import refresh
+from icepuffin.ops.index.changes import Changes, find_changes
+from icepuffin.ops.index.plan import plan_version
+from icepuffin.ops.probe import open_index
+from icepuffin.ops.spark.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.history import DEFINITION, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, refreshed

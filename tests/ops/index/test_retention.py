@@ -12,14 +12,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from ops.catalog import bind
-from ops.catalog.snapshots import data_snapshots
-from ops.catalog.versions import DerivedVersion, tag_target, versions
-from ops.graphs.upkeep import collect
-from ops.index import collect_garbage
-from ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
-from ops.model import StorageConfig
-from ops.storage import open_storage
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.graphs.upkeep import collect
+from icepuffin.ops.index import collect_garbage
+from icepuffin.ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import open_storage
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
 from tests.ops.catalog.bindings import binding

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.versions import versions
-from ops.index import Action, sample
-from ops.index.errors import ShardTooLargeError
-from ops.index.sample import most_rows
-from ops.index.versions import open_version
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import Action, sample
+from icepuffin.ops.index.errors import ShardTooLargeError
+from icepuffin.ops.index.sample import most_rows
+from icepuffin.ops.index.versions import open_version
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

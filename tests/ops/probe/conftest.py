@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyiceberg.table import Table
 
-from ops.cache import use_settings
-from ops.cache.settings import CacheSettings
+from icepuffin.ops.cache import use_settings
+from icepuffin.ops.cache.settings import CacheSettings
 from tests.conftest import make_rows
 
 

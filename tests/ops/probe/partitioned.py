@@ -40,9 +40,9 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.storage.local import to_path
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.storage.local import to_path
 
 _ROWS = 60
 _HALVES: list[Any] = [number / 2 for number in range(-4, 5)]

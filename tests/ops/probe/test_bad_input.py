@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.catalog import bind
-from ops.catalog.live import live_files
-from ops.catalog.snapshots import UnknownSnapshotError
-from ops.datafile import VectorColumnError
-from ops.index import IndexReport
-from ops.probe import (
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.datafile import VectorColumnError
+from icepuffin.ops.index import IndexReport
+from icepuffin.ops.probe import (
     Coverage,
     IndexReader,
     IndexUnavailableError,
@@ -30,10 +30,10 @@ from ops.probe import (
     exact_search,
     open_index,
 )
-from ops.probe.knobs import Asked
-from ops.probe.pinned import Group
-from ops.spark.runner import LocalRunner
-from ops.storage.local import to_path
+from icepuffin.ops.probe.knobs import Asked
+from icepuffin.ops.probe.pinned import Group
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage.local import to_path
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
 
@@ -261,7 +261,7 @@ def test_queries_and_answers_are_those_of_the_tools_at_hand(table: Table) -> Non
 
 def test_the_reader_needs_neither_dagster_nor_spark() -> None:
     heavy = "{'dagster', 'pyspark', 'matplotlib'}"
-    code = f"import sys, ops.probe, ops.sql; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, icepuffin.ops.probe, icepuffin.ops.sql; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.catalog.connect import open_catalog
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import IndexDefinition, materialize_index
-from ops.model import StorageConfig
-from ops.probe import (
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.probe import (
     Coverage,
     IndexReader,
     IndexUnavailableError,
@@ -29,11 +29,11 @@ from ops.probe import (
     exact_search,
     open_index,
 )
-from ops.probe.candidates import Candidates, merge
-from ops.probe.distributed import balanced
-from ops.probe.pinned import merged
-from ops.spark.runner import LocalRunner, Progress, R, T
-from ops.storage.local import to_path
+from icepuffin.ops.probe.candidates import Candidates, merge
+from icepuffin.ops.probe.distributed import balanced
+from icepuffin.ops.probe.pinned import merged
+from icepuffin.ops.spark.runner import LocalRunner, Progress, R, T
+from icepuffin.ops.storage.local import to_path
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

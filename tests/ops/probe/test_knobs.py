@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.versions import versions
-from ops.curves import ShardCentroids, reaches, widths
-from ops.index.versions import open_version
-from ops.probe import IndexReader, QueryError, exact_search, open_index
-from ops.probe.knobs import Advice, Knobs
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.curves import ShardCentroids, reaches, widths
+from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.probe import IndexReader, QueryError, exact_search, open_index
+from icepuffin.ops.probe.knobs import Advice, Knobs
 from tests.conftest import STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 

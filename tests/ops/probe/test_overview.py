@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.expire import expire_derived
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.snapshots import data_snapshots
-from ops.catalog.versions import versions
-from ops.index import create, materialize_index
-from ops.index.history import recall_history
-from ops.probe import open_index
-from ops.probe.overview import overview, time_widths
-from ops.probe.pictures import PictureError, drawable, save
-from ops.probe.result import explain
-from ops.spark.runner import LocalRunner
-from ops.sql import SqlSession
+from icepuffin.ops.catalog.expire import expire_derived
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.index import create, materialize_index
+from icepuffin.ops.index.history import recall_history
+from icepuffin.ops.probe import open_index
+from icepuffin.ops.probe.overview import overview, time_widths
+from icepuffin.ops.probe.pictures import PictureError, drawable, save
+from icepuffin.ops.probe.result import explain
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

@@ -26,12 +26,12 @@ from pyiceberg.transforms import (
     TruncateTransform,
 )
 
-from ops.catalog.connect import open_catalog
-from ops.catalog.live import live_files
-from ops.probe.errors import FilterError
-from ops.probe.filters import find_matches
-from ops.sql import SqlSession
-from ops.storage.local import to_path
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.probe.errors import FilterError
+from icepuffin.ops.probe.filters import find_matches
+from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.storage.local import to_path
 from tests.conftest import STORAGE
 from tests.ops.probe.partitioned import TYPES, random_table
 

@@ -10,13 +10,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ann_kernels.metric import Metric
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.snapshots import UnknownSnapshotError
-from ops.datafile import DataFileError
-from ops.index import IndexReport
-from ops.probe import (
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.datafile import DataFileError
+from icepuffin.ops.index import IndexReport
+from icepuffin.ops.probe import (
     Coverage,
     IndexUnavailableError,
     QueryError,
@@ -25,7 +25,7 @@ from ops.probe import (
     exact_search,
     open_index,
 )
-from ops.storage.local import to_path
+from icepuffin.ops.storage.local import to_path
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
 

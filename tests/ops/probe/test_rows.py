@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.live import live_files
-from ops.datafile import DataFileError, take_rows
-from ops.probe.rows import RowReader
-from ops.storage import open_storage
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.datafile import DataFileError, take_rows
+from icepuffin.ops.probe.rows import RowReader
+from icepuffin.ops.storage import open_storage
 from tests.conftest import STORAGE, make_rows
 
 FIELDS = [1, 2]

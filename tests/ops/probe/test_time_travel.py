@@ -10,13 +10,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import In
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.snapshots import DataSnapshot, data_snapshots
-from ops.index import IndexDefinition, create
-from ops.probe import Coverage, SearchResult, open_index
-from ops.sql import SqlSession
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.index import IndexDefinition, create
+from icepuffin.ops.probe import Coverage, SearchResult, open_index
+from icepuffin.ops.sql import SqlSession
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import index_head
 

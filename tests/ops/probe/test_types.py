@@ -13,8 +13,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.probe import FilterError, open_index
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.probe import FilterError, open_index
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION
 

@@ -11,21 +11,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from ann_kernels import kmeans
-from ann_kernels.distance import prepare
-from ann_kernels.metric import Metric
-from ops.catalog.connect import open_catalog
-from ops.catalog.live import live_files
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.index import IndexReport
-from ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
-from ops.probe.balls import Balls
-from ops.spark.runner import LocalRunner
-from ops.storage.local import to_path
-from ops.tasks.balls import partition_balls
-from puffin import PuffinReader
-from puffin.sources import FileSource
-from puffin.types import CENTROID_V1
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.index import IndexReport
+from icepuffin.ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
+from icepuffin.ops.probe.balls import Balls
+from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.balls import partition_balls
+from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.sources import FileSource
+from icepuffin.puffin.types import CENTROID_V1
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.naive.thresholds import within
 from tests.naive.vectors import distance

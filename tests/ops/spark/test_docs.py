@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from ops.index import create
+from icepuffin.ops.index import create
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ann_kernels.errors import NonFiniteVectorError
-from ops.datafile import VectorColumnError
-from ops.errors import IcepuffinError
-from ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
-from ops.storage import ObjectMissingError, StorageError
+from icepuffin.ann_kernels.errors import NonFiniteVectorError
+from icepuffin.ops.datafile import VectorColumnError
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.storage import ObjectMissingError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +127,8 @@ def test_a_killed_python_worker_is_retried(spark: "SparkSession", tmp_path: Path
 
 def test_executor_code_imports_neither_dagster_nor_pyspark() -> None:
     code = (
-        "import sys, ops.tasks.run, ops.tasks.scatter, ops.tasks.shard, ops.tasks.theta;"
+        "import sys\n"
+        "from icepuffin.ops.tasks import run, scatter, shard, theta\n"
         "print([name for name in ('dagster', 'pyspark') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

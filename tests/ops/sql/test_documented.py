@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from ops.catalog.versions import versions
-from ops.sql import SqlSession
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
 
 ROOT = Path(__file__).parents[3]

@@ -11,12 +11,12 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo, LessThan
 
-from ops.catalog.connect import open_catalog
-from ops.probe import exact_search
-from ops.sql import SqlError, SqlSession
-from ops.sql.foreign import for_spark
-from ops.sql.parse import parse
-from ops.sql.statements import Foreign
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.probe import exact_search
+from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.sql.foreign import for_spark
+from icepuffin.ops.sql.parse import parse
+from icepuffin.ops.sql.statements import Foreign
 from tests.conftest import STORAGE
 
 NEAR = "l2_distance(v, array(0.0, 0.0))"

@@ -3,11 +3,11 @@ from datetime import datetime
 import pytest
 from pyiceberg.expressions import EqualTo, GreaterThan
 
-from ann_kernels.metric import Metric
-from ops.sql.errors import SqlError
-from ops.sql.foreign import for_spark
-from ops.sql.parse import parse
-from ops.sql.statements import (
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.foreign import for_spark
+from icepuffin.ops.sql.parse import parse
+from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,

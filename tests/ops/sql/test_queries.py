@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.catalog.connect import open_catalog
-from ops.probe import Coverage
-from ops.sql import SqlError, SqlSession
-from ops.sql.parse import parse
-from ops.sql.statements import Nearest
+from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.probe import Coverage
+from icepuffin.ops.sql import SqlError, SqlSession
+from icepuffin.ops.sql.parse import parse
+from icepuffin.ops.sql.statements import Nearest
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])

@@ -6,8 +6,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from ops.probe import Coverage
-from ops.sql import SqlError, SqlSession
+from icepuffin.ops.probe import Coverage
+from icepuffin.ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.catalog import Catalog
 
-from ops.sql import SqlError, SqlSession
+from icepuffin.ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, queries
 from tests.ops.probe.test_types import COUNT, VALUES, catalog, code, typed, value
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.storage import direct
-from ops.storage.direct import DirectSink
+from icepuffin.ops.storage import direct
+from icepuffin.ops.storage.direct import DirectSink
 
 BLOCK = 4_096
 LENGTHS = (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, 64 * BLOCK, 150 * BLOCK + 5)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import (
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import (
     ObjectExistsError,
     ObjectMissingError,
     StorageError,
@@ -16,7 +16,7 @@ from ops.storage import (
     open_storage,
     relative_to,
 )
-from ops.storage.local import LocalStorage
+from icepuffin.ops.storage.local import LocalStorage
 
 STORE = LocalStorage()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from botocore.session import Session
 
-from ops.storage.principal import ambient_identity
+from icepuffin.ops.storage.principal import ambient_identity
 
 _NEW_KEYS = """#!/bin/sh
 echo '{"Version": 1, "AccessKeyId": "'$(date +%N)'", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": "2099-01-01T00:00:00Z"}'

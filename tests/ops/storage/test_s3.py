@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ops.model import ObjectRange, StorageConfig
-from ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, open_storage
-from ops.storage.options import s3_options
-from ops.storage.parts import PartLimits
-from ops.storage.s3 import S3Storage
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, open_storage
+from icepuffin.ops.storage.options import s3_options
+from icepuffin.ops.storage.parts import PartLimits
+from icepuffin.ops.storage.s3 import S3Storage
 from tests.services.faulty import faulty_line
 
 pytestmark = pytest.mark.services

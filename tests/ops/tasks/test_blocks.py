@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ops.model import ObjectRange
-from ops.storage import StorageError
-from ops.storage.local import LocalStorage
-from ops.tasks.blocks import BlockWriters, read_blocks
-from ops.tasks.recognize import read_moves
-from ops.tasks.rows import Rows
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.storage import StorageError
+from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.tasks.blocks import BlockWriters, read_blocks
+from icepuffin.ops.tasks.recognize import read_moves
+from icepuffin.ops.tasks.rows import Rows
 
 STORE = LocalStorage()
 

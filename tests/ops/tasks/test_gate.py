@@ -4,11 +4,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ann_kernels import vamana
-from ann_kernels.distance import prepare
-from ann_kernels.metric import Metric
-from ops.tasks.gate import measure_curve, measure_recall
-from puffin.blobs.shard import Shard
+from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.tasks.gate import measure_curve, measure_recall
+from icepuffin.puffin.blobs.shard import Shard
 
 
 @pytest.mark.parametrize("metric", list(Metric))

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ops.model import LiveFile
-from ops.tasks.lineage import row_versions
+from icepuffin.ops.model import LiveFile
+from icepuffin.ops.tasks.lineage import row_versions
 from tests.conftest import STORAGE
 
 

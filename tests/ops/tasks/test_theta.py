@@ -1,7 +1,7 @@
 from pyiceberg.schema import Schema
 
-from ops.model import LiveFile, StorageConfig
-from ops.tasks.theta import FileShare, plan_tasks
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.tasks.theta import FileShare, plan_tasks
 
 
 def shares_of(*rows: int) -> list[FileShare]:

@@ -18,7 +18,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ops.model import StorageConfig
+from icepuffin.ops.model import StorageConfig
 
 STORAGE = StorageConfig({})
 SCHEMA = Schema(

@@ -13,15 +13,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata
 
-from ann_kernels.theta import ThetaAccumulator, union
-from ops.catalog.snapshots import data_snapshots
-from ops.catalog.statistics import find, register
-from ops.storage.local import LocalStorage
-from ops.tasks.theta_columns import update_from_arrow
-from ops.theta.slot import listed_thetas, ndv_of
-from puffin import PuffinReader, PuffinWriter
-from puffin.blobs.theta import ThetaSketch, decode, encode
-from puffin.types import THETA_V1
+from icepuffin.ann_kernels.theta import ThetaAccumulator, union
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.statistics import find, register
+from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.ops.theta.slot import listed_thetas, ndv_of
+from icepuffin.puffin import PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
+from icepuffin.puffin.types import THETA_V1
 
 
 def sketch(column: pa.ChunkedArray, kind: str) -> ThetaSketch:

@@ -27,8 +27,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from ann_kernels.theta import ThetaAccumulator
-from ops.tasks.theta_columns import SketchTypeError, kind_of, update_from_arrow
+from icepuffin.ann_kernels.theta import ThetaAccumulator
+from icepuffin.ops.tasks.theta_columns import SketchTypeError, kind_of, update_from_arrow
 from tests.naive import theta as naive
 
 UTC = dt.UTC

@@ -4,7 +4,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from ops.theta import Outcome, ThetaEstimate, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.theta import Outcome, ThetaEstimate, estimate_theta_sketches, materialize_theta_sketches
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 

@@ -3,8 +3,8 @@ import io
 import numpy as np
 import pytest
 
-from ops.model import DeleteFile, DeleteKind, LiveFile
-from ops.theta.file_sketches import (
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.theta.file_sketches import (
     FILE_SKETCHES_V2,
     FileKey,
     FileSketches,
@@ -14,9 +14,9 @@ from ops.theta.file_sketches import (
     within_budget,
     write_file_sketches,
 )
-from puffin import BytesSource, PuffinReader, PuffinWriter
-from puffin.blobs.theta import MAX_THETA, ThetaSketch
-from puffin.errors import BadBlobError
+from icepuffin.puffin import BytesSource, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs.theta import MAX_THETA, ThetaSketch
+from icepuffin.puffin.errors import BadBlobError
 
 
 def sketch(*hashes: int) -> ThetaSketch:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from ops.catalog.statistics import find
-from ops.theta import Outcome, builds, materialize_theta_sketches, read_ndv
-from ops.theta.read import overwritten_by
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.theta import Outcome, builds, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta.read import overwritten_by
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 

@@ -30,10 +30,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from ops.catalog.rowdeletes import append_position_deletes
-from ops.catalog.snapshots import is_derived
-from ops.theta import materialize_theta_sketches, read_ndv
-from ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.catalog.rowdeletes import append_position_deletes
+from icepuffin.ops.catalog.snapshots import is_derived
+from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
 

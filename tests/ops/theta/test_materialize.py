@@ -9,16 +9,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from ops.catalog.live import live_files
-from ops.catalog.statistics import find
-from ops.catalog.versions import versions
-from ops.model import StorageConfig
-from ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
-from ops.theta import publish as publish_module
-from ops.theta.keep import KIND, TAG
-from puffin import FileSource, PuffinReader
-from puffin.blobs.theta import decode
-from puffin.types import THETA_V1
+from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta import publish as publish_module
+from icepuffin.ops.theta.keep import KIND, TAG
+from icepuffin.puffin import FileSource, PuffinReader
+from icepuffin.puffin.blobs.theta import decode
+from icepuffin.puffin.types import THETA_V1
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, rows
 
 CREATED = {"id", "name", "at", "price", "size"}
@@ -115,7 +115,7 @@ def test_removed_files_are_subtracted_without_reading_anything(table: Table, run
 
 
 def test_deleted_rows_do_not_count_and_only_their_file_is_read_again(table: Table, runner: ThreadlessRunner) -> None:
-    from ops.catalog.rowdeletes import append_position_deletes  # noqa: PLC0415
+    from icepuffin.ops.catalog.rowdeletes import append_position_deletes  # noqa: PLC0415
 
     append(table, 0, 300)
     materialize(table, append(table, 1_000, 1_300), runner)
@@ -357,7 +357,7 @@ def test_over_budget_the_largest_files_are_kept(table: Table, runner: Threadless
 def test_a_file_of_many_row_groups_is_cut_into_tasks(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ops.theta.materialize.PART_ROWS", 1_000)
+    monkeypatch.setattr("icepuffin.ops.theta.materialize.PART_ROWS", 1_000)
     with table.transaction() as change:
         change.set_properties({"write.parquet.row-group-limit": "500"})
     snapshot = append(table, 0, 4_200)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from ops.storage.local import LocalStorage
-from ops.storage.prefetch import GAP, PrefetchedSource, coalesced
-from ops.theta import file_sketches, materialize_theta_sketches
+from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.storage.prefetch import GAP, PrefetchedSource, coalesced
+from icepuffin.ops.theta import file_sketches, materialize_theta_sketches
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
 

@@ -19,7 +19,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from ops.theta import UnknownColumnError, choose_columns, is_enabled
+from icepuffin.ops.theta import UnknownColumnError, choose_columns, is_enabled
 
 TYPES = [
     BooleanType(),

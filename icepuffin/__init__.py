@@ -1,0 +1,1 @@
+"""Theta sketches and vector indexes for every snapshot of an Apache Iceberg table."""
