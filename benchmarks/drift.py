@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 FRESH_EVERY = 5
 QUERIES = 1_000

@@ -28,8 +28,8 @@ import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 HELD_BACK = 0.12
 DELTAS = (0, 1, 4, 8)

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 IDENTIFIER = "demo.packages"
 FILES_PER_ROUND = 6

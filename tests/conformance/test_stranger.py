@@ -13,11 +13,11 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.curves import widths
 from icepuffin.ops.probe import open_index
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries

@@ -11,10 +11,10 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
-from icepuffin.ops.catalog import rowdeletes
 from icepuffin.ops.catalog.commit import Outcome, attempt_commit
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
 from icepuffin.ops.catalog.snapshots import find_snapshot
+from icepuffin.orchestration.demo import rowdeletes
 
 
 def write_delete_file(table: Table, *ids: int) -> tuple[str, int]:

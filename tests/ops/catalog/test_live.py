@@ -9,9 +9,9 @@ from pyiceberg.typedef import Record
 
 from icepuffin.ops.catalog.deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.catalog.live import _Delete, _DeleteIndex, live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.model import DeleteFile, DeleteKind
 from icepuffin.ops.storage import open_storage
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.equality import delete_where_id_is
 

@@ -11,12 +11,12 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bind
 from icepuffin.ops.catalog.bind import LostRaceError, UnknownOutcomeError
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.catalog.versions import DerivedVersion, versions
 from icepuffin.ops.index import collect_garbage, materialize_index
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
 from tests.ops.index.history import DEFINITION

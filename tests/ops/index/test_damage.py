@@ -9,7 +9,6 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bind
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.graphs.upkeep import collect
 from icepuffin.ops.index import (
@@ -30,6 +29,7 @@ from icepuffin.ops.probe import Coverage
 from icepuffin.ops.probe.overview import overview
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows

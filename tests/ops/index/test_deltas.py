@@ -12,7 +12,6 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import Action, IndexReport, drop, maintain, materialize_index, recognize, refresh
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
@@ -20,6 +19,7 @@ from icepuffin.ops.index.versions import OpenVersion, open_version
 from icepuffin.ops.probe import Coverage
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import routing
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head

@@ -39,7 +39,6 @@ from pyiceberg.types import DoubleType, StringType
 
 from icepuffin.ops.catalog.connect import open_catalog
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import IndexDefinition, collect_garbage, drop, materialize_index, refresh
@@ -47,6 +46,7 @@ from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.probe import Coverage, SearchResult, open_index
 from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner
 

@@ -7,9 +7,9 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live import RepeatedFileError, live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

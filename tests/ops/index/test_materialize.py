@@ -11,7 +11,6 @@ from pyiceberg.types import StringType
 
 from icepuffin.ops.catalog.bind import LASTING_MS
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.versions import tag_target, versions
 from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.graphs.upkeep import maintain_index
@@ -34,6 +33,7 @@ from icepuffin.ops.probe import Coverage, open_index
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head

@@ -10,11 +10,11 @@ from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.index import Action, create, materialize_index
 from icepuffin.ops.index.report import IndexReport
 from icepuffin.ops.probe import Coverage, open_index
 from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import CoverageError, proof, refresh, work
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
 from icepuffin.ops.tasks import scatter
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import found_and_true, index_head

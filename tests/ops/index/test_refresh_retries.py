@@ -11,11 +11,11 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connect import open_catalog
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import Action, IndexReport, materialize_index, refresh, work
 from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
 

@@ -41,8 +41,8 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 _ROWS = 60
 _HALVES: list[Any] = [number / 2 for number in range(-4, 5)]

@@ -17,7 +17,6 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connect import open_catalog
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.probe import (
@@ -34,6 +33,7 @@ from icepuffin.ops.probe.distributed import balanced
 from icepuffin.ops.probe.pinned import merged
 from icepuffin.ops.spark.runner import LocalRunner, Progress, R, T
 from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

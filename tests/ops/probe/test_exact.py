@@ -16,13 +16,13 @@ from icepuffin.ann_kernels.distance import prepare, prepare_exact
 from icepuffin.ann_kernels.exact import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.datafile import exact_vectors, read_live
 from icepuffin.ops.probe import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.probe.balls import Balls
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.balls import ball_around
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE
 from tests.naive.vectors import assert_nearest, exact_distances
 from tests.ops.index.history import DEFINITION, index_head

@@ -11,12 +11,12 @@ from pyiceberg.types import StringType
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition, create
 from icepuffin.ops.probe import Coverage, FilterError, exact_search, open_index
 from icepuffin.ops.probe.filters import Matches, find_matches
 from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 

@@ -10,7 +10,6 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.expire import expire_derived
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import create, materialize_index
@@ -21,6 +20,7 @@ from icepuffin.ops.probe.pictures import PictureError, drawable, save
 from icepuffin.ops.probe.result import explain
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.sql import SqlSession
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

@@ -12,7 +12,6 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexReport
@@ -26,6 +25,7 @@ from icepuffin.ops.probe import (
     open_index,
 )
 from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
 

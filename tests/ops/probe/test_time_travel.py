@@ -12,11 +12,11 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connect import open_catalog
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
 from icepuffin.ops.index import IndexDefinition, create
 from icepuffin.ops.probe import Coverage, SearchResult, open_index
 from icepuffin.ops.sql import SqlSession
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import index_head
 

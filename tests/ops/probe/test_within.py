@@ -16,13 +16,13 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.connect import open_catalog
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.index import IndexReport
 from icepuffin.ops.probe import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
 from icepuffin.ops.probe.balls import Balls
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.balls import partition_balls
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.sources import FileSource
 from icepuffin.puffin.types import CENTROID_V1

@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.probe import Coverage, IndexReader, QueryError, open_index
 from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 

@@ -30,10 +30,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.catalog.rowdeletes import append_position_deletes
 from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, current
 

@@ -1,4 +1,4 @@
-"""Row deletes, merge-on-read: PyIceberg can read position delete files but not write them; demo and tests need some."""
+"""Row deletes, merge-on-read: PyIceberg can read position delete files but not write them. The demo needs some."""
 
 import io
 import uuid
