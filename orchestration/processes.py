@@ -9,6 +9,7 @@ elsewhere nothing is noted, and no run is ended.
 import hashlib
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,11 @@ from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.executor.in_process import InProcessExecutor
 
 PROCESS_TAG = "icepuffin/process"
+_INITIAL = "pid:[4026531836]"
+"""The namespace of process ids outside all containers (PROC_PID_INIT_INO in Linux)."""
+_CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")
+"""Docker, containerd and Podman mount /etc/hostname from a folder that has the container's or the pod's id."""
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
@@ -32,7 +38,9 @@ class Process:
 
     host: str
     machine: str
-    """A hash of the machine's id: machines may share a name."""
+    """A hash of the machine's or the container's id, since others may share its name; empty where it has none that is
+    its own: ids in images are copied.
+    """
     boot: str
     """Id of the machine's boot."""
     namespace: str
@@ -48,37 +56,62 @@ class Process:
         if here is None or (self.host, self.machine) != (here.host, here.machine):
             return False
         if self.boot != here.boot:
-            return True
-        return self.namespace == here.namespace and _began(self.pid) != self.began
+            return self.machine != ""
+        if self.namespace != here.namespace:
+            return False
+        began = _began(self.pid)
+        return not _exists(self.pid) if began is None else began != self.began
 
 
 @cache
 def _machine() -> tuple[str, str, str, str]:
     """(host, machine, boot, namespace) of this process."""
-    machine = ""
-    with suppress(FileNotFoundError):  # in containers
-        machine = hashlib.sha256(Path("/etc/machine-id").read_bytes()).hexdigest()[:16]
+    namespace = str(Path("/proc/self/ns/pid").readlink())
+    machine = _machine_id(namespace)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return socket.gethostname(), machine, boot, str(Path("/proc/self/ns/pid").readlink())
+    return socket.gethostname(), machine and hashlib.sha256(machine.encode()).hexdigest()[:16], boot, namespace
+
+
+def _machine_id(namespace: str) -> str:
+    """Of the container, where one is mounted; else the machine's, if this process is in no container."""
+    if container := _CONTAINER.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")):
+        return container[1]
+    with suppress(FileNotFoundError):
+        found = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+        return found if namespace == _INITIAL and _MACHINE_ID.fullmatch(found) else ""
+    return ""
 
 
 def this_process() -> Process | None:
     """None where the operating system does not tell."""
     try:
-        return Process(*_machine(), os.getpid(), _began(os.getpid()))
+        if str(Path("/proc/self").readlink()) != str(os.getpid()):  # another namespace's /proc
+            return None
+        return Process(*_machine(), os.getpid(), _began(os.getpid()) or "")
     except FileNotFoundError:
         return None
 
 
-def _began(pid: int) -> str:
-    """Empty where there is no such process, or only what is left of it until its parent asks."""
+def _began(pid: int) -> str | None:
+    """Empty where only that is left of the process which its parent asks for; None where /proc shows none."""
     try:
         state, *rest = (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
         )
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
     return "" if state in ("Z", "X") else rest[18]
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process of this id: /proc may hide those of other users (`hidepid`)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def process_tags(run_id: str) -> dict[str, str]:

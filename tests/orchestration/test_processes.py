@@ -15,6 +15,7 @@ import pytest
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.test_utils import create_run_for_test
 
+from icepuffin.orchestration import processes
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.processes import (
     PROCESS_TAG,
@@ -139,6 +140,55 @@ def test_a_process_that_nobody_has_asked_after_is_gone(here: Process) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert replace(here, pid=child.pid, began=here.began).is_gone
+
+
+def test_a_boot_tells_nothing_where_machines_cannot_be_told_apart(
+    instance: dg.DagsterInstance, here: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers of one image and one given name, on two hosts."""
+    nameless = replace(here, machine="")
+    monkeypatch.setattr(processes, "this_process", lambda: nameless)
+    noted_run(instance, replace(nameless, boot="another"))
+    assert end_lost_runs(instance) == ()
+
+
+def test_an_id_that_came_with_an_image_is_not_the_machines(tmp_path: Path) -> None:
+    """Two containers on two hosts have that of their image; the process ids are those of a namespace of their own."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces are made by root")
+    told = "from icepuffin.orchestration.processes import this_process; print(repr(this_process().machine))"
+    apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    assert subprocess.check_output([*apart, sys.executable, "-c", told], text=True).strip() == "''"
+    hostname = tmp_path / ("ab" * 32) / "hostname"  # as container engines mount it
+    hostname.parent.mkdir()
+    hostname.write_text("code\n")
+    mounted = f"mount --bind {hostname} /etc/hostname && exec {sys.executable} -c '{told}'"
+    assert subprocess.check_output([*apart, "sh", "-c", mounted], text=True).strip() != "''"
+
+
+def test_a_process_that_sees_another_namespaces_proc_notes_nothing() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("namespaces are made by root")
+    told = "from icepuffin.orchestration.processes import this_process; print(this_process())"
+    seen = subprocess.check_output(["unshare", "--pid", "--fork", sys.executable, "-c", told], text=True)
+    assert seen.strip() == "None"
+
+
+@pytest.mark.parametrize("hidden", ["1", "2"])
+def test_a_process_of_another_user_that_is_hidden_is_not_gone(here: Process, hidden: str) -> None:
+    """`hidepid`, as hardened machines have it: /proc shows a user his own processes alone."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces are made by root")
+    root = Path(processes.__file__).parents[1]
+    looked = (
+        "import json, os, sys; from icepuffin.orchestration import processes; processes.this_process(); "
+        "os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
+        "print([processes.Process(**item).is_gone for item in json.loads(sys.argv[1])])"
+    )
+    script = f'mount -t proc -o hidepid={hidden} proc /proc && exec "$0" -c "$1" "$2"'
+    noted = json.dumps([asdict(here), asdict(replace(here, pid=2**22 + 1))])
+    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, looked, noted]
+    assert subprocess.check_output(command, text=True, cwd=root).strip() == "[False, True]"
 
 
 def test_a_process_knows_itself() -> None:
