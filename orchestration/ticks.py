@@ -156,7 +156,7 @@ def _why(error: SerializableErrorInfo | None) -> str:
     if error is None:
         return "failed; see the run in the UI"
     name, _, text = error.message.strip().partition(": ")
-    return text if name.startswith("ops.") else error.message.strip()
+    return text if name.startswith("icepuffin.") else error.message.strip()
 
 
 def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TickResult | TickedRun | Unseen]:
