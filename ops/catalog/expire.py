@@ -14,6 +14,7 @@ from pyiceberg.table.update import (
 from icepuffin.ops.catalog.bind import BindingError
 from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
 from icepuffin.ops.catalog.snapshots import is_derived, table_name
+from icepuffin.ops.catalog.versions import own_names, tag_target
 
 _ATTEMPTS = 12
 
@@ -32,16 +33,20 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
         refs = table.metadata.refs
         foreign = {ref.snapshot_id for name, ref in refs.items() if name not in own_tags}
         present = {
-            snapshot.snapshot_id
+            snapshot.snapshot_id: snapshot
             for snapshot in table.metadata.snapshots
             if snapshot.snapshot_id in wanted and is_derived(snapshot) and snapshot.snapshot_id not in foreign
         }
         if not present:
             return tuple(sorted(wanted - foreign))
-        tags = {name: ref.snapshot_id for name, ref in refs.items() if ref.snapshot_id in present}
+        tags = [name for name, ref in refs.items() if ref.snapshot_id in present]
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in tags]
         updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(present)))
-        unmoved: list[TableRequirement] = [AssertRefSnapshotId(ref=name, snapshot_id=at) for name, at in tags.items()]
+        # a catalog drops the tags of a snapshot with it: no run may have put one on, as it does after a rollback
+        ours = sorted({*tags, *(name for snapshot in present.values() for name in own_names(snapshot))})
+        unmoved: list[TableRequirement] = [
+            AssertRefSnapshotId(ref=name, snapshot_id=tag_target(table, name)) for name in ours
+        ]
         if attempt_commit(table, tuple(updates), tuple(unmoved), attempt) is Outcome.DONE:
             refresh(table, patient=True)
             return tuple(sorted(present))

@@ -126,6 +126,11 @@ def own_tags(table: Table, tag: str) -> frozenset[str]:
     )
 
 
+def own_names(snapshot: Snapshot) -> frozenset[str]:
+    """Of the tags that icepuffin may put on a snapshot; none for one that it did not make."""
+    return frozenset(name for name, _ in _own_tags(snapshot))
+
+
 def _own_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(name, index tag) of the tags that icepuffin may put on a snapshot; none for one that it did not make."""
     properties = snapshot.summary.additional_properties if snapshot.summary else {}

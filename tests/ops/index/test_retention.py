@@ -279,3 +279,22 @@ def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_
     assert rescued not in {item.index_snapshot_id for item in gone}
     assert len(gone) == 2
     assert versions(table.refresh(), "ann", "e")[0].derived_snapshot_id == rescued
+
+
+def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner rolls back, and a run moves the index tag to an old version while that is about to go."""
+    plan = planned(table, Retention(Keep.NEWEST))
+    known = versions(table, "ann", "e")
+    again = known[1].derived_snapshot_id
+    run = table.catalog.load_table(table.name())
+    through = table.catalog.commit_table
+
+    def a_run_comes_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(table.catalog, "commit_table", through)
+        bind.move_tag(run, "ann_e", again, expected_ref=known[-1].derived_snapshot_id)
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", a_run_comes_first)
+    gone = carry_out_retention(table, "ann_e", plan)
+    assert {item.index_snapshot_id for item in gone} == {known[at].derived_snapshot_id for at in (0, 2)}
+    assert tag_target(table.refresh(), "ann_e") == again
