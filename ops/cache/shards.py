@@ -20,8 +20,9 @@ from icepuffin.puffin.errors import ChecksumError
 from icepuffin.puffin.varint import load_decoders
 
 _log = logging.getLogger(__name__)
-_LAYOUT = 1
-"""Of what is kept; files of other layouts are never looked for"""
+_LAYOUT = 2
+"""Of what is kept, and of the rules by which it was chosen: which codes of one byte are good enough to search by. Files
+of other layouts are never looked for"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,4 @@
+import hashlib
 import logging
 import os
 import threading
@@ -50,6 +51,16 @@ def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
         assert same(kept, fresh)
         for mine, wanted in zip(answers(kept), answers(fresh), strict=True):
             np.testing.assert_array_equal(mine, wanted)
+
+
+def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
+    """It let codes pass that do not tell near-duplicates apart."""
+    cache, key = cache_in(tmp_path), stored(tmp_path, SHARD)
+    first_layout = hashlib.sha256(f"1\0True\0{key.sha256.hex()}".encode()).hexdigest()
+    disk = DiskCache.opened(tmp_path / "cache", 1 << 30)
+    assert disk is not None
+    disk.put(principal(key.where.path, STORAGE), first_layout, ready(made_shard(seed=1)))
+    assert same(kept_by(cache, key), ready(SHARD))
 
 
 def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
