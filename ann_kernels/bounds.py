@@ -98,7 +98,7 @@ def _by_differences(
         target = FloatTarget(frozen(vectors), frozen(near))
         for row, part in _stretches(len(queries), rows, vectors[:1].nbytes):
             _squared_gaps(target, row, rows[part], least[row, part])
-        off = 1.001 * np.linalg.norm(near - queries, axis=1) + (_of_units(vectors.shape[1]) if rounded else 0.0)
+        off = 1.001 * np.linalg.norm(near - queries, axis=1) + (rounding_of_units(vectors.shape[1]) if rounded else 0.0)
         return Bound(least, lambda distances: (1 + error) * (_reach(distances, metric) + off) ** 2 + vanished)
 
     return bound
@@ -133,7 +133,7 @@ def _by_products(vectors: npt.NDArray[Any], rows: Ints, metric: Metric, *, round
         left[:, -1] = 1
         halves = left[:, :-1].astype(np.float64) / 2
         norms = np.einsum("ij,ij->i", halves, halves)
-        off = _of_units(dims) * scale if rounded else 0.0
+        off = rounding_of_units(dims) * scale if rounded else 0.0
 
         def limit(distances: Doubles) -> Doubles:
             reach = (1 + _STRETCH) * (scale * _reach(distances, metric) + off) ** 2
@@ -173,7 +173,7 @@ def _relative_error(dims: int) -> float:
     return steps / (1 - steps)
 
 
-def _of_units(dims: int) -> float:
+def rounding_of_units(dims: int) -> float:
     """How far a unit vector of f64 lies from the same in f32, at most."""
     return 1.01 * _UNIT + math.sqrt(dims) * 2.0**-149
 

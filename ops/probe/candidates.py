@@ -101,6 +101,11 @@ class Hits:
         at = query, place
         return cls(query, place + 1, found.files[at], found.positions[at], found.distances[at])
 
+    def taken(self, rows: Integers) -> "Hits":
+        """Some of them, under the ranks that they have."""
+        names = ("queries", "ranks", "files", "positions", "distances")
+        return Hits(*(getattr(self, name)[rows] for name in names))
+
     @classmethod
     def ranked(cls, parts: Sequence["Hits"], limit: int | None) -> "Hits":
         """All of them, by query and distance, ties by file and position; the first `limit` a query."""
@@ -126,6 +131,27 @@ def merge(parts: Sequence[Candidates], k: int) -> Candidates:
     return Candidates(*(np.concatenate(arrays, axis=1) for arrays in columns)).ordered(k)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Exact distances of some rows, whose vectors are read from the data files, each once."""
+
+    queries: Floats
+    """f64[Q, D] prepared"""
+    reader: RowReader
+    field_id: int
+    metric: Metric
+    meter: Meter
+
+    def distances(self, asked: Integers, files: Integers, positions: Integers) -> Floats:
+        """f64[n], of queries[asked] from the rows at `positions` of `files`, all int64[n]."""
+        rows, places = _by_file(files, positions)
+        parts = self.reader.take_all(rows, [self.field_id], self.meter)
+        if not parts:
+            return np.empty(0)
+        vectors = np.concatenate([exact_vectors(part.column(0), self.queries.shape[1]) for part in parts])
+        return table_distances(self.queries, vectors, asked, places, self.metric)
+
+
 def rerank(
     found: Candidates, queries: Floats, reader: RowReader, field_id: int, metric: Metric, meter: Meter | None = None
 ) -> Candidates:
@@ -133,12 +159,10 @@ def rerank(
 
     `queries` f64[Q, D] prepared.
     """
-    valid = found.files >= 0
-    rows, places = _by_file(found.files[valid], found.positions[valid])
+    asked, place = np.nonzero(found.files >= 0)
     exact = np.full(found.files.shape, np.inf)
-    if parts := reader.take_all(rows, [field_id], meter):
-        vectors = np.concatenate([exact_vectors(part.column(0), queries.shape[1]) for part in parts])
-        exact[valid] = table_distances(queries, vectors, np.nonzero(valid)[0], places, metric)
+    reading = Reading(queries, reader, field_id, metric, meter or Meter())
+    exact[asked, place] = reading.distances(asked, found.files[asked, place], found.positions[asked, place])
     return Candidates(found.files, found.positions, exact).ordered(found.files.shape[1])
 
 

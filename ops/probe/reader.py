@@ -52,7 +52,7 @@ class IndexReader:
         )
         self._conditions = MatchCache()
         self._tuning = Tuning(source.loaded)
-        self._thresholds = Thresholds(target, source, self._vectors, self._scope.tail)
+        self._thresholds = Thresholds(target, source, self._vectors, self._scope.tail, self._rows)
         loaded = source.loaded
         self._tier: Tier = (
             loaded if isinstance(loaded, RemoteVersion) else InProcess(loaded, self._vectors, self._threads)
@@ -174,8 +174,8 @@ class IndexReader:
         ready = prepared(queries, self._metric, self._source.dims)
         returned = field_ids(self._target.schema, columns, self.table)
         matches = self._matches(where, clock)
-        met = self._thresholds.find(ready, threshold, matches, limit, clock)
-        fetching = Meter()
+        settling, fetching = Meter(), Meter()
+        met = self._thresholds.find(ready, threshold, matches, limit, clock, settling)
         rows = fetch(met.hits, self._rows, returned, fetching)
         clock.lap("rows")
         profile = Profile(
@@ -189,7 +189,7 @@ class IndexReader:
             matching_rows=matches.count if matches else None,
             pruning=met.pruning,
             tier_why=self._thresholds.where,
-            bytes_read={"compare": 4 * met.compared * ready.shape[1], "rows": fetching.bytes},
+            bytes_read={"compare": 4 * met.compared * ready.shape[1] + settling.bytes, "rows": fetching.bytes},
         )
         return self._result(rows, profile, met.warnings)
 

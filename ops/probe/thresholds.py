@@ -7,15 +7,17 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.probe.candidates import Hits
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.probe.candidates import Hits, Reading
 from icepuffin.ops.probe.filters import Matches
 from icepuffin.ops.probe.loaded import LoadedVersion
 from icepuffin.ops.probe.question import Clock
 from icepuffin.ops.probe.reach import Reach
 from icepuffin.ops.probe.result import Pruning
+from icepuffin.ops.probe.rows import Meter, RowReader
 from icepuffin.ops.probe.scan import Skipped, VectorSource
 from icepuffin.ops.probe.target import Source, Target
-from icepuffin.ops.probe.within import Threshold, hits_within, rows_of
+from icepuffin.ops.probe.within import Threshold, hits_within, rows_of, settled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +36,10 @@ class Met:
 class Thresholds:
     """Threshold queries of one reader. Thread-safe."""
 
-    def __init__(self, target: Target, source: Source, vectors: VectorSource, tail: Sequence[int]) -> None:
+    def __init__(
+        self, target: Target, source: Source, vectors: VectorSource, tail: Sequence[int], rows: RowReader
+    ) -> None:
+        self._rows = rows
         self._live = target.live
         self._vectors = vectors
         self._reach = Reach(target, source)
@@ -60,14 +65,25 @@ class Thresholds:
         matches: Matches | None,
         limit: int | None,
         clock: Clock,
+        meter: Meter,
     ) -> Met:
-        """The rows (that match), nearest first; the first `limit` a query. `queries` f64[Q, D] prepared."""
+        """The rows (that match), nearest first; the first `limit` a query. `queries` f64[Q, D] prepared.
+
+        `meter`: of what is read to settle what directions rounded to f32 leave in doubt.
+        """
+        directions = self._held is not None and threshold.metric is Metric.COSINE
         near, pruning, unread = self._reach.files(queries, threshold)
         clock.lap("prune")
         files, skipped = [number for number in self._files if near[number]], Skipped()
         inner = rows_of(self._held, near, matches) if self._held else ()
         outer = self._vectors.rows(files, queries.shape[1], matches, skipped)
-        hits, compared = hits_within(queries, threshold, chain(inner, outer), limit)
+        if directions:
+            wide = threshold.widened(queries.shape[1])
+            hits, compared = hits_within(queries, wide, chain(inner, outer), None)
+            reading = Reading(queries, self._rows, self._vectors.field_id, threshold.metric, meter)
+            hits = settled(hits, threshold, limit, reading)
+        else:
+            hits, compared = hits_within(queries, threshold, chain(inner, outer), limit)
         clock.lap("compare")
         read = sum(self._live.files[number].record_count for number in files)
         return Met(hits, compared, read, pruning, (*unread, *skipped.warnings))

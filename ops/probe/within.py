@@ -2,19 +2,20 @@
 
 Files that no ball of the centroid index lets come near enough are not looked at. Of the others the vectors are taken
 from the index where it holds them unrounded, and otherwise from the data files.
+Under cosine the index holds directions that were rounded to f32: what they leave in doubt, the data files decide.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, bounds_of
+from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.exact import pair_distances
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.probe.candidates import Hits
+from icepuffin.ops.probe.candidates import Hits, Reading
 from icepuffin.ops.probe.filters import Matches
 from icepuffin.ops.probe.loaded import LoadedVersion
 
@@ -46,6 +47,13 @@ class Threshold:
     def met(self, distances: Floats) -> npt.NDArray[np.bool_]:
         """bool[n], for distances as they are reported."""
         return distances <= self.distance if self.inclusive else distances < self.distance
+
+    def widened(self, dims: int) -> "Threshold":
+        """Under cosine, met by all rows of which directions rounded to f32 may say that they meet this one."""
+        if self.distance < 0:
+            return self  # nothing is that near
+        reach = np.sqrt(2 * self.distance) + rounding_of_units(dims)
+        return replace(self, distance=float(reach**2 / 2), inclusive=True)
 
 
 def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matches | None) -> Iterator[Rows]:
@@ -79,6 +87,27 @@ def hits_within(queries: Floats, threshold: Threshold, parts: Iterable[Rows], li
             rows = row[met]
             found.append(Hits(asked[met], np.zeros_like(met), part.files[rows], part.positions[rows], distances[met]))
     return Hits.ranked(found, limit), compared
+
+
+def settled(hits: Hits, threshold: Threshold, limit: int | None, reading: Reading) -> Hits:
+    """What of `hits`, ranked by directions rounded to f32 and found with a `widened` threshold, meets the threshold.
+
+    The table's own vectors are read where rounding leaves it in doubt whether a row meets the threshold, or whether it
+    comes before the next one, and their distances are put in.
+    """
+    off = rounding_of_units(reading.queries.shape[1])
+    reach = np.sqrt(2 * hits.distances)  # between unit vectors: wrong by `off`, at most
+    close = (np.diff(reach) <= 2 * off) & (np.diff(hits.queries) == 0)
+    first = np.flatnonzero(np.append(True, ~close)[: len(reach)])  # of rows whose order is in doubt
+    sizes = np.diff(np.append(first, len(reach)))
+    doubtful = np.repeat(sizes > 1, sizes) | (np.abs(reach - np.sqrt(2 * max(0.0, threshold.distance))) <= off)
+    if limit is not None:
+        doubtful &= np.repeat(hits.ranks[first], sizes) <= limit
+    rows = np.flatnonzero(doubtful)
+    distances = hits.distances.copy()
+    distances[rows] = reading.distances(hits.queries[rows], hits.files[rows], hits.positions[rows])
+    met = np.flatnonzero(threshold.met(distances))
+    return Hits.ranked([replace(hits.taken(met), distances=distances[met])], limit)
 
 
 def _near_pairs(queries: Floats, part: Rows, threshold: Threshold) -> Iterator[tuple[Integers, Integers]]:

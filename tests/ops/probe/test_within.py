@@ -92,6 +92,35 @@ def test_exactly_the_rows_under_the_distance_come_back(table: Table, metric: str
     assert (found.profile.pruning.files_pruned == 3) == (metric != "ip")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_factory: TableFactory, seed: int) -> None:
+    """Under cosine: rows so alike that f32 cannot tell their directions apart, in a file of the index and in a tail."""
+    rng = np.random.default_rng(seed)
+    center = rng.standard_normal(DIMS)
+    made = table_factory()
+    for first in (0, 200, 400):
+        rows = make_rows(first, first + 200).to_pydict()
+        near = center * rng.uniform(0.5, 2.0, (200, 1)) + 1e-7 * rng.standard_normal((200, DIMS))
+        near[::2] += 0.3 * rng.standard_normal((100, DIMS))
+        made.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+        if first == 200:
+            index_head(made, replace(DEFINITION, metric="cosine", target_recall=0.3))
+    definition = replace(DEFINITION, metric="cosine", target_recall=0.3)
+    exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
+    reader = open_index(made, definition, storage=STORAGE)
+    assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    asked = np.stack([center, center + 0.2, -center])
+    ranks = exact.search(asked[:1], 600, columns=["id"]).rows["distance"].to_pylist()
+    for t in (ranks[0], ranks[7], ranks[150], ranks[299], ranks[400], 0.0, 1.9999999999, 2.0):
+        for inclusive in (False, True):
+            for limit in (None, 1, 100):
+                told = {"inclusive": inclusive, "limit": limit, "columns": ["id"]}
+                found, wanted = reader.within(asked, t, **told).rows, exact.within(asked, t, **told).rows
+                assert found.select(["query", "rank", "id"]).equals(wanted.select(["query", "rank", "id"]))
+                far = np.asarray(wanted["distance"])
+                assert (np.abs(np.asarray(found["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
+
+
 def test_files_out_of_reach_are_not_read(table: Table) -> None:
     definition = replace(DEFINITION, vectors="none", target_recall=0.3)
     index_head(table, definition)
