@@ -30,10 +30,12 @@ _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 _TRAVEL = re.compile(r"\b(TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b", re.IGNORECASE)
+_ON_A_CLOCK = ("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
+"""What Spark reads by its session's zone, or passes a zone over in"""
 _WAYS = [
     [*travel, *literal]
     for travel in (["TIMESTAMP", "AS", "OF"], ["SYSTEM_TIME", "AS", "OF"])
-    for literal in ([], ["TIMESTAMP"], ["CAST", "("])
+    for literal in ([], ["TIMESTAMP"], *([name] for name in _ON_A_CLOCK), ["CAST", "("])
 ]
 """What stands before the text of a time"""
 
@@ -54,7 +56,10 @@ def _travelling_in_utc(text: str) -> str:
         if tokens[at].token_type is TokenType.STRING and any(before[-len(way) :] == way for way in _WAYS):
             with suppress(ValueError):  # no time: Spark will say so
                 time = with_zone(datetime.fromisoformat(tokens[at].text)).isoformat()
-                text = f"{text[: tokens[at].start]}'{time}'{text[tokens[at].end + 1 :]}"
+                on_a_clock = words[at - 1] in _ON_A_CLOCK
+                start = tokens[at - 1 if on_a_clock else at].start
+                instead = f"TIMESTAMP '{time}'" if on_a_clock else f"'{time}'"
+                text = f"{text[:start]}{instead}{text[tokens[at].end + 1 :]}"
     return text
 
 
