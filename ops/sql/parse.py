@@ -65,9 +65,10 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
         raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
     if len(queries) != 1:
         raise SqlError(f"give one statement, not {len(queries)}")
-    placeholders = frozenset(node.name for node in queries[0].find_all(exp.Placeholder))
+    found = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
+    placeholders = frozenset(node.name for node in found if isinstance(node, exp.Placeholder))
     otherwise = Foreign(named, "", given, placeholders)
-    if any(isinstance(alias.this, exp.Parameter) for alias in queries[0].find_all(exp.TableAlias)):  # read of t@17
+    if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in found):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     try:
         return replace(read_query(queries[0], Values(given)), otherwise=otherwise)

@@ -70,12 +70,10 @@ def read_query(query: Node, values: Values) -> Nearest:
         raise NotIndexableError(f"it has {query.key.upper()}")
     if not isinstance(query, exp.Select):
         raise NotIndexableError("it is no SELECT")
-    require_understood(query)
-    for star in query.find_all(exp.Star):
-        if any(star.args.values()):
-            raise NotIndexableError(f"it selects {star.sql(dialect='spark')}: name the columns")
+    not_understood = require_understood(query)
     found = _read(query, values, {})
-    require_understood(query, rest=True)
+    if not_understood is not None:
+        raise not_understood
     return found
 
 

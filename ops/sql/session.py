@@ -4,7 +4,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,6 +88,7 @@ class SqlSession:
         self._threads = threads
         self._in_process_mb = in_process_mb
         self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
+        self._columns: OrderedDict[tuple[str, int], pa.Schema] = OrderedDict()
 
     @classmethod
     def on(
@@ -140,7 +140,7 @@ class SqlSession:
             return self._foreign(_otherwise(asked, error))
 
     def _found(self, asked: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
-        first = _first_step(schema, asked)
+        first = _first_step(schema, asked, self._columns_of(table, schema))
         index, why = _find_index(table, schema, asked)
         wanted = first.columns()
         columns = [field.name for field in schema.fields if field.name in wanted]
@@ -172,6 +172,16 @@ class SqlSession:
             self._readers.popitem(last=False)
         return self._readers[key]
 
+    def _columns_of(self, table: Table, schema: Schema) -> pa.Schema:
+        """The columns of rows that are found, of a table with one of its schemas."""
+        key = (table.metadata_location, schema.schema_id)
+        if key not in self._columns:
+            columns = spark_schema(arrow_schema(schema))
+            self._columns[key] = columns.append(pa.field(DISTANCE, pa.float32()))
+        while len(self._columns) > _READERS:
+            self._columns.popitem(last=False)
+        return self._columns[key]
+
     def _opened(
         self, asked: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> IndexReader:
@@ -201,7 +211,7 @@ class SqlSession:
         table, storage = self._open(statement.table)
         schema = schema_at(table, statement.snapshot)
         try:
-            _first_step(schema, statement)
+            _first_step(schema, statement, self._columns_of(table, schema))
             if statement.where is not None:
                 Condition(statement.where, schema)
         except (NotIndexableError, FilterError) as error:
@@ -262,8 +272,8 @@ def _plan_lines(asked: Nearest) -> list[str]:
     return lines
 
 
-def _first_step(schema: Schema, asked: Nearest) -> Step:
-    """What is done first with the rows of the table. Raises SqlError for a column that it does not have."""
+def _first_step(schema: Schema, asked: Nearest, columns: pa.Schema) -> Step:
+    """What is done first with rows of the table that have these columns. Raises SqlError for one that it has not."""
     names = [field.name for field in schema.fields]
     if ambiguous := sorted(asked.absent & {name.lower() for name in names}):
         raise NotIndexableError(f"{ambiguous[0]} is a column of {asked.table} and a name that SELECT gives beside *")
@@ -274,19 +284,11 @@ def _first_step(schema: Schema, asked: Nearest) -> Step:
         spark_may = unknown[0].lower() in {name.lower() for name in names}  # small and capital letters are one to it
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
-    columns = _found_columns(schema.model_dump_json())
     for item in asked.pushed:
         condition(item, columns)
     for step in (first, *asked.steps[1:]):
         columns = step.check(columns)
     return first
-
-
-@lru_cache(maxsize=64)
-def _found_columns(schema: str) -> pa.Schema:
-    """The columns of rows that were found, of a table with this schema."""
-    columns = spark_schema(arrow_schema(Schema.model_validate_json(schema)))
-    return columns.append(pa.field(DISTANCE, pa.float32()))
 
 
 def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefinition | None, str]:

@@ -51,9 +51,10 @@ class Step:
 
     def columns(self) -> frozenset[str]:
         """Names that its expressions read, the distance left out."""
-        nodes = [output.node for output in self.outputs or ()] + [order.key for order in self.order]
-        nodes += [] if self.where is None else [self.where]
-        return frozenset(column.name for node in nodes for column in node.find_all(exp.Column)) - {DISTANCE}
+        nodes = [output.expression for output in self.outputs or () if output.expression is not None]
+        nodes += [order.key for order in self.order] + ([] if self.where is None else [self.where])
+        read = {column.name for node in nodes for column in node.find_all(exp.Column)} - {DISTANCE}
+        return frozenset(read.union(output.column for output in self.outputs or () if output.column is not None))
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """Raises SqlError for an expression that has no value."""
@@ -64,7 +65,7 @@ class Step:
         rows = rows.slice(self.offset, self.limit)
         outputs = self._outputs(rows.schema)
         arrays = [
-            rows[output.column] if output.expression is None and output.column else evaluate(output.node, rows)
+            rows[output.column or DISTANCE] if output.expression is None else evaluate(output.expression, rows)
             for output in outputs
         ]
         return pa.Table.from_arrays(arrays, names=[output.name for output in outputs])

@@ -78,10 +78,11 @@ def outer_step(query: Node, alias: str, values: Values) -> Step:
     """A query around rows that were found."""
     where = query.args.get("where")
     own = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
-    if any(function_name(node) in DISTANCES for part in own for node in part.walk()):
-        raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
-    for column in (column for part in own for column in part.find_all(exp.Column)):
-        require_source(column, alias)
+    for node in (node for part in own for node in part.walk()):
+        if function_name(node) in DISTANCES:
+            raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
+        if isinstance(node, exp.Column):
+            require_source(node, alias)
     return Step(
         outputs=tuple(output_of(item, None, values) for item in query.expressions),
         where=None if where is None else computed(where.this, values),

@@ -6,7 +6,7 @@ from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.values import Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
-_ARGUMENTS: dict[type, set[str]] = {
+_READ: dict[type, set[str]] = {
     exp.Alias: {"alias"},
     exp.Between: {"low", "high"},
     exp.Case: {"ifs", "default"},
@@ -25,37 +25,46 @@ _ARGUMENTS: dict[type, set[str]] = {
     exp.In: {"query"},
     exp.Like: {"negate"},
     exp.LimitOptions: {"rows", "percent", "with_ties"},
-    exp.Star: {"except_", "replace", "rename"},  # refused by name
     exp.Ordered: {"desc", "nulls_first"},
     exp.Round: {"decimals"},
     exp.Subquery: {"alias"},
     exp.Table: {"db", "catalog", "alias", "version"},
     exp.TryCast: {"to"},
+    exp.Select: {"from_", "where", "order", "limit", "offset", "with_", "hint"},
+    exp.Star: set(),
     exp.Version: {"kind"},
     exp.With: set(),
 }
+_ARGUMENTS = {kind: read | _EVERYWHERE for kind, read in _READ.items()}
 _SELECT = {
     "joins": "a join", "laterals": "a lateral view", "group": "GROUP BY", "having": "HAVING", "distinct": "DISTINCT",
     "windows": "a window", "qualify": "QUALIFY", "sort": "SORT BY", "cluster": "CLUSTER BY",
     "distribute": "DISTRIBUTE BY",
 }  # fmt: skip
-_SELECT_READ = {"expressions", "from_", "where", "order", "limit", "offset", "with_", "hint"}
 
 
-def require_understood(query: Node, *, rest: bool = False) -> None:
+def require_understood(query: Node) -> NotIndexableError | None:
     """Of one SELECT and all that is in it. Raises NotIndexableError, naming the part.
 
-    `rest`: of nodes without an entry here as well, which have no arguments but those that all have. To be asked for
-    once the query is read, which says better what is wrong with them.
+    Nodes without an entry here have no arguments but those that all have. What is wrong with one of them is the answer:
+    to be raised once the query is read, which says better what is wrong with it.
     """
+    later = None
     for node in query.walk():
-        read = _SELECT_READ if isinstance(node, exp.Select) else _ARGUMENTS.get(type(node), set() if rest else None)
-        if read is None:
-            continue
+        kind = type(node)
+        read = _ARGUMENTS.get(kind, _EVERYWHERE)
         for name, value in node.args.items():
-            if value and name not in read | _EVERYWHERE:
-                what = _SELECT.get(name) if isinstance(node, exp.Select) else None
-                raise NotIndexableError(f"it has {what}" if what else f"{_shown(node)}: {name} is not known here")
+            if not value or name in read:
+                continue
+            if kind is exp.Select and name in _SELECT:
+                raise NotIndexableError(f"it has {_SELECT[name]}")
+            if kind is exp.Star:
+                raise NotIndexableError(f"it selects {_shown(node)}: name the columns")
+            problem = NotIndexableError(f"{_shown(node)}: {name} is not known here")
+            if kind in _ARGUMENTS:
+                raise problem
+            later = later or problem
+    return later
 
 
 def _shown(node: Node) -> str:
