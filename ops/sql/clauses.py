@@ -133,6 +133,8 @@ def snapshot_of(table: Node, values: Values) -> int | str | datetime | None:
     version = table.args.get("version")
     if version is None:
         return None
+    if version.args.get("kind") != "AS OF":
+        raise NotIndexableError(f"{version.sql(dialect='spark')}: only one snapshot is read, AS OF")
     at = values.of(version.expression)
     if version.this == "TIMESTAMP":
         try:

@@ -31,7 +31,7 @@ from icepuffin.ops.sql.kinds import (
     is_text,
     known,
 )
-from icepuffin.ops.sql.values import TIMES, Node, bytes_of, is_plain_time
+from icepuffin.ops.sql.values import TIMES, Node, bytes_of, double, is_plain_time
 
 DISTANCE = " distance"
 """Column of the distance among the rows that were found: no SQL text can name it"""
@@ -144,7 +144,7 @@ def _literal(node: Node, _: pa.Schema) -> Typed:
 def _number(text: str) -> Typed:
     """As Spark types it: int, bigint or decimal, with a point a decimal, with an exponent a double."""
     if "e" in text.lower():
-        return _constant(constant(text, pa.float64()), pa.float64())
+        return _constant(double(text), pa.float64())
     exact = Decimal(text)
     digits, exponent = len(exact.as_tuple().digits), -int(exact.as_tuple().exponent)
     precision = max(digits, exponent)
@@ -381,8 +381,10 @@ def _case(node: Node, schema: pa.Schema) -> Typed:
 
 def _if(node: Node, schema: pa.Schema) -> Typed:
     other = node.args.get("false")
+    if other is None:
+        raise NotIndexableError(f"{shown(node)}: if() takes a condition and two values")
     when, value = condition(node.this, schema), typed(node.args["true"], schema)
-    return _choice([(when, value)], typed(exp.Null() if other is None else other, schema))
+    return _choice([(when, value)], typed(other, schema))
 
 
 def _coalesce(node: Node, schema: pa.Schema) -> Typed:
@@ -495,10 +497,10 @@ def _concat(node: Node, schema: pa.Schema) -> Typed:
 
 def _cast(node: Node, schema: pa.Schema) -> Typed:
     target = node.to.this
-    if isinstance(node.this, exp.Literal) and node.this.is_string and target in TIMES:
+    if isinstance(node.this, exp.Literal) and node.this.is_string and target in TIMES and not node.to.expressions:
         return _time(node)
     kind = _decimal_of(node) if target is exp.DType.DECIMAL else _CASTS.get(target)
-    if kind is None:
+    if kind is None or (node.to.expressions and target is not exp.DType.DECIMAL):
         raise NotIndexableError(f"{shown(node)} is not computed here")
     value = typed(node.this, schema)
     if value.text is not None:

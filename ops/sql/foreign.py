@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.snapshots import with_zone
 from icepuffin.ops.sql.clauses import DISTANCES
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.statements import Foreign
-from icepuffin.ops.sql.texts import plain, tokens_of, written
+from icepuffin.ops.sql.texts import encodable, plain, tokens_of, written
 
 _DOT = "aggregate(zip_with({a}, {b}, (x, y) -> CAST(x AS DOUBLE) * CAST(y AS DOUBLE)), 0D, (s, v) -> s + v)"
 _GAP = "aggregate(zip_with({a}, {b}, (x, y) -> power(CAST(x AS DOUBLE) - CAST(y AS DOUBLE), 2)), 0D, (s, v) -> s + v)"
@@ -121,4 +121,4 @@ class _Text:
     def _value(self, name: str) -> Any:
         if name not in self._parameters:
             raise SqlError(f"parameter :{name} has no value; given are {', '.join(self._parameters) or 'none'}")
-        return self._parameters[name]
+        return encodable(self._parameters[name], name)

@@ -39,6 +39,9 @@ def trees_of(text: str) -> Sequence[Any]:
     tokens = tokens_of(text)
     if any(token.token_type is TokenType.PIPE_GT for token in tokens):
         raise NotIndexableError("it has |>")
+    for token in tokens:
+        if token.token_type is TokenType.HEX_STRING and text[token.start] == "0":
+            raise NotIndexableError(f"{text[token.start : token.end + 1]} is no constant: write X'{token.text}'")
     return [item for item in _SPARK.parser().parse(tokens, text) if item is not None]
 
 
@@ -105,6 +108,16 @@ def written(value: Any) -> str:  # noqa: PLR0911  one a kind of value
         case np.ndarray() | list() | tuple():
             return f"array({', '.join(written(item) for item in plain(value))})"
     raise SqlError(f"a parameter of type {type(value).__name__} is no constant of SQL")
+
+
+def encodable(value: Any, name: str) -> Any:
+    """A parameter. Raises SqlError for a text that is none in UTF-8, as with half of a pair of surrogates."""
+    try:
+        if isinstance(value, str):
+            value.encode()
+    except UnicodeEncodeError as error:
+        raise SqlError(f"parameter :{name} is no text: {error}") from error
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,8 @@ from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.values import Node
 
 _EVERYWHERE = {"this", "expression", "expressions"}
+_NOT_HERE: dict[type, set[str]] = {exp.Limit: {"this", "expressions"}, exp.Offset: {"this", "expressions"}}
+"""LIMIT 3 BY column"""
 _READ: dict[type, set[str]] = {
     exp.Alias: {"alias"},
     exp.Between: {"low", "high"},
@@ -24,7 +26,9 @@ _READ: dict[type, set[str]] = {
     exp.ILike: {"negate"},
     exp.In: {"query"},
     exp.Like: {"negate"},
+    exp.Limit: set(),
     exp.LimitOptions: {"rows", "percent", "with_ties"},
+    exp.Offset: set(),
     exp.Ordered: {"desc", "nulls_first"},
     exp.Round: {"decimals"},
     exp.Subquery: {"alias"},
@@ -35,7 +39,7 @@ _READ: dict[type, set[str]] = {
     exp.Version: {"kind"},
     exp.With: set(),
 }
-_ARGUMENTS = {kind: read | _EVERYWHERE for kind, read in _READ.items()}
+_ARGUMENTS = {kind: (read | _EVERYWHERE) - _NOT_HERE.get(kind, set()) for kind, read in _READ.items()}
 _SELECT = {
     "joins": "a join", "laterals": "a lateral view", "group": "GROUP BY", "having": "HAVING", "distinct": "DISTINCT",
     "windows": "a window", "qualify": "QUALIFY", "sort": "SORT BY", "cluster": "CLUSTER BY",

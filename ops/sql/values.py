@@ -1,6 +1,7 @@
 """Constants in SQL texts: literals, arrays of numbers, and parameters."""
 
 import datetime as dt
+import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -11,7 +12,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.texts import plain, tokens_of
+from icepuffin.ops.sql.texts import encodable, plain, tokens_of
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
@@ -65,9 +66,11 @@ class Values:
         time = kind in TIMES and isinstance(value, str)
         if time and kind is exp.DType.TIMESTAMPNTZ and not is_plain_time(value):
             raise NotIndexableError(f"{node.sql(dialect='spark')}: write it without a zone")
-        if not (day or time or (kind is exp.DType.ARRAY and isinstance(value, list))):
-            raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
-        return value
+        if (day or time) and not node.to.expressions:
+            return value
+        if kind is exp.DType.ARRAY and isinstance(value, list) and node.to.expressions[0].this is exp.DType.DOUBLE:
+            return value
+        raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
 
     def comparable(self, node: Node) -> Any:
         """As a filter takes it: times are texts, which say whether they have a zone."""
@@ -95,7 +98,7 @@ class Values:
         if node.name not in self._parameters:
             raise SqlError(f"parameter :{node.name} has no value; given are {', '.join(self._parameters) or 'none'}")
         value = self._parameters[node.name]
-        return plain(value) if isinstance(value, np.generic) else value
+        return plain(value) if isinstance(value, np.generic) else encodable(value, node.name)
 
 
 def is_plain_time(text: str) -> bool:
@@ -123,8 +126,16 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
     return text, {f"p{place}": value for place, value in enumerate(given, start=1)}
 
 
+def double(text: str) -> float:
+    """Raises SqlError for a number that no double is near."""
+    value = float(text)
+    if math.isinf(value):
+        raise SqlError(f"{text} is out of the range of double")
+    return value
+
+
 def number(text: str) -> int | float | Decimal:
     """Exact but for one with an exponent."""
     if "e" in text.lower():
-        return float(text)
+        return double(text)
     return int(text) if text.isdecimal() else Decimal(text)

@@ -194,6 +194,18 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t ORDER BY {near} |> LIMIT 1", {}),
         ("FROM db.t |> ORDER BY {near} |> LIMIT 1", {}),
         ("SELECT id FROM db.t WHERE n = :p ORDER BY {near} LIMIT 2", {"p": object()}),
+        ("SELECT id FROM db.t ORDER BY {near} LIMIT 2 BY id", {}),
+        ("SELECT id FROM db.t FOR SYSTEM_TIME ALL ORDER BY {near} LIMIT 2", {}),
+        ("SELECT CAST(x AS INT(3)) AS e FROM {found}", {}),
+        ("SELECT CAST('2026-01-01 00:00:00.12345+00:00' AS TIMESTAMP(3)) AS e FROM {found}", {}),
+        ("SELECT id FROM db.t WHERE z > CAST('2026-01-01 00:00:00.1Z' AS TIMESTAMP(0)) ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t ORDER BY l2_distance(v, CAST(array(0.9, 0.9) AS ARRAY<INT>)) LIMIT 2", {}),
+        ("SELECT if(b, 1) AS e FROM {found}", {}),
+        ("SELECT 1e400 AS e FROM {found}", {}),
+        ("SELECT id FROM db.t WHERE x < 1e400 ORDER BY {near} LIMIT 2", {}),
+        ("SELECT 0x10 AS e FROM {found}", {}),
+        ("SELECT id FROM db.t WHERE s = :p ORDER BY {near} LIMIT 2", {"p": "\ud800"}),
+        ("WITH k AS (SELECT * FROM db.t), K AS (SELECT * FROM db.t) SELECT id FROM k ORDER BY {near} LIMIT 2", {}),
         ("SELECT n / 0 AS e FROM {found}", {}),
         ("SELECT n + 2147483647 AS e FROM {found}", {}),
         ("SELECT CAST(1e300 AS BIGINT) AS e FROM {found}", {}),
@@ -203,7 +215,7 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
         ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
     ],
-    ids=range(33),
+    ids=range(45),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
@@ -228,6 +240,12 @@ def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, 
 def test_order(session: SqlSession, text: str, wanted: list[int]) -> None:
     found = session.sql(text.replace("{found}", FOUND).replace("{near}", NEAR)).rows
     assert found["id"].to_pylist() == wanted
+
+
+def test_names_that_with_gives_are_one_in_small_and_capital_letters(session: SqlSession) -> None:
+    inner = "WITH K AS (SELECT id, v FROM db.t WHERE id > 1) SELECT * FROM k"
+    text = f"WITH k AS (SELECT id, v FROM db.t) SELECT id FROM ({inner}) ORDER BY {NEAR} LIMIT 9"
+    assert sorted(session.sql(text).rows["id"].to_pylist()) == [2, 3]
 
 
 def test_a_chain_may_be_long(session: SqlSession) -> None:
@@ -293,3 +311,8 @@ def test_spark_is_asked_where_it_can_answer(catalog: Catalog, spark: Any) -> Non
     assert on_spark("SELECT count(*) FROM answers WHERE s = 'O''Brien' AND n < :p", p=5) == [1]
     assert on_spark("SELECT count(*) FROM answers WHERE x = :p", p=float("nan")) == [0]
     assert on_spark("SELECT count(*) FROM answers WHERE s = :p", p="a\\b") == [1]
+    assert on_spark("SELECT id FROM {found} WHERE id > 2") == [3]  # a table that is not in the catalog
+    explained = SqlSession.on(catalog, storage=STORAGE, spark=spark).sql(
+        f"EXPLAIN SELECT id FROM t ORDER BY {NEAR} LIMIT 1"
+    )
+    assert explained.how.endswith("Spark runs it as it is")
