@@ -92,13 +92,18 @@ def _read(query: Node, values: Values, names: Names) -> Nearest:
 def _opened(query: Node, names: Names) -> _Opened:
     if not isinstance(query, exp.Select):
         raise NotIndexableError(f"it reads {query.key.upper()}, no SELECT")
+    given: set[str] = set()
     for item in query.args["with_"].expressions if query.args.get("with_") else ():
-        names = {**names, item.alias: _Named(item.this, names)}
+        name = item.alias.lower()
+        if name in given:
+            raise NotIndexableError(f"WITH names two queries {item.alias}")
+        given.add(name)
+        names = {**names, name: _Named(item.this, names)}
     source: Node = query.args["from_"].this if query.args.get("from_") else None
-    if isinstance(source, exp.Table) and not source.db and source.name in names:
+    if isinstance(source, exp.Table) and not source.db and source.name.lower() in names:
         if more := [name for name, value in source.args.items() if value and name not in ("this", "alias")]:
             raise NotIndexableError(f"{source.sql(dialect='spark')}: {more[0]} of a query that WITH names")
-        named = names[source.name]
+        named = names[source.name.lower()]
         alias = source.args.get("alias") or exp.to_identifier(source.name)
         return _Opened(query, exp.Subquery(this=named.query, alias=alias), names, named.before)
     is_table = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
