@@ -98,11 +98,11 @@ class SqlSession:
 
         def load(name: str) -> tuple[Table, StorageConfig]:
             if "." not in name:
-                raise SqlError(f"{name}: name the table with its namespace, as in ns.{name}")
+                raise NotIndexableError(f"{name}: name the table with its namespace, as in ns.{name}")
             try:
                 table = catalog.load_table(name)
             except NoSuchTableError as error:
-                raise SqlError(
+                raise NotIndexableError(
                     f"there is no table {name}; a snapshot of one is VERSION AS OF its id or name"
                 ) from error
             return table, storage or storage_of(table)
@@ -132,10 +132,9 @@ class SqlSession:
                 return self._foreign(statement)
 
     def _search(self, asked: Nearest) -> SqlResult:
-        table, storage = self._open(asked.table)
-        schema = schema_at(table, asked.snapshot)
         try:
-            return self._found(asked, table, schema, storage)
+            table, storage = self._open(asked.table)
+            return self._found(asked, table, schema_at(table, asked.snapshot), storage)
         except (NotIndexableError, FilterError) as error:
             return self._foreign(_otherwise(asked, error))
 
@@ -208,9 +207,9 @@ class SqlSession:
             found = self._search(statement)
             lines = [found.how, *([] if found.search is None else found.search.explain().splitlines())]
             return SqlResult(pa.table({"plan": lines}), found.how, found.search)
-        table, storage = self._open(statement.table)
-        schema = schema_at(table, statement.snapshot)
         try:
+            table, storage = self._open(statement.table)
+            schema = schema_at(table, statement.snapshot)
             _first_step(schema, statement, self._columns_of(table, schema))
             if statement.where is not None:
                 Condition(statement.where, schema)
@@ -231,7 +230,7 @@ class SqlSession:
 
 
 def _otherwise(asked: Nearest, error: NotIndexableError | FilterError) -> Foreign:
-    """What an engine is asked where the types of the columns are not ones that can be computed with here."""
+    """What an engine is asked where there is no such table here, or its types are not computed with here."""
     if asked.otherwise is None:
         raise error
     return replace(asked.otherwise, why=str(error))

@@ -43,7 +43,9 @@ def command(
     import logging
 
     from icepuffin.ops.catalog.vended import storage_of
+    from icepuffin.ops.resources import TableMissingError
     from icepuffin.ops.sql import SqlSession
+    from icepuffin.ops.sql.errors import NotIndexableError
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused below, with a reason
     session = session.at(directory, settings)
@@ -52,7 +54,12 @@ def command(
     def open_table(name: str) -> tuple[Any, Any]:
         first, _, rest = name.partition(".")
         chosen, identifier = (first, rest) if first in session.settings.catalogs and "." in rest else (default, name)
-        table = session.catalogs.table(chosen, identifier)
+        try:
+            table = session.catalogs.table(chosen, identifier)
+        except TableMissingError as error:
+            if spark:  # which may know it
+                raise NotIndexableError(str(error)) from error
+            raise
         return table, storage_of(table)
 
     sql = SqlSession(
