@@ -38,7 +38,10 @@ def test_columns_of_one_name_are_told_apart(directory: Path, capsys: pytest.Capt
 def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["index", "show", "demo.packages", "--plot", str(directory / "x.png"), "--dir", str(directory)])
-    assert "has no version; icepuffin refresh demo.packages" in capsys.readouterr().err
+    assert (
+        "there is no version at ann_embedding; name --snapshot, or make it: icepuffin refresh demo.packages"
+        in capsys.readouterr().err
+    )
     main(["index", "show", "demo.packages", "--dir", str(directory)])
     assert "target_recall" in capsys.readouterr().out
 
@@ -46,7 +49,10 @@ def test_an_index_without_a_version_cannot_be_drawn(directory: Path, capsys: pyt
 def test_what_is_wrong_is_one_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for text, said in (
         ("SELECT FROM", "cannot be read: Expected table name but got its end"),
-        (f"SELECT id FROM demo.packages WHERE id < 4.5 ORDER BY {NEAR} LIMIT 3", "id is long, which 4.5 is not"),
+        (
+            f"SELECT id FROM demo.packages WHERE id < DATE '2026-01-31' ORDER BY {NEAR} LIMIT 3",
+            "int64 and date32[day] are not compared here",
+        ),
         (f"SELECT id FROM demo.none ORDER BY {NEAR} LIMIT 3", "there is no table demo.none"),
     ):
         with pytest.raises(SystemExit):

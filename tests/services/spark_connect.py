@@ -10,6 +10,7 @@ import pyspark
 
 from tests.services.processes import answers, free_port, serving
 
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -32,6 +33,10 @@ def spark_connect(folder: Path) -> Iterator[str]:
     command += ["--driver-memory", "1g", "--class", _SERVER]
     for key, value in conf.items():
         command += ["--conf", f"{key}={value}"]
-    options = {"cwd": folder, "env": {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}, "start_new_session": True}
+    path = os.pathsep.join(
+        filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH")))
+    )  # tasks of tests are in tests
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
+    options = {"cwd": folder, "env": environment, "start_new_session": True}
     with serving([*command, "spark-internal"], lambda: answers(port), folder / "log", **options):
         yield f"sc://127.0.0.1:{port}"

@@ -266,7 +266,7 @@ def test_a_graph_that_inserts_have_spoilt_is_built_anew_and_it_is_said(
 def test_tombstones_of_all_shards_may_be_more_than_one_bitmap_may_hold(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "MAX_POSITIONS", 200)
+    monkeypatch.setattr(routing, "_ALWAYS_ALLOWED", 1_600)
     lenient = replace(DEFINITION, rebuild_ratio=0.9)
     file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0].path
     append_position_deletes(table, {file: np.arange(400)})

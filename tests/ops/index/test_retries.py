@@ -114,7 +114,6 @@ def test_a_killed_spark_worker_changes_no_byte(
     assert content(report) == expected
 
 
-@pytest.mark.parametrize("healthy", [0, 2])
 class OvertakenRunner(SparkRunner):
     """Before shards are written another run of the same build publishes it, and sweeps what both had staged."""
 
@@ -136,6 +135,7 @@ def test_a_run_on_spark_that_another_has_overtaken_finds_the_version(
     assert content(report) == expected
 
 
+@pytest.mark.parametrize("healthy", [0, 2])
 def test_a_retry_finds_finished_shards_and_ends_equal(
     table: Table, expected: bytes, healthy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
