@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended import storage_of
 from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.graphs.lag import Lag, index_lag
@@ -34,7 +34,7 @@ def lag_now(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinitio
     lag = index_lag(table, index, ref)
     if not is_late(spec, lag):
         return lag
-    newest = data_snapshots(table, ref)[-min(spec.max_freshness_lag + 1, _ASKED) :]
+    newest = newest_data_snapshots(table, ref, min(spec.max_freshness_lag + 1, _ASKED))
     empty = _found_empty(instance, spec.index_key(index.name), [str(item.snapshot_id) for item in newest])
     return index_lag(table, index, ref, empty=empty) if empty else lag
 
@@ -42,7 +42,10 @@ def lag_now(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinitio
 def _found_empty(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[int]:
     """Those of the snapshots whose last run found nothing to index."""
     found = {}
-    for partition in partitions:
+    made = instance.event_log_storage.get_latest_storage_id_by_partition(
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(partitions)
+    )
+    for partition in made:
         wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition])
         records = instance.fetch_materializations(wanted, limit=1).records
         event = records[0].asset_materialization if records else None

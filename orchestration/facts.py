@@ -61,8 +61,8 @@ def _parents(table: Table) -> dict[str, str | None]:
 
 
 def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: Cursor, policy: Policy) -> Facts:
-    """Everything that `watch` decides from. Dagster is asked of what was not dealt with and of the head alone: a table
-    has far more snapshots behind it, expired ones among them.
+    """Everything that `watch` decides from. Dagster is asked of what was not dealt with, and of a head of which there
+    is news: a table has far more snapshots behind it, expired ones among them.
     """
     watched = watched_snapshots(table, spec.watched_refs)
     first = spec.watched_refs[0]
@@ -84,7 +84,8 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: 
         waits_for=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
     )
-    wanted = {*pending(bare, cursor, policy), *([head] if head else [])}
+    news = head not in ("", cursor.head) or bare.overwritten_by not in ("", cursor.merged)  # of the head
+    wanted = {*pending(bare, cursor, policy), *([head] if news else [])}
     done = [_materialized(instance, key, wanted) for key in spec.derived_keys]
     return replace(
         bare,

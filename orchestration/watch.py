@@ -133,7 +133,7 @@ class Facts:
     partitions: Sequence[str]
     """Partition keys that Dagster has."""
     recorded: Collection[str]
-    """Which of the pending snapshots and the head have a materialisation of the table's own asset."""
+    """Which of the pending snapshots, and of the head if there is news of it, the table's own asset has."""
     done: Collection[str]
     """For which of them everything derived is materialised."""
     in_place: bool = False

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 import numpy as np
 from pyiceberg.schema import Schema
@@ -70,6 +71,12 @@ def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
     head = ref_snapshot_id(table, ref)
     lineage = [as_data_snapshot(table, snapshot) for snapshot in _ancestors(table, head) if not is_derived(snapshot)]
     return tuple(reversed(lineage))
+
+
+def newest_data_snapshots(table: Table, ref: str, count: int) -> tuple[DataSnapshot, ...]:
+    """The last `count` of `data_snapshots`, newest first."""
+    mine = (item for item in _ancestors(table, ref_snapshot_id(table, ref)) if not is_derived(item))
+    return tuple(as_data_snapshot(table, snapshot) for snapshot in islice(mine, count))
 
 
 def ref_snapshot_id(table: Table, ref: str) -> int | None:

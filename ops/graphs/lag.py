@@ -54,12 +54,14 @@ def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnap
         for number, schema in table.schemas().items()
         if field is not None and all(item.field_id != field for item in schema.fields)
     }
-    records = {
-        snapshot.snapshot_id: snapshot.summary.additional_properties.get("total-records")
-        for snapshot in table.metadata.snapshots
-        if snapshot.summary
-    }
-    return lambda snapshot: snapshot.schema_id in lacking or records.get(snapshot.snapshot_id) == "0"
+    known = {snapshot.snapshot_id: snapshot.summary for snapshot in table.metadata.snapshots}
+
+    def without(snapshot: DataSnapshot) -> bool:
+        summary = known[snapshot.snapshot_id]
+        rows = summary.additional_properties.get("total-records") if summary else None
+        return snapshot.schema_id in lacking or rows == "0"
+
+    return without
 
 
 def _names(index: IndexDefinition, field: NestedField) -> bool:
