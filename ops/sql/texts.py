@@ -19,8 +19,11 @@ _SPARK = Spark()
 
 def tokens_of(text: str) -> list[Token]:
     """Two quotes in a text stand for one, as in standard SQL: sqlglot has them end a text and begin the next."""
+    tokens: list[Token] = _SPARK.tokenize(text)
+    if text.count("'") + text.count('"') < 4:  # of one text at most
+        return tokens
     found: list[Token] = []
-    for token in _SPARK.tokenize(text):
+    for token in tokens:
         last = found[-1] if found else None
         if _is_text(token) and last is not None and _is_text(last):
             same = last.end + 1 == token.start and text[last.end] == text[token.start]
@@ -37,9 +40,9 @@ def _is_text(token: Token) -> bool:
 def trees_of(text: str) -> Sequence[Any]:
     """The statements of a text. Raises NotIndexableError for one in pipes."""
     tokens = tokens_of(text)
-    if any(token.token_type is TokenType.PIPE_GT for token in tokens):
+    if "|>" in text and any(token.token_type is TokenType.PIPE_GT for token in tokens):
         raise NotIndexableError("it has |>")
-    for token in tokens:
+    for token in tokens if "0x" in text.lower() else ():
         if token.token_type is TokenType.HEX_STRING and text[token.start] == "0":
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no constant: write X'{token.text}'")
     return [item for item in _SPARK.parser().parse(tokens, text) if item is not None]
