@@ -40,6 +40,10 @@ _READ: dict[type, set[str]] = {
     exp.With: set(),
 }
 _ARGUMENTS = {kind: (read | _EVERYWHERE) - _NOT_HERE.get(kind, set()) for kind, read in _READ.items()}
+_COMPARISONS = {exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE}
+_PREDICATES = {exp.Is, exp.In, exp.Between, exp.Like, exp.ILike, exp.Not}
+_BINDS_OTHERWISE = _COMPARISONS | _PREDICATES
+"""`a > b IN (c)` is `(a > b) IN (c)` to Spark, and `a = b < c` is `(a = b) < c`: sqlglot binds the right side first"""
 _SELECT = {
     "joins": "a join", "laterals": "a lateral view", "group": "GROUP BY", "having": "HAVING", "distinct": "DISTINCT",
     "windows": "a window", "qualify": "QUALIFY", "sort": "SORT BY", "cluster": "CLUSTER BY",
@@ -57,6 +61,8 @@ def require_understood(query: Node) -> NotIndexableError | None:
     for node in query.walk():
         kind = type(node)
         read = _ARGUMENTS.get(kind, _EVERYWHERE)
+        if kind in _COMPARISONS and (type(node.left) in _PREDICATES or type(node.right) in _BINDS_OTHERWISE):
+            raise NotIndexableError(f"{_shown(node)}: write parentheses around what is compared")
         for name, value in node.args.items():
             if not value or name in read:
                 continue

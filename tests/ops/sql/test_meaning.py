@@ -206,6 +206,9 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT 0x10 AS e FROM {found}", {}),
         ("SELECT id FROM db.t WHERE s = :p ORDER BY {near} LIMIT 2", {"p": "\ud800"}),
         ("WITH k AS (SELECT * FROM db.t), K AS (SELECT * FROM db.t) SELECT id FROM k ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM {found} WHERE b > (n = 1) IN (false)", {}),
+        ("SELECT id FROM {found} WHERE b = b < true", {}),
+        ("SELECT id FROM {found} WHERE s LIKE 'a' = b", {}),
         ("SELECT n / 0 AS e FROM {found}", {}),
         ("SELECT n + 2147483647 AS e FROM {found}", {}),
         ("SELECT CAST(1e300 AS BIGINT) AS e FROM {found}", {}),
@@ -215,7 +218,7 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
         ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
     ],
-    ids=range(45),
+    ids=range(48),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
