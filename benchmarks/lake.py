@@ -26,7 +26,7 @@ from icepuffin.ops.index.versions import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.probe import exact_search, open_index
 from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
-from icepuffin.ops.storage import PartSource, normalize, open_storage, resolve
+from icepuffin.ops.storage import PartSource, open_storage, relative_to
 from icepuffin.puffin.blobs.shard import ShardReader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
@@ -130,9 +130,10 @@ class Lake:
         slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()
         chosen = np.sort(np.random.default_rng(1).choice(len(slots), int(share * len(slots)), replace=False))
         files = opened.routing.files
-        root = normalize(self.table.location())
+        root = self.table.location()
+        paths = {relative_to(file.path, root): file.path for file in live_files(self.table, self.head).files}
         return {
-            resolve(files[slot].path, root): np.sort(positions[chosen[slots[chosen] == slot]])
+            paths[files[slot].path]: np.sort(positions[chosen[slots[chosen] == slot]])
             for slot in np.unique(slots[chosen])
         }
 
