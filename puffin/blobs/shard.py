@@ -28,7 +28,8 @@ from icepuffin.puffin.sources import BytesSource, RangeSource
 from icepuffin.puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed, padded_width
 
 _CODEWORDS = 256
-_CHECKED_AT_ONCE = 8 << 20
+_READ_AT_ONCE = 8 << 20
+_HASHED_AT_ONCE = 256 << 10
 _CHECKED_ROWS = 1_024
 _HALF_EXPONENT = 0x7C00
 """Bits that are all set in an f16 that is infinite or NaN"""
@@ -185,9 +186,10 @@ class ShardReader:
         for _ in self.checked(start, self.source.size() - start):
             pass
 
-    def checked(self, offset: int, length: int) -> Iterator[bytes]:
-        """The stored bytes from `offset`, where a section or the gap before one starts, in parts of 8 MiB; all sections
-        among them, which must be whole, are compared with their checksums. Raises BadBlobError, ChecksumError.
+    def checked(self, offset: int, length: int) -> Iterator[bytes | memoryview]:
+        """The stored bytes from `offset`, where a section or the gap before one starts, read in parts of 8 MiB and
+        given in smaller ones, which are still in the processor's cache when the caller hashes them; all sections among
+        them, which must be whole, are compared with their checksums. Raises BadBlobError, ChecksumError.
         """
         for entry in self.header.sections:
             if not offset <= entry.offset < offset + length:
@@ -195,12 +197,14 @@ class ShardReader:
             end = entry.offset + entry.stored_length
             gap, checksum, read = entry.offset - offset, 0, 0
             while offset < end:
-                part = self.source.read_range(offset, min(_CHECKED_AT_ONCE, end - offset))
+                part = memoryview(self.source.read_range(offset, min(_READ_AT_ONCE, end - offset)))
                 if not part:
                     break
-                yield part
-                body = memoryview(part)[gap:]
-                checksum, read, gap = zlib.crc32(body, checksum), read + len(body), 0
+                for at in range(0, len(part), _HASHED_AT_ONCE):
+                    some = part[at : at + _HASHED_AT_ONCE]
+                    body = some[gap:]
+                    checksum, read, gap = zlib.crc32(body, checksum), read + len(body), max(0, gap - len(some))
+                    yield some
                 offset, length = offset + len(part), length - len(part)
             self._compare(entry, read, checksum)
         if length:  # the gap after them
