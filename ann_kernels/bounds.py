@@ -90,10 +90,12 @@ def _by_differences(
         error = _relative_error(vectors.shape[1])
         vanished = vectors.shape[1] * _VANISHED
         if metric is Metric.INNER_PRODUCT:
-            lost = np.abs(near - queries) > 2 * _UNIT * np.abs(queries)  # too small for f32
+            lost = (np.abs(near - queries) > 2 * _UNIT * np.abs(queries)).any(axis=1)  # too small for f32
+            with np.errstate(over="ignore"):
+                shares = (2 * error * np.linalg.norm(queries, axis=1)).astype(np.float32)
             for row, part in _stretches(len(queries), rows, vectors[:1].nbytes):
-                _least_product(frozen(vectors), rows[part], near[row], np.float32(2 * error), least[row, part])
-            least[lost.any(axis=1)] = np.nan
+                _least_product(frozen(vectors), rows[part], near[row], shares[row], least[row, part])
+            least[lost | (shares < _VANISHED)] = np.nan
             return Bound(least, lambda distances: distances + vanished)
         target = FloatTarget(frozen(vectors), frozen(near))
         for row, part in _stretches(len(queries), rows, vectors[:1].nbytes):
@@ -201,17 +203,21 @@ def _squared_gaps(target, row, rows, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def _least_product(vectors, rows, query, error, out):  # type: ignore[no-untyped-def]
-    """f32[N]: - the dot product with vectors[rows], less an error relative to the sum of magnitudes."""
+    """f32[N]: - the dot product with vectors[rows], less `error` times the length of the row.
+
+    That is no less than the sum of magnitudes, times the query's (Cauchy-Schwarz), and costs one fused operation.
+    """
+    lost = np.float32(query.size * _VANISHED)  # squares that were rounded to nothing, where products were not
     for place in range(rows.size):
         if place + _AHEAD < rows.size:
             prefetch_row(vectors, rows[place + _AHEAD])
         node = rows[place]
-        total, size = np.float32(0), np.float32(0)
+        total, squares = np.float32(0), np.float32(0)
         for d in range(query.size):
-            one = np.float32(vectors[node, d] * query[d])
-            total -= one
-            size += abs(one)
-        least = total - error * size
+            one = vectors[node, d]
+            total -= np.float32(one * query[d])
+            squares += np.float32(one * one)
+        least = total - error * np.sqrt(squares + lost)
         out[place] = least if abs(least) < np.inf else np.float32(np.nan)
 
 

@@ -111,6 +111,19 @@ def test_a_bound_is_never_above_the_distance(
                 assert bound.may_be_within(far)[:, row].all()
 
 
+@pytest.mark.parametrize(("rows", "query"), [(1e-24, 1e20), (1e20, 1e-30), (1e-30, 1e-8), (1e17, 1e-43)])
+def test_a_bound_of_products_holds_where_squares_or_lengths_vanish(rows: float, query: float) -> None:
+    """What is lost in the length of a row or of a query is not lost in their product."""
+    rng = np.random.default_rng(0)
+    vectors = (rng.standard_normal((300, 1000)) * rows).astype(np.float32)
+    asked = (rng.standard_normal((3, 1000)) * query).astype(np.float32).astype(np.float64)
+    for some, bound_of in bounds.bounds_of(vectors, len(asked), Metric.INNER_PRODUCT, rounded=False):
+        bound = bound_of(asked)
+        for row in some:
+            far = pair_distances(asked, vectors, np.arange(3), np.full(3, row), Metric.INNER_PRODUCT)
+            assert bound.may_be_within(far)[:, row].all()
+
+
 def test_far_rows_are_ruled_out() -> None:
     """Bounds are near the distances, so that few rows are compared in float64, at any offset that float32 can hold."""
     for offset in (0.0, 1e3, 1e5):
