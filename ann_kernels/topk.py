@@ -71,9 +71,9 @@ class ExactTopK:
         near = bound.may_be_within(farthest)
         crowded = np.flatnonzero(near.sum(axis=1) > 4 * k + _CROWD) if k < near.shape[1] else _NONE
         if len(crowded):  # the nearest by their bounds first: they rule out others
-            head = np.argpartition(bound.least[crowded], k - 1, axis=1)[:, :k]
+            least = bound.least[crowded]
             first = np.zeros_like(near)
-            first[crowded[:, None], head] = True
+            first[crowded] = least <= np.partition(least, k - 1, axis=1)[:, k - 1 : k]
             self._compare(asked, first, shown)
             near = bound.may_be_within(farthest) & ~first
         self._compare(asked, near, shown)
@@ -144,8 +144,8 @@ def exact_top_k(
     and ties go by; default their places.
     """
     top = ExactTopK(queries, k, metric)
-    names = np.arange(len(vectors), dtype=np.int64) if ids is None else ids
-    top.update(vectors, names, rows=None if live is None or live.all() else np.flatnonzero(live).astype(np.int64))
+    rows = None if live is None or live.all() else np.flatnonzero(live).astype(np.int64)
+    top.update(vectors, (lambda places: places) if ids is None else ids, rows=rows)
     return top.result()
 
 
