@@ -94,12 +94,14 @@ def a_row_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def too_few_live(patch: pytest.MonkeyPatch) -> None:
-    """The file table says of a file that it has lost a row, of another that one has come, and the nodes do not."""
+    """The file table says of a file that it has lost a row, of another, that still has fewer than were written, that
+    one has come, and the nodes do not: neither is a file whose positions are known unread.
+    """
     real = refresh.file_table
 
     def other(*arguments: Any) -> tuple[CoveredFile, ...]:
         table = list(real(*arguments))
-        more = next(slot for slot, file in enumerate(table) if 0 < file.live_rows < file.rows)
+        more = next(slot for slot, file in enumerate(table) if 0 < file.live_rows < file.rows - 1)
         less = next(slot for slot, file in enumerate(table) if file.live_rows == file.rows > 0)
         table[more] = replace(table[more], live_rows=table[more].live_rows + 1)
         table[less] = replace(table[less], live_rows=table[less].live_rows - 1)
