@@ -13,6 +13,7 @@ from icepuffin.ops.catalog.live import EqualityDeletesError, RepeatedFileError
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import Storage, StorageError, normalize
 from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
 
 NO_DELETES = bytes(32)
 _COLUMNS = ["file_path", "pos"]
@@ -52,7 +53,7 @@ def deleted_by_file(
         parts[file.path] = []
         for delete in file.deletes:
             if delete.kind is DeleteKind.DELETION_VECTOR:
-                parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file.path))
+                parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file))
             else:
                 covering.setdefault(delete.path, (delete, set()))[1].add(file.path)
     for delete, paths in covering.values():
@@ -73,10 +74,11 @@ def fingerprint(file: LiveFile) -> bytes:
     return digest.digest()
 
 
-def _deletion_vector(storage: Storage, delete: DeleteFile, data_path: str) -> npt.NDArray[np.int64]:
+def _deletion_vector(storage: Storage, delete: DeleteFile, file: LiveFile) -> npt.NDArray[np.int64]:
     if delete.content_offset is None or delete.content_length is None:
-        raise StorageError(f"{delete.path}: the manifest does not say where the deletion vector of {data_path} lies")
-    return deletion_vector.decode(storage.read_range(delete.path, delete.content_offset, delete.content_length))
+        raise StorageError(f"{delete.path}: the manifest does not say where the deletion vector of {file.path} lies")
+    data = storage.read_range(delete.path, delete.content_offset, delete.content_length)
+    return deletion_vector.decode(data, max_positions=min(MAX_POSITIONS, file.record_count))
 
 
 def _position_deletes(storage: Storage, delete: DeleteFile) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:

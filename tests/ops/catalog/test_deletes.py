@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,6 +11,8 @@ from icepuffin.ops.catalog.deletes import deleted_by_file
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.errors import BadBlobError
 
 STORE = LocalStorage()
 
@@ -32,3 +35,18 @@ def test_each_data_file_gets_its_own_positions_however_its_path_is_spelt(tmp_pat
 def test_a_file_without_paths_and_positions_is_named(tmp_path: Path, columns: list[str]) -> None:
     with pytest.raises(StorageError, match=r"deletes\.parquet is not a Parquet position delete file"):
         deleted_by_file(lambda _: STORE, deleting(tmp_path, pa.table({name: [1] for name in columns}), "file:///a"))
+
+
+def test_a_deletion_vector_names_no_more_rows_than_its_file_has(tmp_path: Path) -> None:
+    """A few bytes of runs would else take a gigabyte."""
+    path = tmp_path / "deletes.puffin"
+
+    def deleted(rows: int) -> list[int]:
+        path.write_bytes(deletion_vector.encode(np.arange(rows)))
+        where = (f"file://{path}", DeleteKind.DELETION_VECTOR, rows, 2, path.stat().st_size, 0, path.stat().st_size)
+        file = LiveFile("file:///t/a.parquet", 1, 100, 1, "PARQUET", deletes=(DeleteFile(*where),))
+        return deleted_by_file(lambda _: STORE, [file])[file.path].tolist()
+
+    assert deleted(100) == list(range(100))
+    with pytest.raises(BadBlobError):
+        deleted(65_536)
