@@ -6,11 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
-from icepuffin.ann_kernels.exact import as_float64
+from icepuffin.ann_kernels.exact import as_float64, lengths
 from icepuffin.ann_kernels.metric import Metric
 
 MAX_DIMS = 65_536
 _BLOCK = 2_048
+_BLOCK_VALUES = 2**20
+"""That are doubles at a time"""
 
 
 def prepare(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32]:
@@ -37,9 +39,10 @@ def prepare_exact(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.f
 
 def _normalized(vectors: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     out = np.empty_like(like)
-    for start in range(0, len(vectors), _BLOCK):
-        block = vectors[start : start + _BLOCK].astype(np.float64)  # squares of f32 may leave f32's range
-        norms = np.sqrt(np.einsum("ij,ij->i", block, block))
+    step = max(1, _BLOCK_VALUES // vectors.shape[1])
+    for start in range(0, len(vectors), step):
+        block = vectors[start : start + step].astype(np.float64)  # squares of f32 may leave f32's range
+        norms = lengths(block)
         if (norms == 0).any():
             raise ZeroVectorError(start + int(np.argmax(norms == 0)))
         out[start : start + len(block)] = block / norms[:, None]

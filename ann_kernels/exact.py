@@ -41,6 +41,19 @@ def _pairs(queries, vectors, asked, rows, metric, raw, out):  # type: ignore[no-
         out[at] = exact_distance(vectors, rows[at], queries[asked[at]], metric, raw)
 
 
+@njit(nogil=True, cache=True, fastmath=False)
+def _squares(vectors, out):  # type: ignore[no-untyped-def]
+    for row in range(out.size):
+        out[row] = product(vectors, row, vectors[row])
+
+
+def lengths(vectors: npt.NDArray[Any]) -> Floats:
+    """f64[N], of vectors f32 or f64 [N, D]: of each the same bits, whatever the others are."""
+    out = np.empty(len(vectors))
+    _squares(frozen(np.ascontiguousarray(vectors)), out)
+    return np.asarray(np.sqrt(out))
+
+
 def pair_distances(
     queries: npt.NDArray[Any], vectors: npt.NDArray[Any], asked: Ints, rows: Ints, metric: Metric, *, raw: bool = False
 ) -> Floats:

@@ -169,3 +169,12 @@ def test_what_squares_in_float32_cannot_hold_is_compared_all_the_same(queries: i
             assert_nearest(
                 ids[0].tolist(), far[0].tolist(), np.full(8, scale), vectors * np.float32(scale), 3, metric.label
             )
+
+
+@pytest.mark.parametrize("dims", [7, 384, 8_200, 65_536])
+def test_a_direction_does_not_depend_on_the_batch(dims: int) -> None:
+    """Sums of NumPy do, over more dimensions than it takes at once."""
+    vectors = np.random.default_rng(dims).standard_normal((40, dims))
+    for direction in (prepare, prepare_exact):
+        whole = direction(vectors, Metric.COSINE)
+        assert all((whole[row] == direction(vectors[row : row + 1], Metric.COSINE)[0]).all() for row in range(40))
