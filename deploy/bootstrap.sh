@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | test | check | bench
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -135,11 +135,15 @@ check_names() {
     )
 }
 
-check() {
+lint() {
     say "lint, types, import rules"
     ruff check .
     ruff format --check .
     check_names
+}
+
+check() {
+    lint
     say "tests"
     # Half of a test's time is waiting for servers. A module is one process's; in this order the long ones are not last.
     python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"
@@ -150,6 +154,7 @@ command=${1:-help}
 case $command in
     setup) setup ;;
     demo) setup; say "demo"; icepuffin demo --dir "${1:-demo-data}" ;;
+    lint) setup; lint ;;
     test | check) setup; check "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;
