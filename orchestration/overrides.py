@@ -6,7 +6,7 @@ digits is the token that was given.
 
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
@@ -44,6 +44,31 @@ def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: ty
             raise OverrideError(f"the environment variable {name} names no setting; there are {known}")
         merged = _over(merged, path, model, environment[name], name)
     return merged
+
+
+def named_by(place: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
+    """The variable that gave the setting at this place its value; None where none did: the file has it, or nobody."""
+    for name in sorted(environment, reverse=True):  # the one that was applied last
+        path = name[len(PREFIX) :].lower().split("__")
+        leads = name.upper().startswith(PREFIX) and path == [str(part).lower() for part in place[: len(path)]]
+        if leads and (len(path) == len(place) or _has(environment[name], place[len(path) :])):
+            return name
+    return None
+
+
+def _has(text: str, place: Sequence[str | int]) -> bool:
+    """Whether the value of a variable says what is at this place below it. A text or a list says all that is below."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return True
+    for part in place:
+        if not isinstance(found, Mapping):
+            return True
+        if part not in found:
+            return False
+        found = found[str(part)]
+    return True
 
 
 def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:

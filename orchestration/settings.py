@@ -27,7 +27,7 @@ from pydantic import (
 from icepuffin.assets.spec import is_within, node, slug
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, meeting, validate_name
-from icepuffin.orchestration.overrides import OverrideError, Written, flattened, overridden
+from icepuffin.orchestration.overrides import OverrideError, Written, flattened, named_by, overridden
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
@@ -53,7 +53,7 @@ Cron = Annotated[str, AfterValidator(_cron)]
 
 
 class SettingsError(IcepuffinError):
-    """The settings file is missing, is no TOML, or holds a value that cannot be used. Names the file and the key."""
+    """The settings file is missing, is no TOML, or a value cannot be used. Names the key, and the file or variable."""
 
 
 class _Model(BaseModel):
@@ -266,7 +266,7 @@ def find(path: Path | None = None, directory: Path | None = None) -> Path:
 
 
 def load(path: Path | None = None, directory: Path | None = None) -> Settings:
-    """Read, complete from the environment, and validate. Raises SettingsError, which names file, key and remedy."""
+    """Read, complete from the environment, and validate. Raises SettingsError, which names where, key and remedy."""
     file = find(path, directory)
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"), parse_float=Written)
@@ -316,8 +316,8 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _explain(file: Path, error: ValidationError) -> str:
-    """One line: the file, each key, what is wrong, what to do. Never the value."""
-    problems = []
+    """One line: the file or the environment variable, each key, what is wrong, what to do. Never the value."""
+    problems: dict[str, list[str]] = {}
     for detail in error.errors(include_input=False, include_url=False):
         key = ".".join(str(part) for part in detail["loc"]) or "(file)"
         text = detail["msg"].removeprefix("Value error, ")
@@ -327,5 +327,7 @@ def _explain(file: Path, error: ValidationError) -> str:
             text = "is missing; set it"
         elif "ctx" in detail and "pattern" in detail["ctx"]:
             text = "has the wrong form: a table is namespace.table"
-        problems.append(f"{key}: {text}")
-    return f"{file}: {'; '.join(problems)}"
+        variable = named_by(detail["loc"], os.environ)
+        source = f"the environment variable {variable}" if variable else str(file)
+        problems.setdefault(source, []).append(f"{key}: {text}")
+    return "; ".join(f"{source}: {'; '.join(found)}" for source, found in problems.items())

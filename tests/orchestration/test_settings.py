@@ -62,7 +62,7 @@ def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.Monk
     [
         ("ICEPUFFIN__SPRK__MASTER", "ICEPUFFIN__SPRK__MASTER names no setting; there are ICEPUFFIN__CATALOGS"),
         ("ICEPUFFIN__SPARK__CONF", "is not valid JSON"),
-        ("ICEPUFFIN__THREADS", "threads: Input should be a valid integer"),
+        ("ICEPUFFIN__THREADS", "the environment variable ICEPUFFIN__THREADS: threads: Input should be a valid"),
     ],
 )
 def test_a_wrong_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
@@ -297,3 +297,43 @@ def test_a_wrong_variable_is_named(
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError, match=re.escape(says)):
         loaded(file, MINIMAL)
+
+
+@pytest.mark.parametrize(
+    ("text", "variable", "value", "says"),
+    [
+        ("", "ICEPUFFIN__THREADS", "x", "the environment variable ICEPUFFIN__THREADS: threads: "),
+        (
+            "",
+            "icepuffin__spark__In_Process_mb",
+            "x",
+            "the environment variable icepuffin__spark__In_Process_mb: spark.",
+        ),
+        ("", "ICEPUFFIN__SPARK", '{"mastr": 1}', "the environment variable ICEPUFFIN__SPARK: spark.mastr: no such"),
+        ("[spark]\nmastr = 1\n", "ICEPUFFIN__SPARK", '{"master": "local"}', "icepuffin.toml: spark.mastr: no such"),
+        ("", "ICEPUFFIN__TABLES", '{"t": {"name": "a.b"}}', "icepuffin.toml: tables.t.catalog: is missing"),
+        (
+            "",
+            "ICEPUFFIN__TABLES",
+            '{"t": {"name": "a.b", "catalog": "lake", "watched_refs": [1]}}',
+            "the environment variable ICEPUFFIN__TABLES: tables.t.watched_refs.0: ",
+        ),
+    ],
+)
+def test_a_bad_value_is_told_by_where_it_is(
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, variable: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as caught:
+        loaded(file, MINIMAL + text)
+    assert says in str(caught.value)
+    assert (str(file) in str(caught.value)) == ("icepuffin.toml" in says)
+
+
+def test_what_is_wrong_in_the_file_and_in_a_variable_is_told_of_each(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN__THREADS", "x")
+    said = refusal(file, MINIMAL + "[spark]\nmastr = 1\n")
+    assert f"{file}: spark.mastr: no such setting" in said
+    assert "the environment variable ICEPUFFIN__THREADS: threads: " in said
