@@ -80,6 +80,7 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: 
         done=(),
         in_place=bool(spec.indexes) and bool(head) and all(_tagged_at(table, item.name, head) for item in spec.indexes),
         asked=head not in ("", cursor.head) and _has_run(instance, spec, head, str(table.metadata.table_uuid)),
+        returns=0 if cursor.head else _returns(instance, str(table.metadata.table_uuid)),
         in_flight=instance.get_runs_count(unfinished) if oldest else 0,
         waits_for=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
@@ -117,6 +118,13 @@ def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uui
     """Whether the table's sensor has had a run of the head's run key."""
     tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
     return bool(instance.get_runs_count(RunsFilter(tags=tags)))
+
+
+def _returns(instance: dg.DagsterInstance, table_uuid: str) -> int:
+    """The highest number of a return that a run key of the table has: a cursor that was reset counts on from there."""
+    keys = instance.get_run_tags([_RUN_KEY_TAG], value_prefix=f"{table_uuid}:")
+    numbers = (key.split(":")[2:] for _, values in keys for key in values)
+    return max((int(number[0]) for number in numbers if number and number[0].isdecimal()), default=0)
 
 
 def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:

@@ -140,6 +140,8 @@ class Facts:
     """Whether each index's tag is on a version of the head."""
     asked: bool = False
     """Whether Dagster has a run of the head's run key, and so starts no other one of that key."""
+    returns: int = 0
+    """How many returns Dagster has run keys of already; asked for a cursor that knows of no head yet."""
     in_flight: int = 0
     """Runs of this table that are queued or running."""
     waits_for: str = ""
@@ -238,7 +240,7 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
             tips=tips,
             ahead=ahead,
             head=facts.head if moved else cursor.head,
-            returns=cursor.returns + returned,
+            returns=max(cursor.returns, facts.returns) + returned,
             merged=facts.overwritten_by if merge else cursor.merged,
             away_since=None,
         ),

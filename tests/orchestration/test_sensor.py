@@ -210,6 +210,31 @@ def test_a_cursor_that_is_none_starts_the_sensor_anew(lake: Lake, instance: dg.D
     assert Cursor.parse(found.cursor).head == str(lake.head())
 
 
+def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake, instance: dg.DagsterInstance) -> None:
+    settings, after = load(lake.settings_file), lake.head()
+    before = lake.table.refresh().metadata.snapshots[0].snapshot_id
+    keys: list[str] = []
+
+    def asked(cursor: str | None) -> tuple[str | None, list[str]]:
+        found = evaluated(settings, instance, cursor)
+        new = [request.run_key or "" for request in found.run_requests or () if request.run_key not in keys]
+        for request in found.run_requests or ():
+            tags = {**request.tags, "dagster/run_key": request.run_key or ""}
+            create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.SUCCESS, tags=tags)
+        keys.extend(new)
+        return found.cursor, new
+
+    cursor, _ = asked(None)
+    for reset in (False, True):
+        lake.table.manage_snapshots().set_current_snapshot(before).commit()
+        lake.table.refresh()
+        cursor, new = asked(cursor)
+        assert len(new) == 1, "there is a run for the return"
+        lake.table.manage_snapshots().set_current_snapshot(after).commit()
+        lake.table.refresh()
+        cursor, _ = asked(None if not reset else cursor)
+
+
 def test_a_look_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance: dg.DagsterInstance) -> None:
     lake.write_settings(snapshots="newest")
     run = create_run_for_test(
