@@ -225,7 +225,8 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
         handled.add(item.key)
     moved = facts.head in visible and facts.head != cursor.head
     again = facts.asked or facts.head in before or facts.head in done
-    returned = moved and bool(cursor.head) and again and not (facts.in_place and facts.head in done)
+    known = bool(cursor.head) or facts.head in before  # not so at the first look of all
+    returned = moved and known and again and not (facts.in_place and facts.head in done)
     if returned:  # whatever is known of it is from before: its version may have gone, and its run key is spent
         request = [key for key in request if key != facts.head]
         handled.add(facts.head)

@@ -222,6 +222,15 @@ def test_a_head_that_came_back_is_asked_for_although_where_it_was_has_expired() 
         assert every(facts(1, **known), back.cursor).runs == ()
 
 
+def test_a_first_watched_ref_that_comes_to_be_where_another_one_was_is_a_return() -> None:
+    """Written to a branch and published to main, which had no snapshot before: its tag may be elsewhere by now."""
+    audited = every(facts(1, 2, head="")).cursor
+    published = every(facts(1, parents=descent(1, 2), done=["1"]), audited)
+    assert (published.returned_to, published.runs) == ("1", ("1",))
+    assert every(facts(1, parents=descent(1, 2), done=["1"]), published.cursor).runs == ()
+    assert every(facts(1, 2, done=["2"]), Cursor(UUID)).runs == ("1",), "the first look of all knows of no move"
+
+
 def test_a_head_that_moves_to_what_a_backfill_has_made_is_asked_for_once_unless_its_tag_is_there() -> None:
     first = every(facts(1, 2))
     assert every(facts(1, 2, 3, done=["1", "2", "3"], in_place=True), first.cursor).runs == ()
