@@ -13,6 +13,7 @@ from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.builds import build_id, is_ours, sealed_as
+from icepuffin.ops.theta.columns import counted_as, mapped_names
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.slot import counted_for, listed_thetas, read_sketches
 from icepuffin.puffin.blobs.theta import ThetaSketch
@@ -115,4 +116,5 @@ def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, t
 
 def _types(table: Table, snapshot: Snapshot) -> dict[int, str]:
     schema = table.schemas().get(snapshot.schema_id if snapshot.schema_id is not None else -1, table.schema())
-    return {field.field_id: str(field.field_type) for field in schema.fields}
+    names = mapped_names(table)
+    return {f.field_id: counted_as(str(f.field_type), names.get(f.field_id, ())) for f in schema.fields}

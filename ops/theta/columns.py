@@ -1,10 +1,12 @@
 """Which columns get a sketch. Pure rules, after Bodo's text on theta sketches."""
 
+import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 
 from icepuffin.ops.tasks.theta_columns import CREATED_TYPES, SKETCHED_TYPES, kind_of
 from icepuffin.ops.theta.errors import UnknownColumnError
@@ -21,6 +23,26 @@ class SketchedColumn:
     """Its name in the current schema."""
     type: str
     """Its type in the snapshot's schema, in Iceberg's text form: what its values are hashed as."""
+    names: tuple[str, ...] = ()
+    """What the table's name mapping calls it: that decides where its values are in files without field ids."""
+
+    @property
+    def counted_as(self) -> str:
+        return counted_as(self.type, self.names)
+
+
+def counted_as(kind: str, names: Collection[str]) -> str:
+    """With a data file and its deletes, all that a sketch of a column of type `kind` depends on."""
+    return f"{kind} {json.dumps(sorted(names))}" if names else kind
+
+
+def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
+    """The names of columns, by field id, in the table's name mapping; none where it has none, or a broken one."""
+    try:
+        mapping = table.name_mapping()
+    except ValueError:  # who reads a file that needs it says so
+        return {}
+    return {field.field_id: tuple(field.names) for field in (mapping or ()) if field.field_id is not None}
 
 
 def is_enabled(setting: bool | None, environment: Mapping[str, str] | None = None) -> bool:

@@ -4,12 +4,13 @@ The file is bound to the table like an index version (tag `theta_sketches`). One
 
 * type `icepuffin-theta-files-v2`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
 * properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
-  that apply to it, hex), `columns` (JSON: [[field id, type, bytes of the image], ..])
+  that apply to it, hex), `columns` (JSON: [[field id, type and mapped names, bytes of the image], ..])
 * payload: the columns' theta images, one after the other
 
-It is a cache: losing it costs time, never correctness. It is keyed by path, deletes and column type, so a file whose
-rows changed through a delete, or a column that was promoted, is sketched anew. Blobs of version 1 are not read: they
-lack the values that columns have which a data file does not hold (defaults, identity partitions).
+It is a cache: losing it costs time, never correctness. It is keyed by path, deletes, column type and mapped names, so a
+file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew. Blobs of
+version 1 are not read: they lack the values that columns have which a data file does not hold (defaults, identity
+partitions).
 """
 
 import json
@@ -34,7 +35,7 @@ _FETCHED = 64 << 20
 """Bytes that are fetched at once, or one blob"""
 
 ColumnKey = tuple[int, str]
-"""(field id, type)"""
+"""(field id, `SketchedColumn.counted_as`)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class KeptSketches:
     def read(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> dict[FileKey, dict[int, ThetaSketch]]:
         """The known sketches of files by field id, of columns whose type is still the same."""
         found: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in keys}
-        types = {c.field_id: c.type for c in columns}
+        types = {c.field_id: c.counted_as for c in columns}
 
         def lacking(key: FileKey, there: Iterable[ColumnKey]) -> list[ColumnKey]:
             return [(i, kind) for i, kind in there if types.get(i) == kind and i not in found[key]]
@@ -93,7 +93,7 @@ class KeptSketches:
     def known(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
         """Field ids of the columns that `read` would find, if nothing is broken. Reads nothing."""
         there = {column for reader in self._readers for column in reader.columns(key)}
-        return frozenset(c.field_id for c in columns if (c.field_id, c.type) in there)
+        return frozenset(c.field_id for c in columns if (c.field_id, c.counted_as) in there)
 
     @property
     def note(self) -> str:

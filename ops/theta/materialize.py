@@ -135,7 +135,7 @@ def _sketch(
             other = known[result.path].get(column.field_id)
             known[result.path][column.field_id] = _union([sketch, other] if other else [sketch])
     united = {c.field_id: _united(c, known, unread.extensions.get(c.field_id)) for c in work.columns}
-    types = {c.field_id: c.type for c in work.columns}
+    types = {c.field_id: c.counted_as for c in work.columns}
     per_file = tuple(
         FileSketches(work.keys[path], {(i, types[i]): sketch for i, sketch in sketches.items()})
         for path, sketches in sorted(known.items())

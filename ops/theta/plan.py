@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -18,7 +18,7 @@ from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from icepuffin.ops.theta.builds import build_id, is_outdated, sealed_as
-from icepuffin.ops.theta.columns import SketchedColumn, choose_columns
+from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
 from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.keep import TAG, KeptSketches, open_kept
@@ -71,7 +71,9 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
         columns = choose_columns(schema, table.schema(), sketched_before=before, wanted=wanted)
     except UnknownColumnError as error:
         raise UnknownColumnError(f"{table_name(table)}, theta_columns: {error}") from None
-    build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.type, keys.values()) for c in columns}
+    names = mapped_names(table)
+    columns = tuple(replace(c, names=names.get(c.field_id, ())) for c in columns)
+    build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.counted_as, keys.values()) for c in columns}
     return Work(table, snapshot, live, keys, columns, build_ids, kept, schema)
 
 

@@ -392,3 +392,30 @@ def test_ndvs_are_fresh_only_for_the_snapshot_that_they_were_counted_for(
     assert not later.entries["id"].fresh
     assert f"counted for snapshot {first}" in later.entries["id"].why
     assert later.entries["id"].ndv == 100
+
+
+def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> None:
+    """A file without field ids has its values where the mapping says: kept sketches and seals are of a mapping."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", schema=pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    imported = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a": range(50), "b": range(50)}), imported)
+    table.add_files([str(imported)])
+    size = imported.stat().st_size
+    pq.write_table(pa.table({"a": range(50), "c": range(50)}), imported)  # as its own writer called it
+    assert imported.stat().st_size == size
+
+    def counted(names: str) -> dict[str, int]:
+        mapping = f'[{{"field-id": 1, "names": ["a"]}}, {{"field-id": 2, "names": {names}}}]'
+        with table.transaction() as transaction:
+            transaction.set_properties({"schema.name-mapping.default": mapping})
+        snapshot = table.refresh().current_snapshot()
+        assert snapshot is not None
+        materialize_theta_sketches(table, snapshot.snapshot_id, runner=ThreadlessRunner(), storage=STORAGE)
+        return {name: entry.ndv for name, entry in read_ndv(table.refresh(), snapshot.snapshot_id).entries.items()}
+
+    assert counted('["b"]') == {"a": 50, "b": 0}
+    assert counted('["b", "c"]') == {"a": 50, "b": 50}
+    table.append(pa.table({"a": [100], "b": [100]}))
+    assert counted('["b", "c"]') == {"a": 51, "b": 51}
