@@ -55,6 +55,11 @@ class Candidates:
             return self
         return Candidates(self.files[:, :k], self.positions[:, :k], self.distances[:, :k])
 
+    def padded(self, k: int) -> "Candidates":
+        """Of at least k places."""
+        missing = k - self.files.shape[1]
+        return self if missing <= 0 else merge([self, Candidates.none(len(self.files), missing)], k)
+
     def ordered(self, k: int) -> "Candidates":
         """The k nearest of each query, from lists in any order; ties by file, then position."""
         far = self.distances

@@ -108,7 +108,9 @@ class RemoteVersion:
         """
         found = self._find(queries, self._groups, Ask(k, knobs, matches))
         parts = [item.indexed for item in found if item.indexed is not None]
-        wide = max((part.candidates.files.shape[1] for part in parts), default=k)
+        widths = [part.candidates.files.shape[1] for part in parts]
+        unsettled = any(part.unsettled for part in parts)
+        wide = sum(widths) if unsettled else max(widths, default=k)
         best = merged([part.candidates for part in parts], wide)
         approximate = any(part.approximate for part in parts)
         if approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
@@ -117,6 +119,7 @@ class RemoteVersion:
             best,
             parts[0].strategy if parts else "beam",
             approximate=approximate,
+            unsettled=unsettled,
             work=_added([item for part in parts for item in part.work]),
         )
 
@@ -227,6 +230,7 @@ def _joined(items: Sequence[Found]) -> Found:
     indexed = replace(
         parts[0],
         candidates=stacked([part.candidates for part in parts]),
+        unsettled=any(part.unsettled for part in parts),
         work=_added([item for part in parts for item in part.work]),
     )
     return replace(items[0], indexed=indexed, scanned=scanned, rows=sum(item.rows for item in items))
@@ -234,8 +238,9 @@ def _joined(items: Sequence[Found]) -> Found:
 
 def stacked(parts: Sequence[Candidates]) -> Candidates:
     """Those of one block of queries after those of another."""
+    wide = max(part.files.shape[1] for part in parts)
     names = ("files", "positions", "distances")
-    return Candidates(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return Candidates(*(np.concatenate([getattr(part.padded(wide), name) for part in parts]) for name in names))
 
 
 def _added(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:

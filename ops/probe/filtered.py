@@ -9,15 +9,19 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.bounds import rounding_of_units
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.search import comparing_is_faster
 from icepuffin.ops.probe.candidates import Candidates, merge
 from icepuffin.ops.probe.filters import Matches
 from icepuffin.ops.probe.knobs import Knobs
-from icepuffin.ops.probe.loaded import Indexed, LoadedVersion, ShardWork, search
+from icepuffin.ops.probe.loaded import Indexed, LoadedShard, LoadedVersion, ShardWork, search
 
 MATCHES_IN_BEAM = 3
 """Times k: how many matching nodes a beam is to hold"""
 _COMPARED = "exact over matches"
+_SPARE = 8
+"""How many rows more than k are compared at first, as some may be as near as the k-th"""
 
 
 def search_version(
@@ -46,10 +50,28 @@ def search_version(
 
 def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float64], k: int) -> Indexed:
     """Every matching node with every query."""
+    directions = matching.exact and matching.metric is Metric.COSINE
     parts, work = [], []
     for number, shard in zip(matching.numbers, matching.shards, strict=True):
         if not (held := shard.searcher.live_count):
             continue
-        parts.append(shard.compare(queries, k))
+        parts.append(_nearest_and_doubtful(shard, queries, k) if directions else shard.compare(queries, k))
         work.append(ShardWork(number, len(shard.live), len(queries), 0, held * len(queries)))
-    return Indexed(merge(parts, k), _COMPARED, approximate=not matching.exact, work=tuple(work))
+    wide = sum(part.files.shape[1] for part in parts) if directions else k
+    return Indexed(
+        merge(parts, wide), _COMPARED, approximate=not matching.exact, unsettled=directions, work=tuple(work)
+    )
+
+
+def _nearest_and_doubtful(shard: LoadedShard, queries: npt.NDArray[np.float64], k: int) -> Candidates:
+    """At least the k nearest directions, and all that lie so little farther that rounding to f32 may have put them
+    there.
+    """
+    doubt = 2 * rounding_of_units(queries.shape[1])
+    wide = k + _SPARE
+    while True:
+        found = shard.compare(queries, wide)
+        reach = np.sqrt(2 * found.distances)
+        if wide >= shard.searcher.live_count or (reach[:, -1] > reach[:, k - 1] + doubt).all():
+            return found
+        wide *= 4

@@ -117,6 +117,10 @@ class Indexed:
     strategy: str
     approximate: bool = False
     """Distances are of codes or of rounded vectors: to be ranked again"""
+    unsettled: bool = False
+    """Distances are of directions rounded to f32, and all rows are here that may be among the k nearest: to be settled
+    by the data files, where that is in doubt
+    """
     work: tuple[ShardWork, ...] = ()
     """Of the shards that were searched"""
 

@@ -12,7 +12,7 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.versions import DerivedVersion
-from icepuffin.ops.probe.candidates import Candidates, Hits, fetch, merge, rerank
+from icepuffin.ops.probe.candidates import Candidates, Hits, Reading, fetch, merge, rerank
 from icepuffin.ops.probe.distributed import RemoteVersion
 from icepuffin.ops.probe.errors import IndexUnavailableError
 from icepuffin.ops.probe.filters import MatchCache, Matches, find_matches
@@ -26,7 +26,7 @@ from icepuffin.ops.probe.scan import Skipped, VectorSource
 from icepuffin.ops.probe.target import Scope, Source, Target
 from icepuffin.ops.probe.thresholds import Thresholds
 from icepuffin.ops.probe.tiers import InProcess, Tier
-from icepuffin.ops.probe.within import Threshold
+from icepuffin.ops.probe.within import Threshold, settled
 
 
 class IndexReader:
@@ -121,18 +121,24 @@ class IndexReader:
         k = min(k, self._row_count)
         matches = self._matches(where, clock)
         knobs, unmet = self._tuning.settle(k, asked, filtered=matches is not None)
-        ranking, fetching = Meter(), Meter()
+        ranking, settling, fetching = Meter(), Meter(), Meter()
         try:
             indexed = self._search_index(ready, k, knobs, matches, ranking)
         except IndexUnavailableError as error:
             return self._exactly(error).search(ready, k, columns=columns, where=where)
         clock.lap("index")
-        found, scanned, skipped = indexed.candidates.first(k), 0, Skipped()
+        found, scanned, skipped = indexed.candidates, 0, Skipped()
+        wide = found.files.shape[1] + k if indexed.unsettled else k
         if self.tail:
             of_tail, scanned = self._tier.scan(ready, k, self.tail, matches, skipped)
-            found = merge([found, of_tail], k)
+            found = merge([found, of_tail], wide)
         clock.lap("scan")
-        rows = fetch(Hits.of(found), self._rows, returned, fetching)
+        hits = Hits.of(found.first(wide))
+        if indexed.unsettled:
+            reading = Reading(ready, self._rows, self._target.field_id, self._metric, settling)
+            hits = settled(hits, Threshold(np.inf, inclusive=True, metric=self._metric), k, reading)
+            clock.lap("settle")
+        rows = fetch(hits, self._rows, returned, fetching)
         clock.lap("rows")
         profile = Profile(
             why=self.why,
@@ -147,7 +153,12 @@ class IndexReader:
             work=indexed.work,
             tier=self.tier,
             tier_why=self._source.tier_why,
-            bytes_read={"index": ranking.bytes, "rows": fetching.bytes, "scan": 4 * scanned * ready.shape[1]},
+            bytes_read={
+                "index": ranking.bytes,
+                "scan": 4 * scanned * ready.shape[1],
+                "rows": fetching.bytes,
+                **({"settle": settling.bytes} if indexed.unsettled else {}),
+            },
         )
         return self._result(rows, profile, (*unmet, *skipped.warnings))
 

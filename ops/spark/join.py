@@ -60,6 +60,8 @@ def knn_join(
 ) -> KnnJoin:
     """For each row of `left` the k nearest rows of the reader's snapshot: those that `reader.search` finds.
 
+    Except that directions rounded to f32, under cosine and a condition, are not settled by the data files.
+
     `on`: the left column of vectors; rows that have none (null) come out with no match. `columns` of the matched rows
     (default: all but nested ones) are named `prefix` + name. The other arguments are those of `IndexReader.search`.
     Nothing runs until the rows are asked for; every task of the job then reads the same snapshot by the same version,

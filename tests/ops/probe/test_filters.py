@@ -1,9 +1,12 @@
 """Searches under a condition: the same rows as brute force over the matching ones, whatever the strategy."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.expressions import GreaterThanOrEqual
 from pyiceberg.table import Table
@@ -13,11 +16,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.live import live_files
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.index import IndexDefinition, create
-from icepuffin.ops.probe import Coverage, FilterError, exact_search, open_index
+from icepuffin.ops.probe import Coverage, FilterError, exact_search, open_exact, open_index
 from icepuffin.ops.probe.filters import Matches, find_matches
+from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from tests.conftest import STORAGE, make_rows, queries
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
@@ -25,6 +29,12 @@ LEAN = IndexDefinition(
     name="lean", column="embedding", metric="cosine", max_degree=16, search_list=40, shards=2, vectors="none",
     target_recall=0.5,
 )  # fmt: skip
+
+
+class SeveralAtOnce(LocalRunner):
+    """Cuts work as for three executors."""
+
+    parallelism = 3
 
 
 @pytest.fixture
@@ -200,3 +210,35 @@ def test_masks_of_many_files_cost_one_pass() -> None:
     matches = Matches({number: np.array([0, 3]) for number in range(0, count, 2)}, count)
     mask = matches.mask(files, positions)
     assert (mask == ((files >= 0) & (files % 2 == 0) & np.isin(positions, [0, 3]))).all()
+
+
+@pytest.mark.parametrize("scale", [1e-7, 0.0], ids=["near", "equal"])
+def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
+    table_factory: TableFactory, scale: float
+) -> None:
+    """Under cosine: rows so alike that f32 cannot tell their directions apart, in files of the index and in a tail."""
+    rng = np.random.default_rng(0)
+    center = rng.standard_normal(DIMS)
+    definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
+    made = table_factory()
+    for first in (0, 200, 400):
+        near = center * rng.uniform(0.5, 2.0, (200, 1)) + scale * rng.standard_normal((200, DIMS))
+        near[::2] += 0.3 * rng.standard_normal((100, DIMS))
+        rows = make_rows(first, first + 200).to_pydict()
+        made.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+        if first == 200:
+            index_head(made, definition)
+    exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
+    asked = np.concatenate([np.stack([center, center + 0.2, -center]), rng.standard_normal((130, DIMS))])
+    # before the other: what is in this process's memory is not searched by tasks
+    remote = open_index(made, definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
+    local = open_index(made, definition, storage=STORAGE)
+    assert (local.tier, remote.tier) == ("in-process", "distributed")
+    for reader, k in product((local, remote), (1, 10, 299, 900)):
+        found = reader.search(asked, k, where="id >= 3", columns=["id"], search_list=200)
+        wanted = exact.search(asked, k, where="id >= 3", columns=["id"])
+        assert found.profile.strategy == "exact over matches"
+        assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+        assert found.rows.select(["query", "rank", "id"]).equals(wanted.rows.select(["query", "rank", "id"]))
+        far = np.asarray(wanted.rows["distance"])
+        assert (np.abs(np.asarray(found.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
