@@ -25,6 +25,8 @@ from icepuffin.ops.parquet import ParquetObject
 from icepuffin.ops.storage import ObjectMissingError, Storage
 
 BATCH_ROWS = 8_192
+BATCH_BYTES = 1 << 26
+"""Of floats, at most, where rows are vectors"""
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -52,6 +54,11 @@ class LiveBatch:
     """int64[n], absolute row positions in the file, ascending"""
     columns: pa.RecordBatch
     """n rows, the fields that were asked for, under the snapshot's names and types"""
+
+
+def batch_rows(dims: int | None) -> int:
+    """How many vectors to take at a time: fewer where they are long; `dims` as far as they are known."""
+    return min(BATCH_ROWS, max(1, BATCH_BYTES // (4 * max(1, dims or 1))))
 
 
 def read_live(

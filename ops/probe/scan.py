@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.topk import ExactTopK
-from icepuffin.ops.datafile import LiveBatch, VectorColumnError, read_live, take_rows
+from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.probe.candidates import Candidates, row_keys, rows_of_keys
 from icepuffin.ops.probe.errors import QueryError
@@ -69,7 +69,7 @@ class VectorSource:
         unsure = self.dims is None and dims is not None
         for number in files:
             file = self.live.files[number]
-            for batch in _batches(file, self, matches, number):
+            for batch in _batches(file, self, matches, number, dims):
                 positions, column = with_vector(batch)
                 if not len(positions):
                     continue
@@ -138,10 +138,12 @@ def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
         raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {len(column[0])}")
 
 
-def _batches(file: LiveFile, source: VectorSource, matches: Matches | None, number: int) -> Iterator[LiveBatch]:
+def _batches(
+    file: LiveFile, source: VectorSource, matches: Matches | None, number: int, dims: int | None
+) -> Iterator[LiveBatch]:
     store = open_storage(file.path, source.storage)
     if matches is None:
-        yield from read_live(store, file, source.schema, [source.field_id])
+        yield from read_live(store, file, source.schema, [source.field_id], batch_rows=batch_rows(dims))
         return
     wanted = matches.positions.get(number, np.empty(0, np.int64))
     for start in range(0, len(wanted), _ROWS_AT_ONCE):

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.exact import pair_distances
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.probe.candidates import Hits, Reading
 from icepuffin.ops.probe.filters import Matches
 from icepuffin.ops.probe.loaded import LoadedVersion
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-_ROWS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,10 +65,11 @@ def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matche
         if shard.vectors is None:
             raise ValueError("a lean shard has no vectors to compare")
         nodes = np.flatnonzero(shard.live & near[shard.file_numbers])
-        for start in range(0, len(nodes), _ROWS_AT_ONCE):
-            some: npt.NDArray[np.intp] | slice = nodes[start : start + _ROWS_AT_ONCE]
+        step = batch_rows(shard.vectors.shape[1])
+        for start in range(0, len(nodes), step):
+            some: npt.NDArray[np.intp] | slice = nodes[start : start + step]
             if len(nodes) == len(shard.live):  # all of them: no copies
-                some = slice(start, start + _ROWS_AT_ONCE)
+                some = slice(start, start + step)
             yield Rows(shard.file_numbers[some], shard.positions[some], shard.vectors[some])
 
 

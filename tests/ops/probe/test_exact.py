@@ -15,10 +15,14 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.distance import prepare, prepare_exact
 from icepuffin.ann_kernels.exact import pair_distances
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
 from icepuffin.ops.probe import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.probe.balls import Balls
+from icepuffin.ops.probe.loaded import LoadedVersion
+from icepuffin.ops.probe.scan import VectorSource
+from icepuffin.ops.probe.within import rows_of
 from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.balls import ball_around
@@ -219,3 +223,21 @@ def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog) -> None
     remote = open_index(table, replace(DEFINITION, shards=1), storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
     assert remote.search(vectors[1], 3).warnings == (warning,)
     assert remote.within(vectors[1], 1.0, columns=["id"]).rows["id"].to_pylist() == [1]
+
+
+def test_long_vectors_are_read_in_batches_of_few(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 65,536 dimensions 8,192 rows were 2 GB."""
+    assert [datafile.batch_rows(dims) for dims in (None, 16, 1_536, 65_536)] == [8_192, 8_192, 8_192, 256]
+    vectors = np.random.default_rng(0).standard_normal((750, 8))
+    table = made(sql_catalog, vectors, pa.float32())
+    index_head(table, DEFINITION)
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    monkeypatch.setattr(datafile, "BATCH_BYTES", 100 * 8 * 4)
+    field_id = table.schema().find_field("embedding").field_id
+    source = VectorSource(live, table.schema(), field_id, Metric.L2, STORAGE)
+    sizes = [len(rows.positions) for rows in source.rows(range(3), 8, None)]
+    assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)
+    loaded = open_index(table, DEFINITION, storage=STORAGE)._source.loaded
+    assert isinstance(loaded, LoadedVersion)
+    sizes = [len(rows.positions) for rows in rows_of(loaded, np.ones(len(live.files), np.bool_), None)]
+    assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)
