@@ -1,6 +1,7 @@
 """WHERE clauses as Iceberg row filters."""
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, cast
 
 from pyiceberg.expressions import (
@@ -82,7 +83,14 @@ def _is_nan(node: Node, _: Values) -> BooleanExpression:
 def _in(node: Node, values: Values) -> BooleanExpression:
     if not node.expressions:
         raise NotIndexableError(f"{node.sql()}: IN takes constants")
-    return _filter(In, node.this, [values.comparable(item) for item in node.expressions])
+    constants = [values.comparable(item) for item in node.expressions]
+    if any(isinstance(constant, float) for constant in constants):  # then Spark compares all of them as doubles
+        constants = [float(constant) if _is_exact(constant) else constant for constant in constants]
+    return _filter(In, node.this, constants)
+
+
+def _is_exact(constant: Any) -> bool:
+    return isinstance(constant, int | Decimal) and not isinstance(constant, bool)
 
 
 def _between(node: Node, values: Values) -> BooleanExpression:

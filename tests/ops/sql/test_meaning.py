@@ -83,6 +83,7 @@ CONDITIONS: list[tuple[str, dict[str, Any], list[int]]] = [
     ("f BETWEEN 0.1 AND 0.2", {}, [0]),
     ("f <> 0.1", {}, [0, 1, 2]),
     ("f IN (0.1, 0.5)", {}, [2]),
+    ("id IN (1e0, 3)", {}, [1, 3]),
     ("f = :p", {"p": 0.1}, []),
     ("f = :p", {"p": float(np.float32(0.1))}, [0]),
     ("n < 0.5", {}, [0, 3]),
@@ -319,3 +320,11 @@ def test_spark_is_asked_where_it_can_answer(catalog: Catalog, spark: Any) -> Non
         f"EXPLAIN SELECT id FROM t ORDER BY {NEAR} LIMIT 1"
     )
     assert explained.how.endswith("Spark runs it as it is")
+
+
+def test_a_double_in_a_list_makes_doubles_of_all(session: SqlSession) -> None:
+    """Of 9007199254740993 it makes ...992, which a comparison of integers would not find."""
+    with pytest.raises(SqlError, match="tell few apart"):
+        session.sql(
+            "SELECT id FROM db.t WHERE id IN (1e0, 9007199254740993) ORDER BY l2_distance(v, ARRAY(0, 0)) LIMIT 2"
+        )
