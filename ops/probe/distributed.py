@@ -15,6 +15,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.index.versions import OpenVersion
 from icepuffin.ops.probe.candidates import Candidates
+from icepuffin.ops.probe.filtered import strategy_of
 from icepuffin.ops.probe.filters import Matches
 from icepuffin.ops.probe.knobs import Advice, Knobs
 from icepuffin.ops.probe.loaded import Indexed, ShardWork
@@ -117,7 +118,7 @@ class RemoteVersion:
             best, approximate = self._ranked(best, queries), False
         return Indexed(
             best,
-            parts[0].strategy if parts else "beam",
+            strategy_of(parts),
             approximate=approximate,
             unsettled=unsettled,
             work=_added([item for part in parts for item in part.work]),

@@ -4,6 +4,7 @@ The latter in one of two ways, whichever is faster: comparing every matching nod
 nodes and returns matching ones, wide enough to meet some.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,14 @@ MATCHES_IN_BEAM = 3
 _COMPARED = "exact over matches"
 _SPARE = 8
 """How many rows more than k are compared at first, as some may be as near as the k-th"""
+
+
+def strategy_of(parts: Sequence[Indexed]) -> str:
+    """The strategy of groups of shards that were searched apart: one that walked its graphs makes the answer no exact
+    one.
+    """
+    strategies = [part.strategy for part in parts]
+    return next((strategy for strategy in strategies if strategy != _COMPARED), _COMPARED if strategies else "beam")
 
 
 def search_version(

@@ -30,6 +30,8 @@ from icepuffin.ops.probe import (
 )
 from icepuffin.ops.probe.candidates import Candidates, merge
 from icepuffin.ops.probe.distributed import balanced
+from icepuffin.ops.probe.filtered import strategy_of
+from icepuffin.ops.probe.loaded import Indexed
 from icepuffin.ops.probe.pinned import merged
 from icepuffin.ops.spark.runner import LocalRunner, Progress, R, T
 from icepuffin.ops.storage.local import to_path
@@ -221,3 +223,16 @@ def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
     one, other = merged(runs, k), merge([*runs, Candidates.none(3, k)], k)
     for name in ("files", "positions", "distances"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize(
+    ("ways", "way"),
+    [
+        ((), "beam"),
+        (("exact over matches", "exact over matches"), "exact over matches"),
+        (("exact over matches", "filtered beam"), "filtered beam"),
+        (("filtered beam", "exact over matches"), "filtered beam"),
+    ],
+)
+def test_an_answer_is_exact_only_where_every_group_compared(ways: tuple[str, ...], way: str) -> None:
+    assert strategy_of([Indexed(Candidates.none(1, 3), each) for each in ways]) == way
