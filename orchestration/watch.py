@@ -41,6 +41,8 @@ class Cursor:
     """Dealt with before one that they descend from."""
     head: str = ""
     """Where the first watched ref pointed at the last look."""
+    heads: frozenset[str] = frozenset()
+    """Where any watched ref pointed at the last look, if that was dealt with."""
     returns: int = 0
     """How often it went back, or forward again, to a snapshot that was dealt with before."""
     told: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +75,7 @@ class Cursor:
                 "tips": sorted(self.tips),
                 "ahead": sorted(self.ahead),
                 "head": self.head,
+                "heads": sorted(self.heads),
                 "returns": self.returns,
                 "told": dict(self.told),
                 "merged": self.merged,
@@ -104,6 +107,7 @@ class _CursorText(BaseModel):
     tips: frozenset[str] = frozenset()
     ahead: frozenset[str] = frozenset()
     head: str = ""
+    heads: frozenset[str] = frozenset()
     returns: int = 0
     told: dict[str, str] = {}
     merged: str = ""
@@ -178,18 +182,29 @@ class Plan:
 
 def pending(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
     """Snapshots that were not dealt with, in turn."""
-    return tuple(item.key for item in _in_turn(facts, cursor.handled(facts.parents), policy))
+    return tuple(item.key for item in _in_turn(facts, _dealt_with(facts, cursor, policy), policy))
 
 
 def unseen(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
     """Snapshots that Dagster does not show yet, in the order in which they should come to be shown."""
     visible = facts.visible
-    return tuple(item.key for item in _in_turn(facts, cursor.handled(facts.parents), policy) if item.key not in visible)
+    left = _in_turn(facts, _dealt_with(facts, cursor, policy), policy)
+    return tuple(item.key for item in left if item.key not in visible)
 
 
 def expired(facts: Facts) -> tuple[str, ...]:
     """Partitions whose snapshot the table has no more."""
     return tuple(key for key in facts.partitions if key not in facts.parents)
+
+
+def _dealt_with(facts: Facts, cursor: Cursor, policy: Policy) -> set[str]:
+    """Snapshots of which nothing is owed. Under `newest` a further ref may have come to one that was passed over: as a
+    head it is owed a run after all. (Where the first ref has come to, `plan` looks for itself.)
+    """
+    handled = cursor.handled(facts.parents)
+    if policy == "newest":
+        handled -= {item.key for item in facts.watched if item.is_head} - cursor.heads - {facts.head}
+    return handled
 
 
 def _in_turn(facts: Facts, handled: Collection[str], policy: Policy) -> list[Watched]:
@@ -208,7 +223,7 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
     out is planned again from the same facts.
     """
     before, visible, done = cursor.handled(facts.parents), facts.visible, set(facts.done)
-    left = _in_turn(facts, before, policy)
+    left = _in_turn(facts, _dealt_with(facts, cursor, policy), policy)
     room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(left)
     request: list[str] = []
     handled: set[str] = set()
@@ -232,6 +247,7 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
         handled.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | handled, facts.parents)
+    owed = {item.key for item in left} - handled
     return Plan(
         request=tuple(request),
         returned_to=facts.head if returned else None,
@@ -241,11 +257,12 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
             tips=tips,
             ahead=ahead,
             head=facts.head if moved else cursor.head,
+            heads=frozenset(item.key for item in facts.watched if item.is_head and item.key not in owed),
             returns=max(cursor.returns, facts.returns) + returned,
             merged=facts.overwritten_by if merge else cursor.merged,
             away_since=None,
         ),
-        waiting=sum(item.key not in handled for item in left),
+        waiting=len(owed),
     )
 
 

@@ -256,3 +256,19 @@ def test_what_is_no_cursor_is_none(text: str) -> None:
 
 def test_a_cursor_of_another_release_keeps_what_it_shares() -> None:
     assert Cursor.parse('{"table_uuid": "table", "tips": ["1"], "later": 1}', UUID) == Cursor(UUID, frozenset({"1"}))
+
+
+def test_newest_asks_for_what_it_passed_over_once_a_further_ref_comes_to_it() -> None:
+    def heads(*at: int, **known: object) -> Facts:
+        watched = [replace(item, is_head=item.snapshot_id in at) for item in lineage(1, 2, 3)]
+        return facts(1, 2, 3, watched=watched, **known)
+
+    first = newest(heads(3))
+    assert first.request == ("3",)
+    busy = newest(heads(2, 3, in_flight=1, done={"3"}), first.cursor)
+    assert (busy.request, busy.waiting) == ((), 1)
+    back = newest(heads(2, 3, done={"3"}), Cursor.parse(busy.cursor.text(), UUID))
+    assert back.request == ("2",)
+    assert newest(heads(2, 3, done={"3"}), back.cursor).request == (), "whether its run is done or has failed"
+    assert newest(heads(2, 3, done={"2", "3"}), first.cursor).request == (), "nothing is owed where it is there"
+    assert back.cursor.tips == {"3"}
