@@ -152,8 +152,9 @@ def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: 
 
 
 @given(st.integers(2, 2_000), st.integers(1, 5), st.integers(0, 2**31))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=25, derandomize=True)
 def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, seed: int) -> None:
+    """Codes are kept by what 64 rows find. That is a sample, so the tables are the same in each run."""
     rng = np.random.default_rng(seed)
     vectors = (rng.standard_normal((count, dims)) * 10.0 ** rng.integers(-6, 7, dims)).astype(np.float32)
     coded = codes.encode(vectors)
@@ -161,7 +162,7 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
     if not codes.faithful(coded, vectors, Metric.L2):
         return
     signed = coded.space.codes.reshape(count, -1)[:, :dims].astype(int)
-    asked = rng.choice(count, min(count, 32), replace=False)
+    asked = rng.choice(count, min(count, 400), replace=False)
     for k in (1, 10):
         found = []
         for row in asked:
