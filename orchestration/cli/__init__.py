@@ -11,17 +11,18 @@ import click
 from icepuffin.orchestration.cli.session import Session
 
 _COMMANDS = {
-    "demo": ("icepuffin.orchestration.cli.demo", "Make a table with a history, index every snapshot, search it."),
-    "index": ("icepuffin.orchestration.cli.index", "Create, list, show, verify and drop ANN indexes."),
-    "plan": ("icepuffin.orchestration.cli.plan", "Say what a refresh will do, shard by shard, and what it will take."),
-    "refresh": ("icepuffin.orchestration.cli.refresh", "Make the sketches and index versions of a snapshot now."),
-    "search": ("icepuffin.orchestration.cli.search", "Find the nearest rows to a row or a vector."),
-    "sql": ("icepuffin.orchestration.cli.sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
-    "stats": ("icepuffin.orchestration.cli.stats", "Show the distinct values of each column, and the index versions."),
-    "sensor-tick": ("icepuffin.orchestration.cli.ticking", "Do once what the sensor does, and the runs it asks for."),
-    "gc": ("icepuffin.orchestration.cli.gc", "Let go of old versions, delete index files that nothing needs."),
-    "ui": ("icepuffin.orchestration.cli.ui", "Say how to start the Dagster UI on this instance, or start it."),
+    "demo": ("demo", "Make a table with a history, index every snapshot, search it."),
+    "index": ("index", "Create, list, show, verify and drop ANN indexes."),
+    "plan": ("plan", "Say what a refresh will do, shard by shard, and what it will take."),
+    "refresh": ("refresh", "Make the sketches and index versions of a snapshot now."),
+    "search": ("search", "Find the nearest rows to a row or a vector."),
+    "sql": ("sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
+    "stats": ("stats", "Show the distinct values of each column, and the index versions."),
+    "sensor-tick": ("sensor_tick", "Do once what the sensor does, and the runs it asks for."),
+    "gc": ("gc", "Let go of old versions, delete index files that nothing needs."),
+    "ui": ("ui", "Say how to start the Dagster UI on this instance, or start it."),
 }
+"""Module in this package and line of help of each command, by its name."""
 
 
 class _Lazy(click.Group):
@@ -34,7 +35,7 @@ class _Lazy(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
-        command: click.Command = import_module(module).command
+        command: click.Command = import_module(f"{__name__}.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

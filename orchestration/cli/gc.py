@@ -4,8 +4,8 @@ import dataclasses
 
 import click
 
-from icepuffin.orchestration.cli.on_table import OnTable, on_table
 from icepuffin.orchestration.cli.session import print_json
+from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 
 @click.command("gc")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.on_table import OnTable, on_table
 from icepuffin.orchestration.cli.session import Session, cell, counted, print_json, told
+from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.versions import DerivedVersion
@@ -135,7 +135,7 @@ def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: 
     from icepuffin.ops.probe import open_index
     from icepuffin.ops.probe.overview import overview, time_widths
     from icepuffin.ops.probe.pictures import save
-    from icepuffin.orchestration.cli.shown import draw
+    from icepuffin.orchestration.cli.index_view import draw
 
     loaded, storage, session = on.loaded, on.storage, on.session
     definition = on.index(name)

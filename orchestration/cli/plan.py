@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.on_table import OnTable, on_table
 from icepuffin.orchestration.cli.session import Session, print_json
+from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.estimate import Estimate

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from icepuffin.orchestration.cli.on_table import json_option
 from icepuffin.orchestration.cli.session import Session, cell, located, print_json
+from icepuffin.orchestration.cli.table_options import json_option
 
 
 @click.command("sql")

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from icepuffin.orchestration.cli.on_table import OnTable, on_table
 from icepuffin.orchestration.cli.session import Session, cell, counted, print_json
+from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 
 @click.command("stats")

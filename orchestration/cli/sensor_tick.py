@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.on_table import json_option
 from icepuffin.orchestration.cli.session import Session, counted, located, print_json
+from icepuffin.orchestration.cli.table_options import json_option
 
 if TYPE_CHECKING:
     from icepuffin.orchestration.ticks import Due, TickedRun, TickResult, Unseen
