@@ -19,7 +19,7 @@ from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_job
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.schedules import schedules
-from icepuffin.orchestration.sensors import snapshot_sensor
+from icepuffin.orchestration.sensor.definition import snapshot_sensor
 from icepuffin.orchestration.settings import RetentionSettings, Settings, TableSettings, load
 
 logger = logging.getLogger(__name__)

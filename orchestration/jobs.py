@@ -8,8 +8,8 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended import storage_of
 from icepuffin.ops.graphs.upkeep import collect, maintain_index, told
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.orchestration.facts import job_tags
 from icepuffin.orchestration.processes import run_process_executor
+from icepuffin.orchestration.sensor.facts import job_tags
 from icepuffin.orchestration.settings import RetentionSettings, TableSettings
 
 

@@ -9,7 +9,7 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.facts import materialization, run_tags, watched_snapshots
+from icepuffin.orchestration.sensor.facts import materialization, run_tags, watched_snapshots
 from icepuffin.orchestration.settings import TableSettings
 
 

@@ -10,7 +10,7 @@ from icepuffin.orchestration.cli.session import Session, counted, located, print
 from icepuffin.orchestration.cli.table_options import json_option
 
 if TYPE_CHECKING:
-    from icepuffin.orchestration.ticks import Due, TickedRun, TickResult, Unseen
+    from icepuffin.orchestration.sensor.local import Due, TickedRun, TickResult, Unseen
 
 
 @click.command("sensor-tick")
@@ -30,7 +30,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin sensor-tick --dry-run --json
     """
     from icepuffin.orchestration.instance import home_of, open_instance
-    from icepuffin.orchestration.ticks import TickedRun, Unseen, due, tick
+    from icepuffin.orchestration.sensor.local import TickedRun, Unseen, due, tick
 
     session = session.at(directory, settings)
     if not session.settings.tables:
@@ -58,7 +58,7 @@ def _told(event: "Due | TickResult | TickedRun | Unseen") -> tuple[dict[str, Any
     """(what JSON has of an event, what the terminal shows)."""
     from rich.markup import escape
 
-    from icepuffin.orchestration.ticks import Due, TickedRun, Unseen
+    from icepuffin.orchestration.sensor.local import Due, TickedRun, Unseen
 
     if isinstance(event, Unseen):
         line = f"[bold]{event.table}[/]: [red]not looked at[/]: {escape(event.message)}"

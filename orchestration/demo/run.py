@@ -15,8 +15,8 @@ from icepuffin.orchestration.demo.history import load_rows, write_history
 from icepuffin.orchestration.demo.report import SnapshotLine, measure, print_report
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import home_of, open_instance
+from icepuffin.orchestration.sensor.local import TickedRun, tick
 from icepuffin.orchestration.settings import FILE_NAME, Settings, load
-from icepuffin.orchestration.ticks import TickedRun, tick
 
 SETTINGS = """\
 # Written by `icepuffin demo`. docs/settings.md explains each key and what it costs.

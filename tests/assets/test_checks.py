@@ -19,8 +19,8 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.sensor.local import TickedRun, tick
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
 ENGINE = Engine(spark_conf={}, threads=2, driver_only_rows=1)

@@ -15,8 +15,8 @@ from icepuffin.ops.index.history import Measured, drift
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.sensor.local import TickedRun, tick
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import make_lake
 
 

@@ -147,7 +147,7 @@ def test_the_instance_keeps_everything_in_postgres(tmp_path: Path) -> None:
 
 
 def test_the_run_queue_knows_a_table_by_the_tag_that_runs_carry() -> None:
-    from icepuffin.orchestration.facts import TABLE_TAG  # noqa: PLC0415  named beside its use
+    from icepuffin.orchestration.sensor.facts import TABLE_TAG  # noqa: PLC0415  named beside its use
 
     limits = yaml.safe_load((DEPLOY / "dagster.yaml").read_text(encoding="utf-8"))["concurrency"]["runs"]
     assert [item["key"] for item in limits["tag_concurrency_limits"]] == [TABLE_TAG]

@@ -17,8 +17,8 @@ from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.sensor.local import TickedRun, tick
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import Lake, make_lake
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from dagster import DagsterEventType
 
+from icepuffin.orchestration.sensor.local import TickedRun, tick
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
 

@@ -18,9 +18,9 @@ from icepuffin.ops.probe import exact_search, open_index
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
-from icepuffin.orchestration.facts import TABLE_TAG
+from icepuffin.orchestration.sensor.facts import TABLE_TAG
+from icepuffin.orchestration.sensor.local import TickedRun, tick
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import TickedRun, tick
 from tests.orchestration.lake import DIMS, Lake, make_lake
 
 STORAGE = StorageConfig({})

@@ -13,10 +13,10 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.facts import SNAPSHOT_TAG, TABLE_TAG
 from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
+from icepuffin.orchestration.sensor.local import TickedRun, TickResult, tick
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import TickedRun, TickResult, tick
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 NIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)

@@ -21,12 +21,12 @@ from icepuffin.ops.theta import read_ndv
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.facts import TABLE_TAG
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
+from icepuffin.orchestration.sensor.facts import TABLE_TAG
+from icepuffin.orchestration.sensor.local import Due, TickedRun, due, finish, look_at, tick
+from icepuffin.orchestration.sensor.plan import Cursor
 from icepuffin.orchestration.settings import Settings, load
-from icepuffin.orchestration.ticks import Due, TickedRun, due, finish, look_at, tick
-from icepuffin.orchestration.watch import Cursor
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
 TABLE = dg.AssetKey(["demo", "demo", "packages"])

@@ -12,8 +12,8 @@ import dagster as dg
 import pytest
 
 from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.sensor.local import Due, due
 from icepuffin.orchestration.settings import load
-from icepuffin.orchestration.ticks import Due, due
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
 

@@ -15,9 +15,9 @@ from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots
 from icepuffin.ops.graphs.upkeep import collect
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Keep, Retention
-from icepuffin.orchestration.looks import look
+from icepuffin.orchestration.sensor.evaluate import look
+from icepuffin.orchestration.sensor.plan import Cursor
 from icepuffin.orchestration.settings import TableSettings
-from icepuffin.orchestration.watch import Cursor
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.test_retention import with_versions

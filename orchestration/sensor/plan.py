@@ -1,4 +1,4 @@
-"""What one look at a table asks for. Pure: facts in, plan out; `icepuffin.orchestration.looks` carries it out."""
+"""What one evaluation of the sensor asks for. Pure: facts in, plan out; `evaluate` carries it out."""
 
 import json
 import logging

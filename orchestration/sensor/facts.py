@@ -14,7 +14,7 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.theta.read import overwritten_by
-from icepuffin.orchestration.watch import Cursor, Facts, Policy, Watched, pending, run_key
+from icepuffin.orchestration.sensor.plan import Cursor, Facts, Policy, Watched, pending, run_key
 
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
@@ -61,7 +61,7 @@ def _parents(table: Table) -> dict[str, str | None]:
 
 
 def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: Cursor, policy: Policy) -> Facts:
-    """Everything that `watch` decides from. Dagster is asked of what was not dealt with, and of a head of which there
+    """Everything that `plan` decides from. Dagster is asked of what was not dealt with, and of a head of which there
     is news: a table has far more snapshots behind it, expired ones among them.
     """
     watched = watched_snapshots(table, spec.watched_refs)

@@ -14,14 +14,14 @@ from pyiceberg.table import Table
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration import watch
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import find_indexes, indexes_of, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.facts import gather, run_tags
-from icepuffin.orchestration.looks import Look, look
 from icepuffin.orchestration.processes import process_tags
-from icepuffin.orchestration.sensors import sensor_name
+from icepuffin.orchestration.sensor import plan as planning
+from icepuffin.orchestration.sensor.definition import sensor_name
+from icepuffin.orchestration.sensor.evaluate import Look, look
+from icepuffin.orchestration.sensor.facts import gather, run_tags
 from icepuffin.orchestration.settings import Settings, TableSettings
 
 _CURSOR = "icepuffin/tick/"
@@ -90,30 +90,30 @@ def _due(instance: dg.DagsterInstance, table: TableSettings, catalogs: Catalogs)
     facts = gather(instance, spec, loaded, cursor, table.snapshots)
     known = [item.key for item in facts.watched]
     shown = replace(facts, partitions=known, recorded=known)
-    plan = watch.plan(shown, cursor, policy=table.snapshots, runs_ahead=len(known))
+    plan = planning.plan(shown, cursor, policy=table.snapshots, runs_ahead=len(known))
     return Due(_path(table), plan.runs)
 
 
-def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> watch.Cursor:
+def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> planning.Cursor:
     """What was dealt with by looks like this one, and by the sensor's; the rest as the later of the two left it."""
     uuid, kept = str(table.metadata.table_uuid), _CURSOR + spec.slug
     stored = instance.daemon_cursor_storage.get_cursor_values({kept, _LOOKED + spec.slug})
-    ours, ours_at = watch.Cursor.parse(stored.get(kept), uuid), float(stored.get(_LOOKED + spec.slug, 0.0))
+    ours, ours_at = planning.Cursor.parse(stored.get(kept), uuid), float(stored.get(_LOOKED + spec.slug, 0.0))
     sensors, sensors_at = _sensors_cursor(instance, spec, uuid)
     return ours.joined(sensors) if ours_at >= sensors_at else sensors.joined(ours)
 
 
-def _sensors_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> tuple[watch.Cursor, float]:
+def _sensors_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> tuple[planning.Cursor, float]:
     """(the cursor that the daemon keeps for the table's sensor, when it looked last)."""
     if instance.schedule_storage is None:  # an instance in memory has no daemon
-        return watch.Cursor(uuid), 0.0
+        return planning.Cursor(uuid), 0.0
     found = [
         (state.instigator_data.last_tick_timestamp or 0.0, state.instigator_data.cursor)
         for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
         if state.instigator_name == sensor_name(spec) and isinstance(state.instigator_data, SensorInstigatorData)
     ]
     at, text = max(found, default=(0.0, None), key=lambda item: item[0])
-    return watch.Cursor.parse(text, uuid), at
+    return planning.Cursor.parse(text, uuid), at
 
 
 def look_at(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs) -> TickResult:
@@ -124,7 +124,7 @@ def look_at(instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings,
     return TickResult("/".join(spec.path), look(instance, spec, table, loaded, _cursor(instance, spec, loaded)))
 
 
-def finish(instance: dg.DagsterInstance, spec: TableSpec, plan: watch.Plan) -> None:
+def finish(instance: dg.DagsterInstance, spec: TableSpec, plan: planning.Plan) -> None:
     """Remember that the plan was carried out."""
     kept = {_CURSOR + spec.slug: plan.cursor.text(), _LOOKED + spec.slug: str(time.time())}
     instance.daemon_cursor_storage.set_cursor_values(kept)

@@ -14,9 +14,9 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import hides_snapshots
-from icepuffin.orchestration import watch
-from icepuffin.orchestration.facts import gather, materialization
 from icepuffin.orchestration.processes import end_lost_runs
+from icepuffin.orchestration.sensor import plan as planning
+from icepuffin.orchestration.sensor.facts import gather, materialization
 from icepuffin.orchestration.settings import TableSettings
 
 WRITING_SECONDS = 3.0
@@ -33,7 +33,7 @@ class Look:
     """Partitions of expired snapshots."""
     left: int
     """Snapshots and partitions for which the time was not enough."""
-    plan: watch.Plan
+    plan: planning.Plan
     waits_for: str = ""
     """The oldest run of the table that is not finished, in words."""
     lost: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Look:
 
 
 def look(
-    instance: dg.DagsterInstance, spec: TableSpec, settings: TableSettings, table: Table, cursor: watch.Cursor
+    instance: dg.DagsterInstance, spec: TableSpec, settings: TableSettings, table: Table, cursor: planning.Cursor
 ) -> Look:
     """Write for WRITING_SECONDS at most (but one record in any case), and plan from what Dagster shows then.
 
@@ -50,12 +50,12 @@ def look(
     until = time.monotonic() + WRITING_SECONDS
     lost = end_lost_runs(instance)
     facts = gather(instance, spec, table, cursor, settings.snapshots)
-    new = watch.unseen(facts, cursor, settings.snapshots)
+    new = planning.unseen(facts, cursor, settings.snapshots)
     shown = _show(instance, spec, table, facts, new, until)
-    gone = () if hides_snapshots(table) else watch.expired(facts)
+    gone = () if hides_snapshots(table) else planning.expired(facts)
     dropped = tuple(_within(gone, until, lambda key: instance.delete_dynamic_partition(partitions_name(spec), key)))
     facts = replace(facts, partitions=[*facts.partitions, *shown], recorded={*facts.recorded, *shown})
-    plan = watch.plan(facts, cursor, policy=settings.snapshots, runs_ahead=settings.runs_ahead)
+    plan = planning.plan(facts, cursor, policy=settings.snapshots, runs_ahead=settings.runs_ahead)
     return Look(shown, dropped, len(new) - len(shown) + len(gone) - len(dropped), plan, facts.waits_for, lost)
 
 
@@ -63,7 +63,7 @@ def _show(
     instance: dg.DagsterInstance,
     spec: TableSpec,
     table: Table,
-    facts: watch.Facts,
+    facts: planning.Facts,
     keys: Sequence[str],
     until: float,
 ) -> tuple[str, ...]:

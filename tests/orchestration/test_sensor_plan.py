@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icepuffin.orchestration.watch import Cursor, Facts, Plan, Policy, Watched, expired, plan, run_key, unseen
+from icepuffin.orchestration.sensor.plan import Cursor, Facts, Plan, Policy, Watched, expired, plan, run_key, unseen
 
 UUID = "table"
 

@@ -9,9 +9,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration import watch
-from icepuffin.orchestration.facts import run_tags, told_lags, unknown_lags
-from icepuffin.orchestration.looks import Look, look
+from icepuffin.orchestration.sensor import plan as planning
+from icepuffin.orchestration.sensor.evaluate import Look, look
+from icepuffin.orchestration.sensor.facts import run_tags, told_lags, unknown_lags
 from icepuffin.orchestration.settings import TableSettings
 
 _AWAY_MINUTES = 15
@@ -40,9 +40,9 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
         try:
             table = catalogs.look(spec.catalog, spec.identifier)
         except IcepuffinError as error:
-            return _away(spec, watch.Cursor.parse(context.cursor), str(error))
+            return _away(spec, planning.Cursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
-        cursor = watch.Cursor.parse(context.cursor, uuid)
+        cursor = planning.Cursor.parse(context.cursor, uuid)
         found = look(context.instance, spec, settings, table, cursor)
         plan = found.plan
         if found.shown or found.dropped:
@@ -74,13 +74,13 @@ def _request(
     spec: TableSpec, settings: TableSettings, uuid: str, key: str, *, returns: int = 0, merged: str = ""
 ) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=watch.run_key(uuid, key, returns, merged),
+        run_key=planning.run_key(uuid, key, returns, merged),
         partition_key=key,
         tags=run_tags(spec, key, settings.max_runtime_seconds),
     )
 
 
-def _away(spec: TableSpec, cursor: watch.Cursor, why: str) -> dg.SensorResult:
+def _away(spec: TableSpec, cursor: planning.Cursor, why: str) -> dg.SensorResult:
     """Nothing is asked for, and nothing forgotten. After a while the freshness checks say that they know nothing."""
     now = time.time()
     since = cursor.away_since or now
@@ -94,7 +94,7 @@ def _away(spec: TableSpec, cursor: watch.Cursor, why: str) -> dg.SensorResult:
     )
 
 
-def _told(spec: TableSpec, cursor: watch.Cursor) -> list[str | None]:
+def _told(spec: TableSpec, cursor: planning.Cursor) -> list[str | None]:
     return [cursor.told.get(index.name) for index in spec.indexes]
 
 
