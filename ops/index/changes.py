@@ -1,7 +1,7 @@
 """What a snapshot has that an index version has not, and the other way round. Not ancestry: any two snapshots compare.
 
-Files are compared by path and by the deletes that apply to them; delete files are read only of files whose deletes have
-changed, each once.
+Files are compared by path, by whether they were added since, and by the deletes that apply to them; delete files are
+read only of files whose deletes have changed, each once.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.deletes import deleted_by_file, fingerprint
 from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.index.versions import OpenVersion, covered_paths
+from icepuffin.ops.index.versions import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage, relative_to
 
@@ -35,24 +35,25 @@ class Changes:
 def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
     """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
     covered = covered_paths(base)
-    relative = {relative_to(file.path, live.location): file for file in live.files}
+    same = {path: live.files[number] for path, number in same_files(base, live).items()}
     known = base.routing.files
     changed = {
-        path: file
-        for path, file in relative.items()
-        if path in covered and fingerprint(file) != known[covered[path]].delete_fingerprint
+        path: file for path, file in same.items() if fingerprint(file) != known[covered[path]].delete_fingerprint
     }
     later = {path: _later(file, base, covered[path]) for path, file in changed.items()}
     deleted = deleted_by_file(lambda path: open_storage(path, storage), later.values())
     unsure = [file for path, file in changed.items() if later[path] is file]
     revived = _revived(table, base, unsure, deleted, storage)
-    added = [file for path, file in relative.items() if path not in covered or file.path in revived]
     again = {path for path, file in changed.items() if file.path in revived}
-    gone = {path: slot for path, slot in covered.items() if path not in relative or path in again}
+    kept = {file.path for path, file in same.items() if path not in again}
+    added = [file for file in live.files if file.path not in kept]
+    gone = {path: slot for path, slot in covered.items() if path not in same or path in again}
+    replaced = {relative_to(file.path, live.location) for file in live.files} - same.keys()
+    elsewhere = {path: slot for path, slot in gone.items() if path not in replaced}  # others' row ids were lost
     return Changes(
         added=tuple(sorted(added, key=lambda file: file.path)),
         gone=tuple(sorted(gone.values())),
-        left=_left(table, base, gone) if any(file.has_row_ids for file in added) else (),
+        left=_left(table, base, elsewhere) if any(file.has_row_ids for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in again},
     )
 

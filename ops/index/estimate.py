@@ -20,10 +20,10 @@ from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.refresh import Dead, find_dead
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.sample import choose_shards, rows_a_shard
-from icepuffin.ops.index.versions import OpenVersion, covered_paths
+from icepuffin.ops.index.versions import OpenVersion, same_files
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
-from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.storage import open_storage
 from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
@@ -208,8 +208,8 @@ def _spread(total: int, weights: npt.NDArray[np.float64]) -> list[int]:
 def _known(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
     """Share of the arriving rows that the base has already, by a sample; rows of files that it covers are all known."""
     arriving = _live_rows(plan.added)
-    covered = covered_paths(base)
-    new = _live_rows([file for file in plan.added if relative_to(file.path, plan.live.location) not in covered])
+    same = {plan.live.files[number].path for number in same_files(base, plan.live).values()}
+    new = _live_rows([file for file in plan.added if file.path not in same])
     share = plan.known
     if share is None:
         share = known_share(base, plan.live, plan.schema, plan.field_id, storage) if new else 0.0

@@ -10,9 +10,9 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
-from icepuffin.ops.index.versions import OpenVersion, covered_paths
+from icepuffin.ops.index.versions import OpenVersion, same_files
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
-from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.puffin.blobs.shard import ShardReader
 
 _FILES = 8
@@ -25,8 +25,8 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
 
     Reads the hashes of all shards, 8 bytes a node. Vectors that cannot be read count as unknown: the build names them.
     """
-    covered = covered_paths(base)
-    new = [file for file in live.files if relative_to(file.path, live.location) not in covered]
+    same = frozenset(same_files(base, live).values())
+    new = [file for number, file in enumerate(live.files) if number not in same]
     rng = np.random.default_rng(len(new))
     chosen = rng.permutation(len(new))[:_FILES]
     hashes = [_sample(new[number], rng, schema, field_id, storage) for number in chosen]

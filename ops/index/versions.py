@@ -92,17 +92,30 @@ def covered_paths(version: OpenVersion) -> dict[str, int]:
     return {file.path: slot for slot, file in enumerate(version.routing.files) if file.present}
 
 
+def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, int]:
+    """Relative path -> file number, of the files of a snapshot that are live in the version's, too.
+
+    A file that was added after that is another one, whatever its path: imported files come again under their names.
+    """
+    covered = covered_paths(version)
+    paths = (
+        (relative_to(file.path, live.location), number)
+        for number, file in enumerate(live.files)
+        if file.file_sequence_number <= version.sequence_number
+    )
+    return {path: number for path, number in paths if path in covered}
+
+
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
     """Rows of `live`'s files that the version covers."""
-    covered = covered_paths(version)
-    return sum(file.record_count for file in live.files if relative_to(file.path, live.location) in covered)
+    return sum(live.files[number].record_count for number in same_files(version, live).values())
 
 
 def is_nearest(version: OpenVersion, live: LiveFiles) -> bool:
     """Whether no version of an older snapshot can share more files: it covers all that were there in its time."""
-    covered = covered_paths(version)
-    older = (file for file in live.files if file.sequence_number <= version.sequence_number)
-    return all(relative_to(file.path, live.location) in covered for file in older)
+    same = frozenset(same_files(version, live).values())
+    older = (number for number, file in enumerate(live.files) if file.sequence_number <= version.sequence_number)
+    return all(number in same for number in older)
 
 
 def open_versions(

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
 from icepuffin.ops.catalog.deletes import deleted_by_file, fingerprint
-from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.index.versions import OpenVersion, same_files
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.rows import by_slot
 from icepuffin.puffin.errors import BadBlobError
 
@@ -40,7 +40,7 @@ class PartReader:
         self._opened = opened
         self._live = live
         self._storage = storage
-        numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
+        numbers = same_files(opened, live)
         self._slots = opened.routing.files
         self._slot_to_number = np.array(
             [numbers.get(slot.path, -1) if slot.present else -1 for slot in self._slots], np.int64

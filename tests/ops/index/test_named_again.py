@@ -1,0 +1,72 @@
+"""Imported files come again under their names: a nightly export is taken out of the table, and added once more."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.expressions import LessThan
+from pyiceberg.table import Table
+
+from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.probe import open_index
+from icepuffin.ops.spark.runner import LocalRunner
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    return tmp_path / "night.parquet"
+
+
+@pytest.fixture
+def table(table_factory: TableFactory, export: Path) -> Table:
+    """An imported file, and eleven others; indexed. Then the import is deleted, and its name written anew."""
+    made = table_factory()
+    pq.write_table(make_rows(0, 100), export)
+    made.add_files([str(export)])
+    for first in range(1_000, 12_000, 1_000):
+        made.append(make_rows(first, first + 50))
+    index_head(made)
+    made.refresh().delete(LessThan("id", 1_000))
+    pq.write_table(make_rows(100, 200, seed=5), export)
+    made.refresh().add_files([str(export)])
+    return made.refresh()
+
+
+def assert_right(table: Table) -> None:
+    _, recall = found_and_true(table)
+    assert recall > 0.95
+    mine = make_rows(100, 110, seed=5)["embedding"].to_pylist()
+    found = open_index(table, DEFINITION, storage=STORAGE).search(mine, 1, columns=["id"])
+    assert found.rows["id"].to_pylist() == list(range(100, 110))
+    assert max(found.rows["distance"].to_pylist()) < 1e-6
+
+
+def test_rows_of_the_file_that_is_there_now_are_found_before_a_refresh_and_after_it(table: Table) -> None:
+    assert_right(table)
+    report = index_head(table)
+    assert report.action is Action.REFRESHED
+    assert_right(table)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    assert not check_integrity(table, version, STORAGE).faults
+
+
+def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, export: Path) -> None:
+    """The same name a third time, and a version of the second in between."""
+    index_head(table)
+    table.refresh().delete(LessThan("id", 1_000))
+    pq.write_table(make_rows(200, 300, seed=6), export)
+    table.refresh().add_files([str(export)])
+    report = open_index(table.refresh(), DEFINITION, storage=STORAGE).search(queries(1), 1_000, columns=["id"])
+    assert sorted(report.rows["id"].to_pylist())[:100] == list(range(200, 300))
+    head = table.metadata.current_snapshot_id or 0
+    made = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
+    assert made.rows == 650
+    assert found_and_true(table.refresh())[1] > 0.95
