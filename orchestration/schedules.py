@@ -9,7 +9,7 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.sensor.facts import materialization, run_tags, watched_snapshots
+from icepuffin.orchestration.sensor.facts import run_tags, snapshot_materialization, watched_snapshots
 from icepuffin.orchestration.settings import TableSettings
 
 
@@ -68,7 +68,7 @@ def _nightly(
         for item in heads:
             snapshot = table.metadata.snapshot_by_id(item.snapshot_id)
             if snapshot is not None and item.key not in known:
-                context.instance.report_runless_asset_event(materialization(spec, snapshot))
+                context.instance.report_runless_asset_event(snapshot_materialization(spec, snapshot))
         context.instance.add_dynamic_partitions(partitions_name(spec), [item.key for item in heads])
         return [
             dg.RunRequest(

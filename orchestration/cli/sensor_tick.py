@@ -10,7 +10,7 @@ from icepuffin.orchestration.cli.session import Session, counted, located, print
 from icepuffin.orchestration.cli.table_options import json_option
 
 if TYPE_CHECKING:
-    from icepuffin.orchestration.sensor.local import Due, TickedRun, TickResult, Unseen
+    from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, SkippedTable, TableTick
 
 
 @click.command("sensor-tick")
@@ -30,7 +30,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin sensor-tick --dry-run --json
     """
     from icepuffin.orchestration.instance import home_of, open_instance
-    from icepuffin.orchestration.sensor.local import TickedRun, Unseen, due, tick
+    from icepuffin.orchestration.sensor.local import LocalRun, SkippedTable, due_runs, tick
 
     session = session.at(directory, settings)
     if not session.settings.tables:
@@ -38,13 +38,13 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     told: list[dict[str, Any]] = []
     failed = False
     with open_instance(home_of(session.settings, session.settings_file)) as instance:
-        for event in (due if dry_run else tick)(session.settings, instance):
+        for event in (due_runs if dry_run else tick)(session.settings, instance):
             found, shown = _told(event)
-            if isinstance(event, TickedRun):
+            if isinstance(event, LocalRun):
                 failed |= not event.succeeded
                 told[-1]["runs"].append(found)
             else:
-                failed |= isinstance(event, Unseen)
+                failed |= isinstance(event, SkippedTable)
                 told.append(found)
             if not as_json:
                 session.console.print(shown, highlight=False)
@@ -54,26 +54,31 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
         sys.exit(1)
 
 
-def _told(event: "Due | TickResult | TickedRun | Unseen") -> tuple[dict[str, Any], str]:
+def _told(event: "DueRuns | TableTick | LocalRun | SkippedTable") -> tuple[dict[str, Any], str]:
     """(what JSON has of an event, what the terminal shows)."""
     from rich.markup import escape
 
-    from icepuffin.orchestration.sensor.local import Due, TickedRun, Unseen
+    from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, SkippedTable
 
-    if isinstance(event, Unseen):
+    if isinstance(event, SkippedTable):
         line = f"[bold]{event.table}[/]: [red]not looked at[/]: {escape(event.message)}"
         return {"table": event.table, "error": event.message}, line
-    if isinstance(event, Due):
+    if isinstance(event, DueRuns):
         lines = [f"[bold]{event.table}[/]: {counted(len(event.snapshots), 'run')} due"]
         lines += [f"  snapshot {key}" for key in event.snapshots]
         return {"table": event.table, "due": list(event.snapshots)}, "\n".join(lines)
-    if isinstance(event, TickedRun):
+    if isinstance(event, LocalRun):
         told = {"snapshot_id": event.snapshot_id, "run_id": event.run_id, "succeeded": event.succeeded}
         ended = "done" if event.succeeded else f"[red]failed[/]: {escape(event.message)}"
         return {**told, "error": event.message}, f"  snapshot {event.snapshot_id}: {ended}"
-    found = event.found
-    line = f"[bold]{event.table}[/]: {counted(len(found.shown), 'new snapshot')}, "
-    line += f"{counted(len(found.plan.runs), 'run')} due"
-    later = max(found.left, found.plan.waiting)
-    line += f", {counted(later, 'snapshot')} left for the next look" if later else ""
-    return {"table": event.table, "new": list(found.shown), "dropped": list(found.dropped), "runs": []}, line
+    evaluation = event.evaluation
+    line = f"[bold]{event.table}[/]: {counted(len(evaluation.recorded), 'new snapshot')}, "
+    line += f"{counted(len(evaluation.plan.runs), 'run')} due"
+    later = max(evaluation.postponed, evaluation.plan.waiting)
+    line += f", {counted(later, 'snapshot')} left for the next evaluation" if later else ""
+    return {
+        "table": event.table,
+        "new": list(evaluation.recorded),
+        "dropped": list(evaluation.dropped),
+        "runs": [],
+    }, line

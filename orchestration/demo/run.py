@@ -15,7 +15,7 @@ from icepuffin.orchestration.demo.history import load_rows, write_history
 from icepuffin.orchestration.demo.report import SnapshotLine, measure, print_report
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import home_of, open_instance
-from icepuffin.orchestration.sensor.local import TickedRun, tick
+from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import FILE_NAME, Settings, load
 
 SETTINGS = """\
@@ -106,7 +106,7 @@ def _let_the_sensor_look(settings: Settings, instance: dg.DagsterInstance, conso
     done: list[int] = []
     with console.status("the sensor looks, and its runs build sketches and index"):
         for event in tick(settings, instance):
-            if not isinstance(event, TickedRun):
+            if not isinstance(event, LocalRun):
                 continue
             if not event.succeeded:
                 raise DemoError(f"the run for snapshot {event.snapshot_id} failed: {event.message}")

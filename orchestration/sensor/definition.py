@@ -1,4 +1,4 @@
-"""A sensor a table: sees new snapshots on the watched refs, adds them as partitions, requests their runs."""
+"""One sensor per table: records new snapshots of the watched refs as partitions, and requests their runs."""
 
 import time
 from dataclasses import replace
@@ -9,62 +9,62 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.sensor import plan as planning
-from icepuffin.orchestration.sensor.evaluate import Look, look
-from icepuffin.orchestration.sensor.facts import run_tags, told_lags, unknown_lags
+from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
+from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unknown_freshness_events
+from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
 from icepuffin.orchestration.settings import TableSettings
 
 _AWAY_MINUTES = 15
-"""A catalog that does not answer for so long makes the freshness checks warn."""
+"""How long a catalog may be away before the freshness checks warn."""
 _UNKNOWN = "unknown"
 
 
 def sensor_name(spec: TableSpec) -> str:
-    """Under which Dagster keeps its switch and its cursor."""
+    """The name under which Dagster stores the sensor's switch and cursor."""
     return f"watch_{spec.slug}"
 
 
 def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Looks at metadata only. A catalog that does not answer is a skipped tick that says so, and nothing is lost."""
+    """Reads metadata only. Where the catalog does not answer, the tick is skipped with the reason; nothing is lost."""
 
-    of_them = "each" if settings.snapshots == "every" else "the newest"
+    which = "each" if settings.snapshots == "every" else "the newest"
 
     @dg.sensor(
         name=sensor_name(spec),
         job=job,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
-        description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; a run for {of_them}.",
+        description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; a run for {which}.",
     )
     def watch_table(context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.SensorResult:
         try:
             table = catalogs.look(spec.catalog, spec.identifier)
         except IcepuffinError as error:
-            return _away(spec, planning.Cursor.parse(context.cursor), str(error))
+            return _catalog_away(spec, SensorCursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
-        cursor = planning.Cursor.parse(context.cursor, uuid)
-        found = look(context.instance, spec, settings, table, cursor)
-        plan = found.plan
-        if found.shown or found.dropped:
+        cursor = SensorCursor.parse(context.cursor, uuid)
+        evaluation = evaluate(context.instance, spec, settings, table, cursor)
+        plan = evaluation.plan
+        if evaluation.recorded or evaluation.dropped:
             context.log.info(
-                "%s snapshots recorded, %s partitions dropped, %s left for the next look",
-                len(found.shown),
-                len(found.dropped),
-                found.left,
+                "%s snapshots recorded, %s partitions dropped, %s left for the next evaluation",
+                len(evaluation.recorded),
+                len(evaluation.dropped),
+                evaluation.postponed,
             )
-        for run_id in found.lost:
+        for run_id in evaluation.ended_runs:
             context.log.warning("run %s was ended: its process is gone", run_id)
         requests = [_request(spec, settings, uuid, key) for key in plan.request]
         if plan.returned_to:
             requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
             requests.append(_request(spec, settings, uuid, plan.merge, merged=plan.cursor.merged))
-        lags, told = told_lags(context.instance, spec, table, cursor.told)
+        events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)
         return dg.SensorResult(
             run_requests=requests,
-            skip_reason=None if requests else _nothing(found),
-            cursor=replace(plan.cursor, told=told).text(),
-            asset_events=lags,
+            skip_reason=None if requests else _why_no_run(evaluation),
+            cursor=replace(plan.cursor, freshness=freshness).text(),
+            asset_events=events,
         )
 
     return watch_table
@@ -74,33 +74,30 @@ def _request(
     spec: TableSpec, settings: TableSettings, uuid: str, key: str, *, returns: int = 0, merged: str = ""
 ) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=planning.run_key(uuid, key, returns, merged),
+        run_key=run_key(uuid, key, returns, merged),
         partition_key=key,
         tags=run_tags(spec, key, settings.max_runtime_seconds),
     )
 
 
-def _away(spec: TableSpec, cursor: planning.Cursor, why: str) -> dg.SensorResult:
-    """Nothing is asked for, and nothing forgotten. After a while the freshness checks say that they know nothing."""
+def _catalog_away(spec: TableSpec, cursor: SensorCursor, why: str) -> dg.SensorResult:
+    """Requests nothing and keeps the cursor. After a while the freshness checks report that the lag is unknown."""
     now = time.time()
     since = cursor.away_since or now
-    silent = now - since >= 60 * max(_AWAY_MINUTES, spec.max_freshness_minutes)
-    news = silent and any(said != _UNKNOWN for said in _told(spec, cursor))
-    told = dict.fromkeys((index.name for index in spec.indexes), _UNKNOWN) if news else cursor.told
+    overdue = now - since >= 60 * max(_AWAY_MINUTES, spec.max_freshness_minutes)
+    names = [index.name for index in spec.indexes]
+    warn = overdue and any(cursor.freshness.get(name) != _UNKNOWN for name in names)
+    freshness = dict.fromkeys(names, _UNKNOWN) if warn else cursor.freshness
     return dg.SensorResult(
         skip_reason=why,
-        cursor=replace(cursor, away_since=since, told=told).text(),
-        asset_events=unknown_lags(spec, since, why) if news else [],
+        cursor=replace(cursor, away_since=since, freshness=freshness).text(),
+        asset_events=unknown_freshness_events(spec, since, why) if warn else [],
     )
 
 
-def _told(spec: TableSpec, cursor: planning.Cursor) -> list[str | None]:
-    return [cursor.told.get(index.name) for index in spec.indexes]
-
-
-def _nothing(found: Look) -> str:
-    if found.left:
-        return f"recorded {len(found.shown)} snapshots; {found.left} are left for the next look"
-    if found.plan.waiting and found.waits_for:
-        return f"{found.plan.waiting} snapshots wait for {found.waits_for} of this table to end"
-    return "no snapshot that was not seen before"
+def _why_no_run(evaluation: SensorEvaluation) -> str:
+    if evaluation.postponed:
+        return f"recorded {len(evaluation.recorded)} snapshots; {evaluation.postponed} are left for the next evaluation"
+    if evaluation.plan.waiting and evaluation.oldest_unfinished_run:
+        return f"{evaluation.plan.waiting} snapshots wait for {evaluation.oldest_unfinished_run} of this table to end"
+    return "no new snapshot"

@@ -1,4 +1,4 @@
-"""The facts of one look at a table, from its metadata and from the Dagster instance."""
+"""The facts of one evaluation of a table, from its metadata and from the Dagster instance."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -14,13 +14,20 @@ from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.theta.read import overwritten_by
-from icepuffin.orchestration.sensor.plan import Cursor, Facts, Policy, Watched, pending, run_key
+from icepuffin.orchestration.sensor.plan import (
+    Policy,
+    SensorCursor,
+    TableFacts,
+    WatchedSnapshot,
+    pending_snapshots,
+    run_key,
+)
 
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
 _NAMED_PARTITIONS = 1000
-"""As many are named in a question to Dagster's database; of more, all are asked for."""
+"""Up to this many partitions are named in a query of Dagster's database; for more, all are fetched."""
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -30,16 +37,16 @@ _UNFINISHED = [
 ]
 
 
-def watched_snapshots(table: Table, refs: Sequence[str]) -> tuple[Watched, ...]:
+def watched_snapshots(table: Table, refs: Sequence[str]) -> tuple[WatchedSnapshot, ...]:
     """Data snapshots of all watched refs, each once, in commit order. A ref that does not exist yet has none."""
-    found: dict[int, DataSnapshot] = {}
+    snapshots: dict[int, DataSnapshot] = {}
     heads: set[int] = set()
     for ref in refs:
         lineage = data_snapshots(table, ref) if _exists(table, ref) else ()
-        found |= {snapshot.snapshot_id: snapshot for snapshot in lineage}
+        snapshots |= {snapshot.snapshot_id: snapshot for snapshot in lineage}
         heads |= {snapshot.snapshot_id for snapshot in lineage[-1:]}
-    ordered = sorted(found.values(), key=lambda item: (item.sequence_number, item.timestamp_ms, item.snapshot_id))
-    return tuple(Watched(item.snapshot_id, item.sequence_number, item.snapshot_id in heads) for item in ordered)
+    ordered = sorted(snapshots.values(), key=lambda item: (item.sequence_number, item.timestamp_ms, item.snapshot_id))
+    return tuple(WatchedSnapshot(item.snapshot_id, item.sequence_number, item.snapshot_id in heads) for item in ordered)
 
 
 def _exists(table: Table, ref: str) -> bool:
@@ -47,22 +54,24 @@ def _exists(table: Table, ref: str) -> bool:
 
 
 def _parents(table: Table) -> dict[str, str | None]:
-    """Each data snapshot with the data snapshot that it descends from, in commit order; derived ones are left out."""
-    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    """Each data snapshot and its parent among the data snapshots, in commit order; index snapshots are left out."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     parents: dict[str, str | None] = {}
-    for snapshot in sorted(known.values(), key=lambda item: (item.sequence_number or 0, item.timestamp_ms)):
+    for snapshot in sorted(by_id.values(), key=lambda item: (item.sequence_number or 0, item.timestamp_ms)):
         if is_derived(snapshot):
             continue
-        parent = known.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        parent = by_id.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
         while parent is not None and is_derived(parent):
-            parent = known.get(parent.parent_snapshot_id) if parent.parent_snapshot_id is not None else None
+            parent = by_id.get(parent.parent_snapshot_id) if parent.parent_snapshot_id is not None else None
         parents[str(snapshot.snapshot_id)] = None if parent is None else str(parent.snapshot_id)
     return parents
 
 
-def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: Cursor, policy: Policy) -> Facts:
-    """Everything that `plan` decides from. Dagster is asked of what was not dealt with, and of a head of which there
-    is news: a table has far more snapshots behind it, expired ones among them.
+def gather_facts(
+    instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: SensorCursor, policy: Policy
+) -> TableFacts:
+    """Everything that `plan_runs` needs. Dagster is asked only about pending snapshots, and about a head that is new: a
+    table has far more snapshots than these, and expired ones besides.
     """
     watched = watched_snapshots(table, spec.watched_refs)
     first = spec.watched_refs[0]
@@ -71,22 +80,24 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: 
     tags = {TABLE_TAG: "/".join(spec.path)}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = instance.get_runs(unfinished, limit=1, ascending=True)
-    bare = Facts(
+    bare = TableFacts(
         watched=watched,
         head=head,
         parents=_parents(table),
         partitions=instance.get_dynamic_partitions(partitions_name(spec)),
         recorded=(),
         done=(),
-        in_place=bool(spec.indexes) and bool(head) and all(_tagged_at(table, item.name, head) for item in spec.indexes),
-        asked=head not in ("", cursor.head) and _has_run(instance, spec, head, str(table.metadata.table_uuid)),
+        index_tags_at_head=bool(spec.indexes)
+        and bool(head)
+        and all(_tagged_at(table, item.name, head) for item in spec.indexes),
+        head_requested=head not in ("", cursor.head) and _has_run(instance, spec, head, str(table.metadata.table_uuid)),
         returns=0 if cursor.head else _returns(instance, str(table.metadata.table_uuid)),
         in_flight=instance.get_runs_count(unfinished) if oldest else 0,
-        waits_for=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
+        oldest_unfinished_run=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
     )
-    news = head not in ("", cursor.head) or bare.overwritten_by not in ("", cursor.merged)  # of the head
-    wanted = {*pending(bare, cursor, policy), *([head] if news else [])}
+    head_is_new = head not in ("", cursor.head) or bare.overwritten_by not in ("", cursor.merged)
+    wanted = {*pending_snapshots(bare, cursor, policy), *([head] if head_is_new else [])}
     done = [_materialized(instance, key, wanted) for key in spec.derived_keys]
     return replace(
         bare,
@@ -96,15 +107,15 @@ def gather(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: 
 
 
 def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, wanted: Set[str]) -> set[str]:
-    """Those of the partitions that have a materialisation."""
+    """The partitions among `wanted` that have a materialization."""
     if not wanted:
         return set()
     if len(wanted) > _NAMED_PARTITIONS:
         return instance.get_materialized_partitions(key) & wanted
-    found = instance.event_log_storage.get_latest_storage_id_by_partition(
+    latest = instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(wanted)
     )
-    return set(found)
+    return set(latest)
 
 
 def _tagged_at(table: Table, index: str, head: str) -> bool:
@@ -115,20 +126,20 @@ def _tagged_at(table: Table, index: str, head: str) -> bool:
 
 
 def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uuid: str) -> bool:
-    """Whether the table's sensor has had a run of the head's run key."""
+    """Whether Dagster has a run with the head's run key."""
     tags = {TABLE_TAG: "/".join(spec.path), SNAPSHOT_TAG: head, _RUN_KEY_TAG: run_key(table_uuid, head)}
     return bool(instance.get_runs_count(RunsFilter(tags=tags)))
 
 
 def _returns(instance: dg.DagsterInstance, table_uuid: str) -> int:
-    """The highest number of a return that a run key of the table has: a cursor that was reset counts on from there."""
+    """Highest number of a return in the table's run keys: a cursor that was reset counts on from there."""
     keys = instance.get_run_tags([_RUN_KEY_TAG], value_prefix=f"{table_uuid}:")
     numbers = (key.split(":")[2:] for _, values in keys for key in values)
     return max((int(number[0]) for number in numbers if number and number[0].isdecimal()), default=0)
 
 
-def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:
-    """The event that says: this snapshot of the table exists. With the totals of its summary, which plot."""
+def snapshot_materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:
+    """The event that records a snapshot of the table, with the totals of its summary, which the UI plots."""
     key = str(snapshot.snapshot_id)
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     numbers = {
@@ -149,32 +160,32 @@ def materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterializat
     )
 
 
-def told_lags(
-    instance: dg.DagsterInstance, spec: TableSpec, table: Table, told: Mapping[str, str]
+def freshness_events(
+    instance: dg.DagsterInstance, spec: TableSpec, table: Table, reported: Mapping[str, str]
 ) -> tuple[list[dg.AssetCheckEvaluation], dict[str, str]]:
-    """(evaluations of the freshness checks that say something new, what each check was told by now).
+    """(evaluations of the freshness checks whose state has changed, the state of each check by index name).
 
-    A run that is late or fails tells nothing; so the one who looks does, whenever an index comes to be late, is later
-    than before, or is late no more.
+    A run that is late or fails reports no lag. So the sensor does: when an index becomes late, is later than before,
+    or has caught up. `reported`: the states that were reported last.
     """
-    events, now = [], {}
+    events, states = [], {}
     for index in spec.indexes:
         lag = lag_now(instance, spec, index, table)
         late = is_late(spec, lag)
-        now[index.name] = f"late by {lag.snapshots}" if late else "fresh"
-        if told.get(index.name) != now[index.name]:
+        states[index.name] = f"late by {lag.snapshots}" if late else "fresh"
+        if reported.get(index.name) != states[index.name]:
             events.append(freshness_evaluation(spec, index.name, passed=not late, metadata=lag_metadata(lag)))
-    return events, now
+    return events, states
 
 
-def unknown_lags(spec: TableSpec, since: float, why: str) -> list[dg.AssetCheckEvaluation]:
-    """Evaluations that say: nobody knows how far behind the indexes are, because the catalog does not answer."""
+def unknown_freshness_events(spec: TableSpec, since: float, why: str) -> list[dg.AssetCheckEvaluation]:
+    """Evaluations which report that the lag is unknown, because the catalog does not answer."""
     metadata = {"catalog away since": dg.MetadataValue.timestamp(since), "why": why}
     return [freshness_evaluation(spec, index.name, passed=False, metadata=metadata) for index in spec.indexes]
 
 
 def job_tags(spec: TableSpec, max_runtime_seconds: int) -> dict[str, str]:
-    """Tags of every run of the table's jobs. One that hangs is ended after the maximum."""
+    """Tags of every run of the table's jobs. Dagster ends a run after `max_runtime_seconds`."""
     return {TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(max_runtime_seconds)}
 
 

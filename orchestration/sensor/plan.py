@@ -1,12 +1,12 @@
-"""What one evaluation of the sensor asks for. Pure: facts in, plan out; `evaluate` carries it out."""
+"""Which runs one evaluation of the sensor requests. Pure: facts in, plan out; `evaluate` carries it out."""
 
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 _log = logging.getLogger(__name__)
 
@@ -14,8 +14,8 @@ Policy = Literal["every", "newest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A data snapshot that a watched ref descends from."""
+class WatchedSnapshot:
+    """A data snapshot in the lineage of a watched ref."""
 
     snapshot_id: int
     sequence_number: int
@@ -28,94 +28,75 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """What the sensor has dealt with: snapshots whose run was requested, or was passed over for a newer one.
+class SensorCursor:
+    """Which snapshots are handled: their run was requested, or they were skipped for a newer one.
 
-    Dagster keeps it with every tick, so it names few of them: all that a tip descends from was dealt with too.
+    Dagster stores the cursor with every tick. It is short because it names only the newest handled snapshots of each
+    line of descent: their ancestors are handled too.
     """
 
     table_uuid: str = ""
     tips: frozenset[str] = frozenset()
-    """Dealt with, and so is every snapshot that they descend from."""
+    """Handled snapshots whose ancestors are all handled as well."""
     ahead: frozenset[str] = frozenset()
-    """Dealt with before one that they descend from."""
+    """Handled snapshots with an ancestor that is not handled yet."""
     head: str = ""
-    """Where the first watched ref pointed at the last look."""
+    """The head of the first watched ref at the last evaluation."""
     heads: frozenset[str] = frozenset()
-    """Where any watched ref pointed at the last look, if that was dealt with."""
+    """The handled heads of all watched refs at the last evaluation."""
     returns: int = 0
-    """How often it went back, or forward again, to a snapshot that was dealt with before."""
-    told: Mapping[str, str] = field(default_factory=dict)
-    """What the freshness check of each index was told last."""
+    """How often the first watched ref returned to a handled snapshot, backward or forward."""
+    freshness: Annotated[Mapping[str, str], Field(validation_alias="told")] = field(default_factory=dict)
+    """The state that the freshness check of each index reported last, by index name."""
     merged: str = ""
-    """The file of another engine's sketches that a run was last requested for."""
+    """The file of another engine's sketches for which a merge was requested last."""
     away_since: float | None = None
-    """When the catalog first did not answer; None where it answered last time. Seconds since the epoch."""
+    """When the catalog stopped to answer, in seconds since the epoch; None while it answers."""
 
     @classmethod
-    def parse(cls, text: str | None, table_uuid: str | None = None) -> "Cursor":
-        """The cursor of the table with this uuid; a new one where the table was made again under its name, and where
-        the text is no cursor: somebody's hand or another release wrote it. Run keys keep runs single then.
+    def parse(cls, text: str | None, table_uuid: str | None = None) -> "SensorCursor":
+        """Read a stored cursor.
 
-        Without a uuid, because the catalog did not answer: whatever is there.
+        A new cursor where the table was created again under its name (another uuid), and where the text is no cursor,
+        because another release or a person wrote it. No run starts twice then: Dagster starts one run per run key.
+        Without a uuid, because the catalog does not answer, the stored cursor as it is.
         """
         try:
-            found = _CursorText.model_validate_json(text or "{}")
+            cursor = _CURSOR.validate_json(text or "{}", strict=True)
         except ValidationError as error:
-            _log.warning("the sensor starts anew, its cursor is none: %s", error.errors(include_input=False)[0]["msg"])
+            _log.warning("the sensor starts anew: no cursor (%s)", error.errors(include_input=False)[0]["msg"])
             return cls(table_uuid or "")
-        if table_uuid not in (None, found.table_uuid):
-            return cls(table_uuid or "")
-        return cls(**{field.name: getattr(found, field.name) for field in fields(cls)})
+        return cls(table_uuid or "") if table_uuid not in (None, cursor.table_uuid) else cursor
 
     def text(self) -> str:
-        return json.dumps(
-            {
-                "table_uuid": self.table_uuid,
-                "tips": sorted(self.tips),
-                "ahead": sorted(self.ahead),
-                "head": self.head,
-                "heads": sorted(self.heads),
-                "returns": self.returns,
-                "told": dict(self.told),
-                "merged": self.merged,
-                "away_since": self.away_since,
-            }
-        )
+        """The cursor as Dagster stores it: equal cursors have equal text."""
+        values = {_KEYS.get(item.name, item.name): getattr(self, item.name) for item in fields(self)}
+        return json.dumps({key: sorted(item) if isinstance(item, frozenset) else item for key, item in values.items()})
 
     def handled(self, parents: Mapping[str, str | None]) -> set[str]:
-        """Every snapshot that was dealt with. A tip that has expired tells nothing: run keys keep runs single then."""
-        seen: set[str] = set()
+        """Every handled snapshot that the metadata still has. The ancestors of an expired tip are unknown, so they do
+        not count; Dagster's run keys keep their runs from starting twice.
+        """
+        handled: set[str] = set()
         for tip in self.tips:
-            at: str | None = tip
-            while at is not None and at in parents and at not in seen:
-                seen.add(at)
-                at = parents[at]
-        return seen | self.ahead
+            ancestor: str | None = tip
+            while ancestor is not None and ancestor in parents and ancestor not in handled:
+                handled.add(ancestor)
+                ancestor = parents[ancestor]
+        return handled | self.ahead
 
-    def joined(self, other: "Cursor") -> "Cursor":
-        """What either has dealt with, and the rest as this one says: of two who look at one table."""
+    def joined(self, other: "SensorCursor") -> "SensorCursor":
+        """This cursor, with what the other one has handled as well: two sensors may evaluate one table."""
         return replace(self, tips=self.tips | other.tips, ahead=self.ahead | other.ahead)
 
 
-class _CursorText(BaseModel):
-    """A cursor as it is kept, checked: fields that are not there have their defaults."""
-
-    model_config = ConfigDict(strict=True)
-
-    table_uuid: str = ""
-    tips: frozenset[str] = frozenset()
-    ahead: frozenset[str] = frozenset()
-    head: str = ""
-    heads: frozenset[str] = frozenset()
-    returns: int = 0
-    told: dict[str, str] = {}
-    merged: str = ""
-    away_since: float | None = None
+_CURSOR = TypeAdapter(SensorCursor)
+_KEYS = {"freshness": "told"}
+"""Stored names that differ from the field's: stored cursors outlive releases."""
 
 
 def _as_tips(handled: Collection[str], parents: Mapping[str, str | None]) -> tuple[frozenset[str], frozenset[str]]:
-    """(tips, ahead) of what was dealt with; `parents` has each snapshot after the one that it descends from."""
+    """(tips, ahead) of handled snapshots; `parents` lists each snapshot after its parent."""
     closed: set[str] = set()
     for key, parent in parents.items():
         if key in handled and (parent not in parents or parent in closed):
@@ -125,33 +106,33 @@ def _as_tips(handled: Collection[str], parents: Mapping[str, str | None]) -> tup
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known when the sensor looks."""
+class TableFacts:
+    """What an evaluation knows of one table, from its metadata and from Dagster."""
 
-    watched: Sequence[Watched]
-    """In commit order."""
+    watched: Sequence[WatchedSnapshot]
+    """Data snapshots of all watched refs, in commit order."""
     head: str
-    """Where the first watched ref points; empty for a table without snapshots."""
+    """The head of the first watched ref; empty for a table without snapshots."""
     parents: Mapping[str, str | None]
-    """Every data snapshot in the table's metadata, watched or not, with the one that it descends from; oldest first."""
+    """Every data snapshot in the metadata and its parent, watched or not, oldest first."""
     partitions: Sequence[str]
-    """Partition keys that Dagster has."""
+    """Partition keys in Dagster."""
     recorded: Collection[str]
-    """Which of the pending snapshots, and of the head if there is news of it, the table's own asset has."""
+    """Pending snapshots that the table's own asset has; a head that is new counts as pending."""
     done: Collection[str]
-    """For which of them everything derived is materialised."""
-    in_place: bool = False
-    """Whether each index's tag is on a version of the head."""
-    asked: bool = False
-    """Whether Dagster has a run of the head's run key, and so starts no other one of that key."""
+    """Pending snapshots for which everything derived is materialized."""
+    index_tags_at_head: bool = False
+    """Whether the tag of each index is on a version of the head."""
+    head_requested: bool = False
+    """Whether Dagster has a run with the head's run key, and so starts no other one with this key."""
     returns: int = 0
-    """How many returns Dagster has run keys of already; asked for a cursor that knows of no head yet."""
+    """Highest number of a return in Dagster's run keys; looked up only for a cursor without a head."""
     in_flight: int = 0
     """Runs of this table that are queued or running."""
-    waits_for: str = ""
-    """The oldest of them, in words."""
+    oldest_unfinished_run: str = ""
+    """Id and status of the oldest of these runs, in words."""
     overwritten_by: str = ""
-    """The file by which another engine replaced the head's sketches, with none of ours; empty where ours are there."""
+    """The file by which another engine replaced the head's sketches; empty where ours are registered."""
 
     @property
     def visible(self) -> set[str]:
@@ -160,46 +141,44 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Which runs one look asks for."""
+class RunPlan:
+    """Which runs one evaluation requests."""
 
     request: tuple[str, ...] = ()
+    """Snapshots whose first run is requested."""
     returned_to: str | None = None
-    """A snapshot that the ref came to and that was dealt with before: the tag has to move, and its version to be made
-    again where it went meanwhile.
-    """
+    """A handled snapshot that is the head again: its run moves the tag back, and builds its version if it is gone."""
     merge: str | None = None
-    """A snapshot whose sketches another engine has replaced: a run merges the two."""
-    cursor: Cursor = field(default_factory=Cursor)
+    """A snapshot whose sketches another engine has replaced: its run merges the two."""
+    cursor: SensorCursor = field(default_factory=SensorCursor)
     waiting: int = 0
-    """Snapshots left for later looks: not recorded yet, or runs of the table have to end before."""
+    """Snapshots left for later evaluations: not recorded yet, or waiting for runs of the table to end."""
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """Every snapshot for which a run is asked for, whatever the reason."""
+        """Every snapshot for which a run is requested, whatever the reason."""
         return tuple(dict.fromkeys((*self.request, *filter(None, (self.returned_to, self.merge)))))
 
 
-def pending(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
-    """Snapshots that were not dealt with, in turn."""
-    return tuple(item.key for item in _in_turn(facts, _dealt_with(facts, cursor, policy), policy))
+def pending_snapshots(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:
+    """Snapshots that are not handled yet, in the order in which the policy takes them."""
+    return tuple(item.key for item in _in_turn(facts, _handled(facts, cursor, policy), policy))
 
 
-def unseen(facts: Facts, cursor: Cursor, policy: Policy) -> tuple[str, ...]:
-    """Snapshots that Dagster does not show yet, in the order in which they should come to be shown."""
+def snapshots_to_record(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:
+    """Pending snapshots that Dagster does not show yet, in the order in which to record them."""
     visible = facts.visible
-    left = _in_turn(facts, _dealt_with(facts, cursor, policy), policy)
-    return tuple(item.key for item in left if item.key not in visible)
+    return tuple(key for key in pending_snapshots(facts, cursor, policy) if key not in visible)
 
 
-def expired(facts: Facts) -> tuple[str, ...]:
-    """Partitions whose snapshot the table has no more."""
+def expired_partitions(facts: TableFacts) -> tuple[str, ...]:
+    """Partitions whose snapshot is no longer in the metadata."""
     return tuple(key for key in facts.partitions if key not in facts.parents)
 
 
-def _dealt_with(facts: Facts, cursor: Cursor, policy: Policy) -> set[str]:
-    """Snapshots of which nothing is owed. Under `newest` a further ref may have come to one that was passed over: as a
-    head it is owed a run after all. (Where the first ref has come to, `plan` looks for itself.)
+def _handled(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> set[str]:
+    """Snapshots that need no run. Under `newest` another ref may have moved to a snapshot that was skipped: as a head
+    it needs a run after all. (`plan_runs` itself looks after the head of the first ref.)
     """
     handled = cursor.handled(facts.parents)
     if policy == "newest":
@@ -207,29 +186,30 @@ def _dealt_with(facts: Facts, cursor: Cursor, policy: Policy) -> set[str]:
     return handled
 
 
-def _in_turn(facts: Facts, handled: Collection[str], policy: Policy) -> list[Watched]:
-    """What was not dealt with: oldest first; for `newest` the heads of the watched refs before all others."""
+def _in_turn(facts: TableFacts, handled: Collection[str], policy: Policy) -> list[WatchedSnapshot]:
+    """Snapshots that are not handled, oldest first; for `newest` the heads of the watched refs before all others."""
     pending = [item for item in facts.watched if item.key not in handled]
     return pending if policy == "every" else sorted(pending, key=lambda item: not item.is_head)
 
 
-def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Plan:
-    """Decide which runs one look asks for, among the snapshots that Dagster shows.
+def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_ahead: int) -> RunPlan:
+    """Decide which runs to request, among the snapshots that Dagster shows.
 
-    `every`: oldest first, until `runs_ahead` runs of the table are unfinished. `newest`: the heads, once none is.
+    `every`: oldest first, until `runs_ahead` runs of the table are unfinished. `newest`: the heads, once no run of the
+    table is unfinished.
 
-    A run is requested for a snapshot only once, and once more whenever the head comes back to it; one that failed is
-    for the op's retries, the nightly schedule, or a person. Nothing is lost by stopping anywhere: what was not carried
-    out is planned again from the same facts.
+    A run is requested once per snapshot, and once more whenever the head returns to it. A failed run is left to the
+    op's retries, the nightly schedule, or a person. Nothing is lost when an evaluation stops half-way: the same facts
+    give the same plan again.
     """
     before, visible, done = cursor.handled(facts.parents), facts.visible, set(facts.done)
-    left = _in_turn(facts, _dealt_with(facts, cursor, policy), policy)
+    left = _in_turn(facts, _handled(facts, cursor, policy), policy)
     room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(left)
     request: list[str] = []
     handled: set[str] = set()
     for item in left:
         if item.key not in visible:
-            break  # what is dealt with stays without gaps, and the cursor short
+            break  # handled snapshots stay without gaps, which keeps the cursor short
         if item.key not in done and (policy == "every" or item.is_head):
             if len(request) < room:
                 request.append(item.key)
@@ -239,16 +219,16 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
                 continue
         handled.add(item.key)
     moved = facts.head in visible and facts.head != cursor.head
-    again = facts.asked or facts.head in before or facts.head in done
-    known = bool(cursor.head) or facts.head in before  # not so at the first look of all
-    returned = moved and known and again and not (facts.in_place and facts.head in done)
-    if returned:  # whatever is known of it is from before: its version may have gone, and its run key is spent
+    again = facts.head_requested or facts.head in before or facts.head in done
+    not_first = bool(cursor.head) or facts.head in before
+    returned = moved and not_first and again and not (facts.index_tags_at_head and facts.head in done)
+    if returned:  # Dagster's records are from the earlier visit: the version may be gone, and the run key is used up
         request = [key for key in request if key != facts.head]
         handled.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | handled, facts.parents)
     owed = {item.key for item in left} - handled
-    return Plan(
+    return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,
         merge=facts.head if merge else None,
@@ -267,6 +247,6 @@ def plan(facts: Facts, cursor: Cursor, *, policy: Policy, runs_ahead: int) -> Pl
 
 
 def run_key(table_uuid: str, key: str, returns: int = 0, merged: str = "") -> str:
-    """Dagster starts one run a key, ever. A return to a snapshot is a new reason to run, and so is a foreign file."""
+    """Dagster starts one run per run key, ever. A return to a snapshot, and a foreign file to merge, are new keys."""
     reason = f":{returns}" if returns else f":{merged.rpartition('/')[2]}" if merged else ""
     return f"{table_uuid}:{key}{reason}"

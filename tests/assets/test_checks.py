@@ -19,7 +19,7 @@ from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor.local import TickedRun, tick
+from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, make_rows
 
@@ -117,7 +117,7 @@ def test_snapshots_whose_vectors_are_all_null_are_not_behind_once_a_run_has_look
     with dg.DagsterInstance.ephemeral() as instance:
         assert not freshness(spec, catalogs, instance).passed, "nobody has looked"
     with dg.DagsterInstance.ephemeral() as instance:
-        assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, TickedRun))
+        assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
         assert freshness(spec, catalogs, instance).passed
 
 

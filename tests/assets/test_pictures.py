@@ -15,7 +15,7 @@ from icepuffin.ops.index.history import Measured, drift
 from icepuffin.ops.resources import Engine
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.sensor.local import TickedRun, tick
+from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import make_lake
 
@@ -61,7 +61,7 @@ def test_a_run_stores_little(tmp_path: Path) -> None:
     """Dagster keeps each event for ever, and a picture in a materialisation twice and more."""
     lake = make_lake(tmp_path, snapshots=1)
     with dg.DagsterInstance.ephemeral() as instance:
-        (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+        (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
         assert run.succeeded
         assert sum(len(serialize_value(entry)) for entry in instance.all_logs(run.run_id)) < 120_000
 

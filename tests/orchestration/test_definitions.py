@@ -17,7 +17,7 @@ from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local import TickedRun, tick
+from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake
 
@@ -184,7 +184,7 @@ def test_indexes_in_properties_that_are_one_in_dagster_keep_nothing_else_from_lo
     assert dg.AssetKey([*table.path, "ann_index", "embedding"]) in keys
     assert dg.AssetKey(["demo", "demo", "other", "ann_index", "e"]) in keys
     assert "Index 'a_b' is not shown" in str(graph.get(table).description)
-    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     assert [run.succeeded for run in runs] == [True]
 
 

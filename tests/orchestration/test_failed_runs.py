@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from dagster import DagsterEventType
 
-from icepuffin.orchestration.sensor.local import TickedRun, tick
+from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake, make_rows
 
@@ -17,9 +17,9 @@ def lake(tmp_path: Path) -> Lake:
     return make_lake(tmp_path / "lake", snapshots=1)
 
 
-def failed_run(lake: Lake, instance: dg.DagsterInstance) -> tuple[TickedRun, int]:
+def failed_run(lake: Lake, instance: dg.DagsterInstance) -> tuple[LocalRun, int]:
     """(the one run of a tick, how often its steps were tried again)."""
-    (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    (run,) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     assert not run.succeeded
     again = instance.all_logs(run.run_id, of_type=DagsterEventType.STEP_UP_FOR_RETRY)
     return run, len(again)

@@ -19,7 +19,7 @@ from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local import TickedRun, tick
+from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import DIMS, Lake, make_lake
 
@@ -53,7 +53,7 @@ def set_ratio(lake: Lake, ratio: float) -> None:
 
 
 def run_tick(lake: Lake, instance: dg.DagsterInstance) -> None:
-    assert all(event.succeeded for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun))
+    assert all(event.succeeded for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun))
 
 
 def maintain(lake: Lake, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:

@@ -1,4 +1,4 @@
-"""A machine that loses its power in the middle of a run: the next look ends the run, and its work is done again."""
+"""A machine that loses its power in the middle of a run: the next evaluation ends the run; its work is repeated."""
 
 import os
 from pathlib import Path

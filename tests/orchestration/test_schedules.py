@@ -15,7 +15,7 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
-from icepuffin.orchestration.sensor.local import TickedRun, TickResult, tick
+from icepuffin.orchestration.sensor.local import LocalRun, TableTick, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
@@ -94,12 +94,12 @@ def test_a_night_without_news_writes_nothing(lake: Lake, instance: dg.DagsterIns
 def test_a_snapshot_whose_run_failed_is_mended(lake: Lake, instance: dg.DagsterInstance) -> None:
     newest = to_path(lake.table.refresh().inspect.files()["file_path"].to_pylist()[0])
     newest.rename(newest.with_suffix(".away"))
-    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     assert [run.succeeded for run in runs] == [True, False]
     newest.with_suffix(".away").rename(newest)
     again = next(iter(tick(load(lake.settings_file), instance)))
-    assert isinstance(again, TickResult)
-    assert again.found.plan.request == (), "the sensor does not ask a second time"
+    assert isinstance(again, TableTick)
+    assert again.evaluation.plan.request == (), "the sensor does not ask a second time"
     (request,), _ = evaluated(lake, instance)
     assert carried_out(lake, instance, request).success
     assert str(lake.head()) in instance.get_materialized_partitions(INDEX)

@@ -24,8 +24,8 @@ from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
-from icepuffin.orchestration.sensor.local import Due, TickedRun, due, finish, look_at, tick
-from icepuffin.orchestration.sensor.plan import Cursor
+from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, due_runs, evaluate_table, save_cursor, tick
+from icepuffin.orchestration.sensor.plan import SensorCursor
 from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import Lake, make_lake, without_captured_output
 
@@ -101,10 +101,10 @@ def test_a_branch_is_followed_once_it_is_watched(lake: Lake, instance: dg.Dagste
 def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    finish(instance, spec, look_at(instance, spec, settings.tables["packages"], catalogs).found.plan)
+    save_cursor(instance, spec, evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation.plan)
     oldest = lake.table.metadata.snapshots[0].snapshot_id
     lake.table.maintenance.expire_snapshots().by_id(oldest).commit()
-    assert look_at(instance, spec, settings.tables["packages"], catalogs).found.dropped == (str(oldest),)
+    assert evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation.dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
@@ -113,7 +113,7 @@ def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, in
     lake.write_settings(retries=0)
     broken = lake.table.inspect.files()["file_path"][0].as_py().removeprefix("file://")
     Path(broken).unlink()
-    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, TickedRun)]
+    runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     assert len(runs) == 3
     failed = [run for run in runs if not run.succeeded]
     assert failed
@@ -123,18 +123,18 @@ def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, in
 def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    first = look_at(instance, spec, settings.tables["packages"], catalogs).found
-    again = look_at(instance, spec, settings.tables["packages"], catalogs).found
+    first = evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation
+    again = evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation
     assert first.plan.request == again.plan.request
-    assert again.shown == ()
-    assert [event.partition for event in recorded(instance)] == list(first.shown)
+    assert again.recorded == ()
+    assert [event.partition for event in recorded(instance)] == list(first.recorded)
 
 
 def test_sketches_that_another_engine_replaced_come_back_with_the_next_look(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
     settings = load(lake.settings_file)
-    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, TickedRun))
+    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
     table, head = lake.table.refresh(), lake.head()
     ours = read_ndv(table, head).entries
     foreign = table.metadata.statistics[-1].model_copy(
@@ -152,10 +152,10 @@ def test_sketches_that_another_engine_replaced_come_back_with_the_next_look(
     with table.update_statistics() as update:
         update.set_statistics(foreign)
     assert set(read_ndv(table.refresh(), head).entries) == {"name"}
-    runs = [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
     assert [(run.snapshot_id, run.succeeded) for run in runs] == [(str(head), True)]
     assert read_ndv(lake.table.refresh(), head).entries == ours
-    assert not [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    assert not [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
 
 
 def rolled_back_and_expired(lake: Lake) -> tuple[str, str]:
@@ -180,13 +180,13 @@ def test_after_a_rollback_and_an_expiry_between_two_looks_the_tag_comes_back(
 ) -> None:
     lake = make_lake(tmp_path, snapshots=2)
     settings = load(lake.settings_file)
-    assert len([run for run in tick(settings, instance) if isinstance(run, TickedRun) and run.succeeded]) == 2
+    assert len([run for run in tick(settings, instance) if isinstance(run, LocalRun) and run.succeeded]) == 2
     before, after = rolled_back_and_expired(lake)
     assert tagged(lake) == int(after), "it pins what the owner took back"
-    runs = [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
     assert [(run.snapshot_id, run.succeeded) for run in runs] == [(before, True)]
     assert tagged(lake) == int(before)
-    assert not [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    assert not [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
 
 
 def test_a_rollback_to_a_snapshot_whose_run_failed_has_a_run_key_of_its_own(
@@ -207,7 +207,7 @@ def test_a_rollback_to_a_snapshot_whose_run_failed_has_a_run_key_of_its_own(
 def test_a_cursor_that_is_none_starts_the_sensor_anew(lake: Lake, instance: dg.DagsterInstance) -> None:
     found = evaluated(load(lake.settings_file), instance, "somebody's hand")
     assert len(found.run_requests or ()) == 3
-    assert Cursor.parse(found.cursor).head == str(lake.head())
+    assert SensorCursor.parse(found.cursor).head == str(lake.head())
 
 
 def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -265,14 +265,14 @@ def test_a_look_asks_dagster_of_what_is_new_and_not_of_all_history(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load(lake.settings_file)
-    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, TickedRun))
+    assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
 
     def all_history(*_: object, **__: object) -> set[str]:
         raise AssertionError("all of history was asked for")
 
     monkeypatch.setattr(instance, "get_materialized_partitions", all_history)
     added = str(lake.append())
-    runs = [run for run in tick(settings, instance) if isinstance(run, TickedRun)]
+    runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
     assert [(run.snapshot_id, run.succeeded) for run in runs] == [(added, True)]
 
 
@@ -285,9 +285,9 @@ def test_what_is_due_is_what_the_sensor_would_ask_for(lake: Lake, tmp_path: Path
         lake.write_settings(snapshots="every")
         settings = load(lake.settings_file)
         assert evaluated(settings, instance, found.cursor).run_requests == []
-        assert [item.snapshots for item in due(settings, instance) if isinstance(item, Due)] == [()]
+        assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [()]
         added = str(lake.append())
-        assert [item.snapshots for item in due(settings, instance) if isinstance(item, Due)] == [(added,)]
+        assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [(added,)]
 
 
 def keep_as_the_daemon(instance: dg.DagsterInstance, sensor: str, cursor: str | None) -> None:

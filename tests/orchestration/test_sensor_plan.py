@@ -1,4 +1,4 @@
-"""What one look asks for: a pure plan that loses nothing and repeats nothing that matters."""
+"""What one evaluation requests: a pure plan that loses nothing and repeats nothing that matters."""
 
 from dataclasses import replace
 
@@ -6,20 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icepuffin.orchestration.sensor.plan import Cursor, Facts, Plan, Policy, Watched, expired, plan, run_key, unseen
+from icepuffin.orchestration.sensor.plan import (
+    Policy,
+    RunPlan,
+    SensorCursor,
+    TableFacts,
+    WatchedSnapshot,
+    expired_partitions,
+    plan_runs,
+    run_key,
+    snapshots_to_record,
+)
 
 UUID = "table"
 
 
-def lineage(*ids: int) -> tuple[Watched, ...]:
+def lineage(*ids: int) -> tuple[WatchedSnapshot, ...]:
     """Snapshots in order; the last is the head."""
-    return tuple(Watched(i, number + 1, is_head=i == ids[-1]) for number, i in enumerate(ids))
+    return tuple(WatchedSnapshot(i, number + 1, is_head=i == ids[-1]) for number, i in enumerate(ids))
 
 
-def facts(*ids: int, **known: object) -> Facts:
+def facts(*ids: int, **known: object) -> TableFacts:
     """Dagster shows every snapshot, unless `known` says otherwise."""
     keys = [str(i) for i in ids]
-    base = Facts(
+    base = TableFacts(
         watched=lineage(*ids),
         head=keys[-1] if ids else "",
         parents=descent(*ids),
@@ -36,17 +46,17 @@ def descent(*ids: int) -> dict[str, str | None]:
     return dict(zip(keys, [None, *keys], strict=False))
 
 
-def every(found: Facts, cursor: Cursor | None = None, runs_ahead: int = 100) -> Plan:
-    return plan(found, cursor or Cursor(UUID), policy="every", runs_ahead=runs_ahead)
+def every(found: TableFacts, cursor: SensorCursor | None = None, runs_ahead: int = 100) -> RunPlan:
+    return plan_runs(found, cursor or SensorCursor(UUID), policy="every", runs_ahead=runs_ahead)
 
 
-def newest(found: Facts, cursor: Cursor | None = None) -> Plan:
-    return plan(found, cursor or Cursor(UUID), policy="newest", runs_ahead=100)
+def newest(found: TableFacts, cursor: SensorCursor | None = None) -> RunPlan:
+    return plan_runs(found, cursor or SensorCursor(UUID), policy="newest", runs_ahead=100)
 
 
 def test_every_snapshot_is_shown_and_requested_oldest_first() -> None:
     found = facts(7, 3, 5, partitions=(), recorded=())
-    assert unseen(found, Cursor(UUID), "every") == ("7", "3", "5")
+    assert snapshots_to_record(found, SensorCursor(UUID), "every") == ("7", "3", "5")
     assert every(facts(7, 3, 5)).request == ("7", "3", "5")
     assert every(facts(7, 3, 5), every(facts(7, 3, 5)).cursor).request == ()
 
@@ -54,7 +64,7 @@ def test_every_snapshot_is_shown_and_requested_oldest_first() -> None:
 def test_only_what_dagster_shows_is_requested_and_the_next_look_goes_on() -> None:
     first = every(facts(1, 2, 3, recorded=["1", "2"]))
     assert (first.request, first.waiting) == (("1", "2"), 1)
-    assert unseen(facts(1, 2, 3, recorded=["1", "2"]), first.cursor, "every") == ("3",)
+    assert snapshots_to_record(facts(1, 2, 3, recorded=["1", "2"]), first.cursor, "every") == ("3",)
     assert every(facts(1, 2, 3, partitions=["1", "3"])).request == ("1",), "no gap, lest the cursor grows"
     second = every(facts(1, 2, 3), first.cursor)
     assert (second.request, second.waiting) == (("3",), 0)
@@ -69,7 +79,7 @@ def test_no_more_runs_wait_than_was_said() -> None:
 
 
 def test_newest_shows_the_head_first_and_requests_it_alone() -> None:
-    assert unseen(facts(1, 2, 3, partitions=()), Cursor(UUID), "newest") == ("3", "1", "2")
+    assert snapshots_to_record(facts(1, 2, 3, partitions=()), SensorCursor(UUID), "newest") == ("3", "1", "2")
     assert newest(facts(1, 2, 3, partitions=["3"])).request == ("3",)
     found = newest(facts(1, 2, 3))
     assert (found.request, found.waiting) == (("3",), 0)
@@ -87,7 +97,7 @@ def test_what_is_materialised_already_is_not_requested() -> None:
 
 
 def test_expired_snapshots_lose_their_partition() -> None:
-    assert expired(facts(3, partitions=["1", "2", "3"], parents=descent(2, 3))) == ("1",)
+    assert expired_partitions(facts(3, partitions=["1", "2", "3"], parents=descent(2, 3))) == ("1",)
 
 
 def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
@@ -105,7 +115,7 @@ def test_sketches_that_another_engine_replaced_are_merged_by_one_run_a_file() ->
     known = {"done": ["1", "2"], "overwritten_by": "s3://b/theirs-1.stats"}
     found = every(facts(1, 2, **known), done)
     assert (found.merge, found.request, found.cursor.merged) == ("2", (), "s3://b/theirs-1.stats")
-    assert every(facts(1, 2, **known), Cursor.parse(found.cursor.text(), UUID)).merge is None
+    assert every(facts(1, 2, **known), SensorCursor.parse(found.cursor.text(), UUID)).merge is None
     assert every(facts(1, 2, **known | {"overwritten_by": "s3://b/theirs-2.stats"}), found.cursor).merge == "2"
     assert every(facts(1, 2, overwritten_by="s3://b/theirs-1.stats")).merge is None, "the first run merges it anyway"
     assert run_key(UUID, "2", merged="s3://b/theirs-1.stats") == "table:2:theirs-1.stats"
@@ -113,13 +123,13 @@ def test_sketches_that_another_engine_replaced_are_merged_by_one_run_a_file() ->
 
 def test_a_table_made_again_under_its_name_starts_anew() -> None:
     cursor = every(facts(1, 2)).cursor
-    assert Cursor.parse(cursor.text(), UUID) == cursor
-    assert Cursor.parse(cursor.text(), "another table") == Cursor("another table")
-    assert Cursor.parse(None, UUID) == Cursor(UUID)
+    assert SensorCursor.parse(cursor.text(), UUID) == cursor
+    assert SensorCursor.parse(cursor.text(), "another table") == SensorCursor("another table")
+    assert SensorCursor.parse(None, UUID) == SensorCursor(UUID)
 
 
 def test_a_table_without_snapshots_asks_for_nothing() -> None:
-    assert every(facts()) == Plan(cursor=Cursor(UUID))
+    assert every(facts()) == RunPlan(cursor=SensorCursor(UUID))
 
 
 @given(
@@ -129,23 +139,23 @@ def test_a_table_without_snapshots_asks_for_nothing() -> None:
     st.data(),
 )
 def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Policy, data: st.DataObject) -> None:
-    """A look may stop within its records, before its partitions, or before its runs; in the end each was made."""
-    cursor, partitions, recorded, requested = Cursor(UUID), list[str](), set[str](), list[str]()
+    """It may stop within its records, before its partitions, or before its runs; in the end each was made."""
+    cursor, partitions, recorded, requested = SensorCursor(UUID), list[str](), set[str](), list[str]()
     keys = [str(i) for i in ids]
 
     def look(*, shown: int, ends: bool) -> None:
         nonlocal cursor
         found = facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded))
-        new = unseen(found, cursor, policy)[:shown]
+        new = snapshots_to_record(found, cursor, policy)[:shown]
         recorded.update(new)
         if not ends:
             return
         partitions.extend(key for key in new if key not in partitions)
         found = replace(found, partitions=tuple(partitions), recorded=frozenset(recorded))
-        asked = plan(found, cursor, policy=policy, runs_ahead=runs_ahead)
+        asked = plan_runs(found, cursor, policy=policy, runs_ahead=runs_ahead)
         assert len(asked.request) <= runs_ahead
         requested.extend(asked.request)
-        cursor = Cursor.parse(asked.cursor.text(), UUID)
+        cursor = SensorCursor.parse(asked.cursor.text(), UUID)
         assert len(cursor.ahead) <= 1, "a short cursor"
 
     for _ in range(data.draw(st.integers(0, 20))):
@@ -158,10 +168,10 @@ def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Poli
 
 @given(st.data())
 def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(data: st.DataObject) -> None:
-    """Appends, forks, rollbacks, fast-forwards of two watched branches; looks cut off before the cursor is kept."""
+    """Appends, forks, rollbacks, fast-forwards of two watched branches; some evaluations keep no cursor."""
     parents: dict[str, str | None] = {}
     heads: list[str | None] = [None, None]
-    cursor, partitions, keys, seen = Cursor(UUID), list[str](), list[str](), set[str]()
+    cursor, partitions, keys, seen = SensorCursor(UUID), list[str](), list[str](), set[str]()
     for _ in range(data.draw(st.integers(1, 25))):
         which = data.draw(st.integers(0, 1))
         match data.draw(st.sampled_from(["append", "append", "back", "meet", "look", "look"])):
@@ -175,17 +185,17 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
             case "meet":
                 heads[which] = heads[1 - which]
             case _:
-                new = unseen(_seen_at(parents, heads, partitions), cursor, "every")
+                new = snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")
                 partitions += new[: data.draw(st.integers(0, 4))]
                 found = every(_seen_at(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
                 seen |= {item.key for item in _seen_at(parents, heads, []).watched}
                 if data.draw(st.booleans()):
-                    cursor = Cursor.parse(found.cursor.text(), UUID)
+                    cursor = SensorCursor.parse(found.cursor.text(), UUID)
                     keys += [run_key(UUID, key) for key in found.request]
     for _ in range(len(parents) + 1):
-        partitions += unseen(_seen_at(parents, heads, partitions), cursor, "every")[:3]
+        partitions += snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")[:3]
         found = every(_seen_at(parents, heads, partitions), cursor, 3)
-        cursor = Cursor.parse(found.cursor.text(), UUID)
+        cursor = SensorCursor.parse(found.cursor.text(), UUID)
         keys += [run_key(UUID, key) for key in found.request]
         seen |= {item.key for item in _seen_at(parents, heads, []).watched}
     assert len(keys) == len(set(keys))
@@ -195,7 +205,7 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
     assert len(partitions) == len(set(partitions))
 
 
-def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions: list[str]) -> Facts:
+def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions: list[str]) -> TableFacts:
     found: set[str] = set()
     for head in heads:
         at = head
@@ -203,8 +213,8 @@ def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions
             found.add(at)
             at = parents[at]
     ordered = sorted(found, key=int)
-    return Facts(
-        watched=tuple(Watched(int(key), int(key), is_head=key in heads) for key in ordered),
+    return TableFacts(
+        watched=tuple(WatchedSnapshot(int(key), int(key), is_head=key in heads) for key in ordered),
         head=heads[0] or "",
         parents=dict(parents),
         partitions=tuple(partitions),
@@ -214,9 +224,9 @@ def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions
 
 
 def test_a_head_that_came_back_is_asked_for_although_where_it_was_has_expired() -> None:
-    """Main went from 2 back to 1, and 2 expired, all between two looks: nothing descends from the cursor's tip."""
+    """Main went from 2 back to 1, and 2 expired, all between two ticks: nothing descends from the cursor's tip."""
     first = every(facts(1, 2))
-    for known in ({"done": ["1"]}, {"asked": True}):
+    for known in ({"done": ["1"]}, {"head_requested": True}):
         back = every(facts(1, **known), first.cursor)
         assert (back.returned_to, back.runs, back.cursor.returns) == ("1", ("1",), 1)
         assert every(facts(1, **known), back.cursor).runs == ()
@@ -228,12 +238,12 @@ def test_a_first_watched_ref_that_comes_to_be_where_another_one_was_is_a_return(
     published = every(facts(1, parents=descent(1, 2), done=["1"]), audited)
     assert (published.returned_to, published.runs) == ("1", ("1",))
     assert every(facts(1, parents=descent(1, 2), done=["1"]), published.cursor).runs == ()
-    assert every(facts(1, 2, done=["2"]), Cursor(UUID)).runs == ("1",), "the first look of all knows of no move"
+    assert every(facts(1, 2, done=["2"]), SensorCursor(UUID)).runs == ("1",), "the first look of all knows of no move"
 
 
 def test_a_head_that_moves_to_what_a_backfill_has_made_is_asked_for_once_unless_its_tag_is_there() -> None:
     first = every(facts(1, 2))
-    assert every(facts(1, 2, 3, done=["1", "2", "3"], in_place=True), first.cursor).runs == ()
+    assert every(facts(1, 2, 3, done=["1", "2", "3"], index_tags_at_head=True), first.cursor).runs == ()
     forward = every(facts(1, 2, 3, done=["1", "2", "3"]), first.cursor)
     assert forward.runs == ("3",)
     assert every(facts(1, 2, 3, done=["1", "2", "3"]), forward.cursor).runs == ()
@@ -250,16 +260,18 @@ def test_a_head_that_is_not_shown_yet_counts_as_moved_when_it_is() -> None:
     "text", ["{", "[]", "3", '"x"', "null", "{}", '{"tips": 3}', '{"table_uuid": "table", "returns": "x"}', "\0"]
 )
 def test_what_is_no_cursor_is_none(text: str) -> None:
-    assert Cursor.parse(text, UUID) == Cursor(UUID)
-    assert Cursor.parse(text) == Cursor()
+    assert SensorCursor.parse(text, UUID) == SensorCursor(UUID)
+    assert SensorCursor.parse(text) == SensorCursor()
 
 
 def test_a_cursor_of_another_release_keeps_what_it_shares() -> None:
-    assert Cursor.parse('{"table_uuid": "table", "tips": ["1"], "later": 1}', UUID) == Cursor(UUID, frozenset({"1"}))
+    assert SensorCursor.parse('{"table_uuid": "table", "tips": ["1"], "later": 1}', UUID) == SensorCursor(
+        UUID, frozenset({"1"})
+    )
 
 
 def test_newest_asks_for_what_it_passed_over_once_a_further_ref_comes_to_it() -> None:
-    def heads(*at: int, **known: object) -> Facts:
+    def heads(*at: int, **known: object) -> TableFacts:
         watched = [replace(item, is_head=item.snapshot_id in at) for item in lineage(1, 2, 3)]
         return facts(1, 2, 3, watched=watched, **known)
 
@@ -267,7 +279,7 @@ def test_newest_asks_for_what_it_passed_over_once_a_further_ref_comes_to_it() ->
     assert first.request == ("3",)
     busy = newest(heads(2, 3, in_flight=1, done={"3"}), first.cursor)
     assert (busy.request, busy.waiting) == ((), 1)
-    back = newest(heads(2, 3, done={"3"}), Cursor.parse(busy.cursor.text(), UUID))
+    back = newest(heads(2, 3, done={"3"}), SensorCursor.parse(busy.cursor.text(), UUID))
     assert back.request == ("2",)
     assert newest(heads(2, 3, done={"3"}), back.cursor).request == (), "whether its run is done or has failed"
     assert newest(heads(2, 3, done={"2", "3"}), first.cursor).request == (), "nothing is owed where it is there"

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from icepuffin.orchestration.instance import open_instance
-from icepuffin.orchestration.sensor.local import Due, due
+from icepuffin.orchestration.sensor.local import DueRuns, due_runs
 from icepuffin.orchestration.settings import load
 from tests.orchestration.deployment import Deployment, deployed
 from tests.orchestration.lake import Lake, make_lake
@@ -32,8 +32,8 @@ def lake(tmp_path: Path) -> Lake:
     """Three snapshots as partitions; the sensor is stopped, so nothing is materialised."""
     lake = make_lake(tmp_path, snapshots=3)
     with open_instance(tmp_path / "dagster_home") as instance:
-        (found,) = due(load(lake.settings_file), instance)
-        assert isinstance(found, Due)
+        (found,) = due_runs(load(lake.settings_file), instance)
+        assert isinstance(found, DueRuns)
         instance.add_dynamic_partitions("snapshots/demo/demo/packages", list(found.snapshots))
     return lake
 

@@ -15,8 +15,8 @@ from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots
 from icepuffin.ops.graphs.upkeep import collect
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Keep, Retention
-from icepuffin.orchestration.sensor.evaluate import look
-from icepuffin.orchestration.sensor.plan import Cursor
+from icepuffin.orchestration.sensor.evaluate import evaluate
+from icepuffin.orchestration.sensor.plan import SensorCursor
 from icepuffin.orchestration.settings import TableSettings
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -65,9 +65,9 @@ def test_no_partition_is_dropped_on_a_partial_view(lake: Lake) -> None:
     whole = lake.create("t")
     for number in range(3):
         whole.append(make_rows(number, number + 1))
-    name, cursor = f"{lake.namespace}.t", Cursor(str(whole.metadata.table_uuid))
+    name, cursor = f"{lake.namespace}.t", SensorCursor(str(whole.metadata.table_uuid))
     spec, settings = TableSpec("partial", name), TableSettings(catalog="partial", name=name)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert len(look(instance, spec, settings, lake.load("t"), cursor).shown) == 3
-        assert look(instance, spec, settings, partial(lake), cursor).dropped == ()
+        assert len(evaluate(instance, spec, settings, lake.load("t"), cursor).recorded) == 3
+        assert evaluate(instance, spec, settings, partial(lake), cursor).dropped == ()
         assert len(instance.get_dynamic_partitions(partitions_name(spec))) == 3
