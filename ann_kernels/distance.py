@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
-from icepuffin.ann_kernels.exact import as_float64, lengths
+from icepuffin.ann_kernels.exact_distances import as_float64, lengths
 from icepuffin.ann_kernels.metric import Metric
 
 MAX_DIMS = 65_536

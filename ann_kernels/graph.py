@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from icepuffin.ann_kernels.beam import beam_search, next_stamp, split_keys
+from icepuffin.ann_kernels.beam_search import beam_search, next_stamp, split_keys
+from icepuffin.ann_kernels.candidate_list import new_pool
+from icepuffin.ann_kernels.distance_computers import FAST, CodeSpace, FloatSpace, focus
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ann_kernels.pool import new_pool
-from icepuffin.ann_kernels.spaces import FAST, CodeSpace, FloatSpace, focus
 
 Space = FloatSpace | CodeSpace
 _ROWS_A_BLOCK = 1_024

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
+from icepuffin.ann_kernels.distance_computers import FAST, frozen, squared_l2
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.simd import LANES, nearest_of_lanes
-from icepuffin.ann_kernels.spaces import FAST, frozen, squared_l2
 
 NARROW = 32
 """Dimensions up to which no matrix product is made"""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import njit
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
 
 FEWEST_SPLIT = 256
 """Vectors that stay as they are: they lie near enough"""

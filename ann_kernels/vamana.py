@@ -7,12 +7,12 @@ Distances are those of SQ8 codes where they rank as the vectors do (`codes.faith
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels import bulk, codes
+from icepuffin.ann_kernels import bulk_build, scalar_quantization
+from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace, frozen
 from icepuffin.ann_kernels.errors import DimensionError
 from icepuffin.ann_kernels.graph import Graph, Space, VamanaParams, medoid_of, reach_all
-from icepuffin.ann_kernels.greedy import insert_all
+from icepuffin.ann_kernels.greedy_insert import insert_all
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.spaces import CodeSpace, FloatSpace, frozen
 
 __all__ = ["Graph", "VamanaParams", "build", "insert"]
 
@@ -33,7 +33,7 @@ def build(
     if not len(vectors):
         return Graph(np.empty((0, params.max_degree), np.int32), np.empty(0, np.int32), 0)
     space = build_space(vectors, metric, threads, coded=coded)
-    return bulk.build(space, vectors, medoid_of(vectors), params, threads=threads)
+    return bulk_build.build(space, vectors, medoid_of(vectors), params, threads=threads)
 
 
 def insert(
@@ -78,8 +78,8 @@ def build_space(vectors: npt.NDArray[np.float32], metric: Metric, threads: int, 
     if metric is Metric.INNER_PRODUCT:
         norms = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64)
         extra = np.sqrt(np.maximum(norms.max() - norms, 0)).astype(np.float32)
-    made = codes.encode(vectors, extra=extra, threads=threads) if coded else None
-    if made is not None and codes.faithful(made, vectors, Metric.L2, extra=extra):
+    made = scalar_quantization.encode(vectors, extra=extra, threads=threads) if coded else None
+    if made is not None and scalar_quantization.faithful(made, vectors, Metric.L2, extra=extra):
         return made.space
     if extra is None:
         return FloatSpace(frozen(vectors))

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.lake import STORAGE, Lake, arrow_rows, held_out
-from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.probe import IndexReader, open_index

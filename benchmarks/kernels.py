@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from icepuffin.ann_kernels import vamana
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.top_k import exact_top_k
 
 ROOT = Path(__file__).parents[1]
 K = 10

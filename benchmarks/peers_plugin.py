@@ -17,12 +17,12 @@ class Icepuffin:
     def __init__(self, spec: dict[str, Any]) -> None:
         import numpy as np  # noqa: PLC0415
 
-        from icepuffin.ann_kernels import locality, search, vamana  # noqa: PLC0415
+        from icepuffin.ann_kernels import graph_search, locality, vamana  # noqa: PLC0415
         from icepuffin.ann_kernels.metric import Metric  # noqa: PLC0415
 
         self.locality = locality
         self.vamana = vamana
-        self.searcher_class = search.Searcher
+        self.searcher_class = graph_search.Searcher
         self.metric = Metric.parse(spec["metric"])
         self.params = vamana.VamanaParams(spec["R"], spec["L"], spec["alpha"])
         self.threads = spec["threads"]

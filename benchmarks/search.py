@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from benchmarks import cold, distributed
 from benchmarks.lake import STORAGE, Lake, held_out
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
 from icepuffin.ops.catalog.live import live_files
 from icepuffin.ops.catalog.versions import versions

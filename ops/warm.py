@@ -2,7 +2,7 @@
 
 import time
 
-from icepuffin.ann_kernels.warm import warm as warm_graphs_and_sketches
+from icepuffin.ann_kernels.warmup import warm as warm_graphs_and_sketches
 from icepuffin.puffin.varint import warm as warm_blobs
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.codes import Codes
+from icepuffin.ann_kernels.distance_computers import CodeSpace
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.spaces import CodeSpace
+from icepuffin.ann_kernels.scalar_quantization import Codes
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.puffin.blobs.shard import Shard
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.quantize import choose_m, train_pq
-from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.product_quantization import choose_m, train_pq
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.catalog.deletes import deleted_by_file
 from icepuffin.ops.curves import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.datafile import read_live

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.probe.rows import Meter, RowReader

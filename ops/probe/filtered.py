@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.bounds import rounding_of_units
+from icepuffin.ann_kernels.graph_search import comparing_is_faster
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import comparing_is_faster
 from icepuffin.ops.probe.candidates import Candidates, merge
 from icepuffin.ops.probe.filters import Matches
 from icepuffin.ops.probe.knobs import Knobs

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import Searcher
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.index.versions import OpenVersion
 from icepuffin.ops.model import LiveFiles, StorageConfig

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.topk import merge_top_k
+from icepuffin.ann_kernels.top_k import merge_top_k
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.datafile import exact_vectors, holds_doubles
 from icepuffin.ops.index.versions import OpenVersion

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.topk import ExactTopK
+from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.probe.candidates import Candidates, row_keys, rows_of_keys

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
-from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.probe.candidates import Hits, Reading

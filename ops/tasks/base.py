@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.quantize import decode_pq
+from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows, vectors_from_arrow
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.curves import OVERSAMPLE, Width, encode
 from icepuffin.puffin.blobs.shard import Shard

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.quantize import encode_pq
+from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage

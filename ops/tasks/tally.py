@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ann_kernels.rowsums import add_rows
+from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.mark import row_keys

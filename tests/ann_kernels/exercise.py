@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from icepuffin.ann_kernels import bulk, codes, kmeans, quantize, vamana
-from icepuffin.ann_kernels.bulk import BulkParams
-from icepuffin.ann_kernels.carve import Carving
+from icepuffin.ann_kernels import bulk_build, kmeans, product_quantization, scalar_quantization, vamana
+from icepuffin.ann_kernels.bulk_build import BulkParams
+from icepuffin.ann_kernels.carving import Carving
 from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace, frozen
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.rowsums import add_rows
-from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ann_kernels.simd import HAS_VNNI, JIT
-from icepuffin.ann_kernels.spaces import CodeSpace, FloatSpace, frozen
-from icepuffin.ann_kernels.topk import exact_top_k, merge_top_k
+from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from tests.ann_kernels.data import clustered, reached, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=8, search_list=12)
@@ -32,7 +32,7 @@ def built(vectors: np.ndarray, metric: Metric) -> Graph:
     """By the bulk builder, then inserted into."""
     before = vectors[:-10]
     space = vamana.build_space(before, metric, 1)
-    graph = bulk.build(space, before, medoid_of(before), PARAMS, bulk=SMALL, threads=2)
+    graph = bulk_build.build(space, before, medoid_of(before), PARAMS, bulk=SMALL, threads=2)
     assert well_formed(graph)
     assert len(reached(graph)) == graph.count
     graph = vamana.insert(graph, vectors, metric, PARAMS, threads=2)
@@ -50,7 +50,7 @@ def main() -> dict[str, Any]:
     even, spread = clustered(ROWS, 9), widely_spread(ROWS, 9)
     even[40:60] = even[40]
     graph = built(even, Metric.L2)
-    coded = codes.encode(even)
+    coded = scalar_quantization.encode(even)
     assert coded is not None
     searcher = Searcher(graph, even, Metric.L2, coded_from=1)
     ids, _, stats = searcher.search(even[:5] + 0.1, 3, search_list=12)
@@ -67,8 +67,10 @@ def main() -> dict[str, Any]:
         )
         floats = Searcher(built(ready, metric), frozen(ready), metric)
         merge_top_k([floats.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
-    codebook = quantize.train_pq(even, 3, seed=0, iterations=1)
-    Searcher(graph, None, Metric.L2, pq=(codebook, quantize.encode_pq(even, codebook))).search(even, 2, search_list=12)
+    codebook = product_quantization.train_pq(even, 3, seed=0, iterations=1)
+    Searcher(graph, None, Metric.L2, pq=(codebook, product_quantization.encode_pq(even, codebook))).search(
+        even, 2, search_list=12
+    )
     kmeans.train(even, 4, seed=0, iterations=1)
     counts, sums = np.zeros(3, np.int64), np.zeros(3, np.uint64)
     add_rows(np.arange(ROWS, dtype=np.uint32) % 3, np.arange(ROWS), content_hash(even), counts, sums)

@@ -3,9 +3,9 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ann_kernels.quantize import Codewords
+from icepuffin.ann_kernels.product_quantization import Codewords
 
 
 @pytest.mark.parametrize("rows", [1, 16, 500])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.search import Searcher
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
 from icepuffin.ops.cache.disk import DiskCache
 from icepuffin.ops.cache.ready import ready, to_arrays

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.distance import prepare, prepare_exact
-from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live import live_files

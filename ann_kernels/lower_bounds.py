@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from icepuffin.ann_kernels.distance_computers import FAST, FloatTarget, aim, distance, fetch, frozen
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.simd import prefetch_row
-from icepuffin.ann_kernels.spaces import FAST, FloatTarget, aim, distance, fetch, frozen
 
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels import quantize, vamana
+from icepuffin.ann_kernels import product_quantization, vamana
 from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distance_computers import FloatSpace, frozen
 from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.prune import robust_prune
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.spaces import FloatSpace, frozen
-from icepuffin.ann_kernels.topk import ExactTopK, exact_top_k, merge_top_k
+from icepuffin.ann_kernels.robust_prune import robust_prune
+from icepuffin.ann_kernels.top_k import ExactTopK, exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 from tests.ann_kernels.data import reached, recall
 from tests.naive import vectors as naive
@@ -179,9 +179,12 @@ def test_all_live_nodes_are_returned_when_k_is_larger() -> None:
 
 def test_pq_codes_lead_to_the_neighbourhood() -> None:
     vectors, queries = clustered(3000, 32), clustered(50, 32, seed=1)
-    codebook = quantize.train_pq(vectors, 16, seed=0)
-    codes = quantize.encode_pq(vectors, codebook)
-    assert np.square(quantize.decode_pq(codes, codebook) - vectors).sum(1).mean() < 0.3 * vectors.var(axis=0).sum()
+    codebook = product_quantization.train_pq(vectors, 16, seed=0)
+    codes = product_quantization.encode_pq(vectors, codebook)
+    assert (
+        np.square(product_quantization.decode_pq(codes, codebook) - vectors).sum(1).mean()
+        < 0.3 * vectors.var(axis=0).sum()
+    )
     graph = vamana.build(vectors, Metric.L2, PARAMS)
     found, _, _ = Searcher(graph, None, Metric.L2, pq=(codebook, codes)).search(queries, 40, search_list=80)
     assert recall(found, exact_top_k(queries, vectors, 10, Metric.L2)[0]) >= 0.9
@@ -189,8 +192,8 @@ def test_pq_codes_lead_to_the_neighbourhood() -> None:
 
 def test_each_code_is_the_nearest_codeword() -> None:
     vectors = clustered(300, 8)
-    codebook = quantize.train_pq(vectors, 4, seed=0, iterations=3)
-    codes = quantize.encode_pq(vectors, codebook)
+    codebook = product_quantization.train_pq(vectors, 4, seed=0, iterations=3)
+    codes = product_quantization.encode_pq(vectors, codebook)
     for part in range(4):
         piece = vectors[:20, 2 * part : 2 * part + 2]
         gaps = np.square(piece[:, None] - codebook[part][None]).sum(axis=2)
@@ -200,7 +203,7 @@ def test_each_code_is_the_nearest_codeword() -> None:
 
 @pytest.mark.parametrize(("dims", "m"), [(384, 48), (128, 32), (100, 25), (7, 7), (13, 13), (97, 1)])
 def test_the_number_of_sub_quantizers_divides_the_dimensions(dims: int, m: int) -> None:
-    assert quantize.choose_m(dims) == m
+    assert product_quantization.choose_m(dims) == m
 
 
 def test_bad_vectors_are_refused_at_the_boundary() -> None:

@@ -27,7 +27,7 @@ class FloatSpace(NamedTuple):
 
 
 class CodeSpace(NamedTuple):
-    """Codes of `icepuffin.ann_kernels.codes`."""
+    """Codes of `icepuffin.ann_kernels.scalar_quantization`."""
 
     codes: npt.NDArray[np.uint8]
     """u8[N * P], P = D padded to 64"""

@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from icepuffin.ann_kernels import quantize, theta, vamana
+from icepuffin.ann_kernels import product_quantization, theta, vamana
 from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distance_computers import frozen
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.rowsums import add_rows
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.spaces import frozen
-from icepuffin.ann_kernels.topk import exact_top_k, merge_top_k
+from icepuffin.ann_kernels.row_sums import add_rows
+from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 
 _ROWS = 4_104
@@ -29,8 +29,8 @@ def warm() -> None:
         graph = vamana.insert(vamana.build(ready[:-8], metric, params), ready, metric, params)
         found = Searcher(graph, ready, metric).search(ready[:2], 3, search_list=16)
         merge_top_k([found[:2], exact_top_k(ready[:2], ready, 3, metric)], 3)
-    codebook = quantize.train_pq(even, 4, seed=0, iterations=1)
-    coded = quantize.encode_pq(even, codebook)
+    codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
+    coded = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, coded)).search(even[:2], 3, search_list=16)
     reorder(even, locality_order(even))
     for ready in (even, frozen(even)):

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ann_kernels.blas import one_blas_thread
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
+from icepuffin.ann_kernels.distance_computers import frozen
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
-from icepuffin.ann_kernels.spaces import frozen
 
 CODEWORDS = 256
 _TRAINING_ROWS = 65_536

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels import bulk, duplicates, vamana
-from icepuffin.ann_kernels.bulk import BulkParams
-from icepuffin.ann_kernels.carve import Carving
+from icepuffin.ann_kernels import bulk_build, duplicates, vamana
+from icepuffin.ann_kernels.bulk_build import BulkParams
+from icepuffin.ann_kernels.carving import Carving
 from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distance_computers import FloatSpace
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
-from icepuffin.ann_kernels.leaves import nearest
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.leaf_neighbors import nearest
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.spaces import FloatSpace
-from icepuffin.ann_kernels.topk import exact_top_k
+from icepuffin.ann_kernels.top_k import exact_top_k
 from tests.ann_kernels.data import apart, clustered, near_duplicates, reached, recall, well_formed, widely_spread
 
 PARAMS = VamanaParams(max_degree=16, search_list=32)
@@ -22,7 +22,7 @@ def built(vectors: np.ndarray, metric: Metric = Metric.L2, *, threads: int = 2, 
     """A bulk build of vectors too few for one in the product."""
     ready = prepare(vectors, metric)
     space = vamana.build_space(ready, metric, threads)
-    return bulk.build(space, ready, medoid_of(ready), params, bulk=SMALL, threads=threads)
+    return bulk_build.build(space, ready, medoid_of(ready), params, bulk=SMALL, threads=threads)
 
 
 def found_by(graph: Graph, vectors: np.ndarray, queries: np.ndarray, metric: Metric, width: int) -> float:

@@ -1,8 +1,8 @@
 """Exact k nearest, streaming, and the merge of sorted runs.
 
-A row is among the k nearest by its distance in float64 (`ann_kernels.exact`); ties go to the smaller id. Most rows are
-passed over by a bound in float32, which no rounding can put above the true distance (`ann_kernels.bounds`): it decides
-what an answer costs, never what it is. So an answer does not depend on what else is asked or shown at the same time.
+A row is among the k nearest by its distance in float64 (`exact_distances`); ties go to the smaller id. Most rows are
+passed over by a bound in float32, which no rounding can put above the true distance (`lower_bounds`): it decides what
+an answer costs, never what it is. So an answer does not depend on what else is asked or shown at the same time.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from icepuffin.ann_kernels.bounds import QUERIES_AT_ONCE, Bound, bounds_of
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ann_kernels.exact import as_float64, pair_distances
+from icepuffin.ann_kernels.exact_distances import as_float64, pair_distances
+from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, Bound, bounds_of
 from icepuffin.ann_kernels.metric import Metric
 
 Neighbors = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from icepuffin.ann_kernels.beam import beam_search, next_stamp, split_keys
+from icepuffin.ann_kernels.beam_search import beam_search, next_stamp, split_keys
+from icepuffin.ann_kernels.candidate_list import new_pool
+from icepuffin.ann_kernels.distance_computers import FAST, distance, fetch, focus
 from icepuffin.ann_kernels.graph import Graph, Space, VamanaParams, scratch_of
-from icepuffin.ann_kernels.pool import new_pool
-from icepuffin.ann_kernels.prune import robust_prune
-from icepuffin.ann_kernels.spaces import FAST, distance, fetch, focus
+from icepuffin.ann_kernels.robust_prune import robust_prune
 
 _LARGEST_BATCH = 0.02
 _SMALLEST_BATCH = 64

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from icepuffin.ann_kernels.doubles import product, scaled_squared_gap, squared_gap
+from icepuffin.ann_kernels.distance_computers import frozen
+from icepuffin.ann_kernels.double_sums import product, scaled_squared_gap, squared_gap
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.spaces import frozen
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from icepuffin.ann_kernels.pool import NO_KEY, insert, key_distance, key_node, new_pool, sort_key, unexpanded
+from icepuffin.ann_kernels.candidate_list import NO_KEY, insert, key_distance, key_node, new_pool, sort_key, unexpanded
 
 
 @njit

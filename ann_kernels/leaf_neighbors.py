@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from icepuffin.ann_kernels.distance_computers import CodeSpace
 from icepuffin.ann_kernels.graph import Space
 from icepuffin.ann_kernels.simd import (
     HAS_VNNI,
@@ -24,7 +25,6 @@ from icepuffin.ann_kernels.simd import (
     lowest_bit,
     vnni_tile,
 )
-from icepuffin.ann_kernels.spaces import CodeSpace
 
 FAR = np.int32(2**31 - 1)
 _TILE_COLUMNS = LANES * TILE_PANELS

@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from icepuffin.ann_kernels import codes, leaves, vamana
+from icepuffin.ann_kernels import leaf_neighbors, scalar_quantization, vamana
 from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.reservoir import offer_pairs
 from icepuffin.ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, lowest_bit
-from icepuffin.ann_kernels.spaces import CodeSpace, FloatSpace
 from tests.ann_kernels.data import clustered, near_duplicates, widely_spread
 from tests.naive import codes as naive
 from tests.naive import vectors as naive_vectors
@@ -57,7 +57,7 @@ def test_the_bound_keeps_at_least_the_k_smallest(values: list[int], k: int) -> N
 @pytest.mark.parametrize("dims", [1, 3, 64, 65, 200])
 def test_codes_are_rounded_values_and_their_sums(dims: int) -> None:
     vectors = clustered(150, dims)
-    coded = codes.encode(vectors, threads=2)
+    coded = scalar_quantization.encode(vectors, threads=2)
     assert coded is not None
     signed = coded.space.codes.reshape(150, -1).astype(int) - 128
     assert (signed[:, :dims] == naive.encode(vectors, coded.offset, coded.scale)).all()
@@ -67,7 +67,7 @@ def test_codes_are_rounded_values_and_their_sums(dims: int) -> None:
 
 
 def test_codes_are_refused_where_their_sums_would_not_fit() -> None:
-    assert codes.encode(np.ones((2, codes.MAX_CODE_DIMS + 1), np.float32)) is None
+    assert scalar_quantization.encode(np.ones((2, scalar_quantization.MAX_CODE_DIMS + 1), np.float32)) is None
 
 
 @pytest.mark.parametrize("dims", [2, 64, 1100])
@@ -75,7 +75,7 @@ def test_codes_are_refused_where_their_sums_would_not_fit() -> None:
 def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
     rng = np.random.default_rng(dims)
     vectors = rng.integers(-3, 4, (140, dims)).astype(np.float32)
-    coded = codes.encode(vectors)
+    coded = scalar_quantization.encode(vectors)
     assert coded is not None
     signed = coded.space.codes.reshape(140, -1).astype(int) - 128
     rows = np.sort(rng.choice(140, count, replace=False)).astype(np.int32)
@@ -83,7 +83,7 @@ def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
     for columns, same in ((rows, True), (others, False)):
         near, keys = np.empty((count, 4), np.int32), np.empty((count, 4), np.int32)
         wanted = naive.nearest(signed, rows.tolist(), columns.tolist(), 4, same=same)
-        for way in (leaves.nearest, nearest_by_blas):
+        for way in (leaf_neighbors.nearest, nearest_by_blas):
             way(coded.space, rows, columns, near, keys, same=same)
             for row in range(count):
                 some = near[row] >= 0
@@ -93,14 +93,14 @@ def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
 def nearest_by_blas(
     space: CodeSpace, rows: np.ndarray, columns: np.ndarray, near: np.ndarray, keys: np.ndarray, *, same: bool
 ) -> None:
-    leaves._nearest_by_blas(space, rows, columns, same, near, keys)
+    leaf_neighbors._nearest_by_blas(space, rows, columns, same, near, keys)
 
 
 def test_floats_find_the_nearest_in_a_leaf() -> None:
     vectors = clustered(90, 7)
     rows = np.arange(90, dtype=np.int32)
     near, keys = np.empty((90, 5), np.int32), np.empty((90, 5), np.int32)
-    leaves.nearest(FloatSpace(vectors), rows, rows, near, keys, same=True)
+    leaf_neighbors.nearest(FloatSpace(vectors), rows, rows, near, keys, same=True)
     wanted = naive_vectors.nearest(vectors, vectors, 6, "l2")
     assert [sorted(found) for found in near.tolist()] == [sorted(set(want) - {row}) for row, want in enumerate(wanted)]
 
@@ -138,17 +138,17 @@ def test_codes_are_used_only_where_they_rank_as_the_vectors_do(vectors: np.ndarr
 @pytest.mark.parametrize("noise", [1e-4, 1e-2])
 def test_codes_that_cannot_tell_near_duplicates_apart_are_refused(metric: Metric, noise: float) -> None:
     vectors = prepare(near_duplicates(40_000, 8, 80, noise), metric)
-    coded = codes.encode(vectors)
+    coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    assert not codes.faithful(coded, vectors, metric)
+    assert not scalar_quantization.faithful(coded, vectors, metric)
 
 
 @pytest.mark.parametrize("metric", list(Metric))
 def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: Metric) -> None:
     vectors = prepare(clustered(40_000, 64), metric)
-    coded = codes.encode(vectors)
+    coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    assert codes.faithful(coded, vectors, metric)
+    assert scalar_quantization.faithful(coded, vectors, metric)
 
 
 @given(st.integers(2, 2_000), st.integers(1, 5), st.integers(0, 2**31))
@@ -157,9 +157,9 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
     """Codes are kept by what 64 rows find. That is a sample, so the tables are the same in each run."""
     rng = np.random.default_rng(seed)
     vectors = (rng.standard_normal((count, dims)) * 10.0 ** rng.integers(-6, 7, dims)).astype(np.float32)
-    coded = codes.encode(vectors)
+    coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    if not codes.faithful(coded, vectors, Metric.L2):
+    if not scalar_quantization.faithful(coded, vectors, Metric.L2):
         return
     signed = coded.space.codes.reshape(count, -1)[:, :dims].astype(int)
     asked = rng.choice(count, min(count, 400), replace=False)
@@ -170,6 +170,7 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
             rough = ((signed - signed[row]) ** 2).sum(axis=1)
             exact[row] = np.inf
             limit = np.sort(exact)[min(k, count - 1) - 1] * (1 + 1e-4)
-            others = [node for node in np.lexsort((np.arange(count), rough)) if node != row][: codes.ranked_exactly(k)]
+            others = [node for node in np.lexsort((np.arange(count), rough)) if node != row]
+            others = others[: scalar_quantization.ranked_exactly(k)]
             found.append(min(k, int((exact[others] <= limit).sum())) / min(k, count - 1))
         assert np.mean(found) > 0.93

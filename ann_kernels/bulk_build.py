@@ -20,14 +20,14 @@ import numpy.typing as npt
 from numba import njit
 
 from icepuffin.ann_kernels import duplicates
-from icepuffin.ann_kernels.blas import one_blas_thread
-from icepuffin.ann_kernels.carve import Carving, carve
+from icepuffin.ann_kernels.blas_threads import one_blas_thread
+from icepuffin.ann_kernels.carving import Carving, carve
+from icepuffin.ann_kernels.distance_computers import FAST, CodeSpace, FloatSpace, distance, fetch, focus, frozen
 from icepuffin.ann_kernels.graph import Graph, Space, VamanaParams, reach_all, scratch_of
-from icepuffin.ann_kernels.greedy import insert_all, reverse
-from icepuffin.ann_kernels.leaves import key_weights, nearest
-from icepuffin.ann_kernels.prune import robust_prune
+from icepuffin.ann_kernels.greedy_insert import insert_all, reverse
+from icepuffin.ann_kernels.leaf_neighbors import key_weights, nearest
 from icepuffin.ann_kernels.reservoir import offer_pairs
-from icepuffin.ann_kernels.spaces import FAST, CodeSpace, FloatSpace, distance, fetch, focus, frozen
+from icepuffin.ann_kernels.robust_prune import robust_prune
 
 Ints = npt.NDArray[np.int32]
 

@@ -14,17 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from icepuffin.ann_kernels.beam import beam_search, next_stamp
-from icepuffin.ann_kernels.codes import Codes, encode, faithful, ranked_exactly
+from icepuffin.ann_kernels.beam_search import beam_search, next_stamp
+from icepuffin.ann_kernels.candidate_list import key_distance, key_node, new_pool
 from icepuffin.ann_kernels.distance import reported
-from icepuffin.ann_kernels.errors import DimensionError, KernelError
-from icepuffin.ann_kernels.exact import as_float64, exact_distance
-from icepuffin.ann_kernels.graph import Graph
-from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.pool import key_distance, key_node, new_pool
-from icepuffin.ann_kernels.quantize import Codewords
-from icepuffin.ann_kernels.simd import prefetch_row
-from icepuffin.ann_kernels.spaces import (
+from icepuffin.ann_kernels.distance_computers import (
     FAST,
     CodeTarget,
     DotTarget,
@@ -34,7 +27,14 @@ from icepuffin.ann_kernels.spaces import (
     distance,
     frozen,
 )
-from icepuffin.ann_kernels.topk import Names, exact_top_k
+from icepuffin.ann_kernels.errors import DimensionError, KernelError
+from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
+from icepuffin.ann_kernels.graph import Graph
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.product_quantization import Codewords
+from icepuffin.ann_kernels.scalar_quantization import Codes, encode, faithful, ranked_exactly
+from icepuffin.ann_kernels.simd import prefetch_row
+from icepuffin.ann_kernels.top_k import Names, exact_top_k
 
 _COMPARED_A_NODE = 20
 """To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie

@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from icepuffin.ann_kernels.spaces import FAST, distance, focus
+from icepuffin.ann_kernels.distance_computers import FAST, distance, focus
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags count

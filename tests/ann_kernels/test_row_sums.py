@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from icepuffin.ann_kernels.errors import DimensionError
-from icepuffin.ann_kernels.rowsums import add_rows
+from icepuffin.ann_kernels.row_sums import add_rows
 
 FILES = 5
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numba import njit
 
 from icepuffin.ann_kernels.graph import Space
-from icepuffin.ann_kernels.leaves import nearest
+from icepuffin.ann_kernels.leaf_neighbors import nearest
 
 Ints = npt.NDArray[np.int32]
 _ROWS_A_PIECE = 4_096

@@ -11,10 +11,19 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from icepuffin.ann_kernels.candidate_list import NO_KEY, insert, key_node, new_pool, sort_key
+from icepuffin.ann_kernels.distance_computers import (
+    FAST,
+    CodeSpace,
+    CodeTarget,
+    DotTarget,
+    FloatTarget,
+    aim,
+    distance,
+    frozen,
+)
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.pool import NO_KEY, insert, key_node, new_pool, sort_key
 from icepuffin.ann_kernels.simd import BLOCK
-from icepuffin.ann_kernels.spaces import FAST, CodeSpace, CodeTarget, DotTarget, FloatTarget, aim, distance, frozen
 
 MAX_CODE_DIMS = 16_384
 """Up to here all sums fit 32 bits"""

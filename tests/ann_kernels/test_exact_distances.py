@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels import bounds, vamana
+from icepuffin.ann_kernels import lower_bounds, vamana
 from icepuffin.ann_kernels.distance import prepare, prepare_exact
-from icepuffin.ann_kernels.exact import pair_distances
+from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.search import Searcher
-from icepuffin.ann_kernels.topk import ExactTopK, exact_top_k
+from icepuffin.ann_kernels.top_k import ExactTopK, exact_top_k
 from tests.naive.vectors import assert_nearest, exact_distances
 
 OFFSETS = [0.0, 1.0, 1e2, 1e4, 1e6, 1e9]
@@ -103,7 +103,7 @@ def test_a_bound_is_never_above_the_distance(
     vectors = prepare(raw, metric) if metric is Metric.COSINE else raw
     ready = prepare_exact(queries, metric)
     for asked in (ready[:3], ready):
-        for rows, bound_of in bounds.bounds_of(vectors, len(asked), metric, rounded=metric is Metric.COSINE):
+        for rows, bound_of in lower_bounds.bounds_of(vectors, len(asked), metric, rounded=metric is Metric.COSINE):
             bound = bound_of(asked)
             for row in rows:
                 mine = np.full(len(asked), row)
@@ -117,7 +117,7 @@ def test_a_bound_of_products_holds_where_squares_or_lengths_vanish(rows: float, 
     rng = np.random.default_rng(0)
     vectors = (rng.standard_normal((300, 1000)) * rows).astype(np.float32)
     asked = (rng.standard_normal((3, 1000)) * query).astype(np.float32).astype(np.float64)
-    for some, bound_of in bounds.bounds_of(vectors, len(asked), Metric.INNER_PRODUCT, rounded=False):
+    for some, bound_of in lower_bounds.bounds_of(vectors, len(asked), Metric.INNER_PRODUCT, rounded=False):
         bound = bound_of(asked)
         for row in some:
             far = pair_distances(asked, vectors, np.arange(3), np.full(3, row), Metric.INNER_PRODUCT)
@@ -130,7 +130,7 @@ def test_far_rows_are_ruled_out() -> None:
         vectors = made(3, 4000, 32, offset, 1.0, 1, 0, np.float32)
         for count in (1, 40):
             asked = vectors[:count].astype(np.float64)
-            for rows, bound_of in bounds.bounds_of(vectors, count, Metric.L2, rounded=False):
+            for rows, bound_of in lower_bounds.bounds_of(vectors, count, Metric.L2, rounded=False):
                 kept = bound_of(asked).may_be_within(np.full(count, 5.0)).sum()
                 pairs = np.repeat(np.arange(count), len(rows)), np.tile(rows, count)
                 assert kept <= 1.05 * (pair_distances(asked, vectors, *pairs, Metric.L2) <= 5.0).sum() + 2

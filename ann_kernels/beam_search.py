@@ -3,9 +3,9 @@
 import numpy as np
 from numba import njit
 
-from icepuffin.ann_kernels.pool import NO_KEY, insert, key_distance, key_node, sort_key, unexpanded
+from icepuffin.ann_kernels.candidate_list import NO_KEY, insert, key_distance, key_node, sort_key, unexpanded
+from icepuffin.ann_kernels.distance_computers import FAST, distance, fetch
 from icepuffin.ann_kernels.simd import prefetch_row
-from icepuffin.ann_kernels.spaces import FAST, distance, fetch
 
 
 @njit(nogil=True, cache=True)
