@@ -45,13 +45,10 @@ IDIOMS = {
 UNREVISED = {
     "README.md",
     "deploy/README.md",
-    "docs/cache.md",
     "docs/formats.md",
-    "docs/operations.md",
     "docs/performance.md",
     "docs/performance_tables.md",
     "docs/performance_theta.md",
-    "docs/search.md",
     "docs/settings.md",
     "docs/spark.md",
 }

@@ -20,12 +20,14 @@ VECTOR = [0.1, 0.2, 0.3, 0.4]
 
 
 def examples(page: str) -> list[str]:
-    """Indented lines that start as SQL does, the texts given to `icepuffin sql`, and those given to `sql.sql`."""
+    """Paragraphs of SQL blocks, the texts given to `icepuffin sql`, and those given to `sql.sql`."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
-    found = [line for line in lines if STATEMENT.match(line)]
-    found += [re.sub(r"\s+", " ", item) for item in IN_SHELL.findall(text)]
-    return found + re.findall(r'sql\.sql\("([^"]+)"', text)
+    blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    statements = [statement for block in blocks for statement in re.split(r"\n\s*\n", block) if statement.strip()]
+    statements += IN_SHELL.findall(text) + re.findall(r'sql\.sql\("([^"]+)"', text)
+    found = [re.sub(r"\s+", " ", statement).strip() for statement in statements]
+    assert all(STATEMENT.match(statement) for statement in found)
+    return found
 
 
 @pytest.fixture
