@@ -8,8 +8,8 @@ The file is bound to the table like an index version (tag `theta_sketches`). One
 * payload: the columns' theta images, one after the other
 
 It is a cache: losing it costs time, never correctness. It is keyed by path, deletes, column type and mapped names, so a
-file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew. Blobs of
-version 1 are not read: they lack the values that columns have which a data file does not hold (defaults, identity
+file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew; so is a file
+that was added after the base's sequence number, under a path that was there before. Blobs of version 1 are not read: they lack the values that columns have which a data file does not hold (defaults, identity
 partitions).
 """
 
@@ -46,6 +46,8 @@ class FileKey:
     """Relative to the table's location where it lies under it."""
     deletes: str
     """Fingerprint, hex; empty without deletes."""
+    added: int = 0
+    """Sequence number of the commit that added it: an imported file may come again under its name, with other rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class FileSketches:
 
 def file_key(file: LiveFile, location: str) -> FileKey:
     """The key of a live file in a table at `location`."""
-    return FileKey(relative_to(file.path, location), fingerprint(file).hex() if file.deletes else "")
+    deletes = fingerprint(file).hex() if file.deletes else ""
+    return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number)
 
 
 class FileSketchesReader:
@@ -70,17 +73,20 @@ class FileSketchesReader:
     def __init__(self, reader: PuffinReader, fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None) -> None:
         self._reader = reader
         self._fetch = fetch
-        self._blobs: dict[FileKey, BlobMetadata] = {}
+        self._blobs: dict[tuple[str, str], BlobMetadata] = {}
         for blob in reader.footer.of_type(FILE_SKETCHES_V2):
-            self._blobs[FileKey(blob.properties.get("path", ""), blob.properties.get("deletes", ""))] = blob
+            self._blobs[blob.properties.get("path", ""), blob.properties.get("deletes", "")] = blob
 
     def __contains__(self, key: FileKey) -> bool:
-        return key in self._blobs
+        blob = self._blobs.get((key.path, key.deletes))
+        return blob is not None and key.added <= blob.sequence_number
 
     def columns(self, key: FileKey) -> tuple[ColumnKey, ...]:
         """The columns that are kept of a file; empty where it is unknown."""
-        blob = self._blobs.get(key)
-        return tuple(column for column, _ in _layout(blob)) if blob else ()
+        return tuple(column for column, _ in _layout(self._blob(key))) if key in self else ()
+
+    def _blob(self, key: FileKey) -> BlobMetadata:
+        return self._blobs[key.path, key.deletes]
 
     def field_ids(self) -> frozenset[int]:
         """All columns of which any file has a sketch."""
@@ -89,23 +95,23 @@ class FileSketchesReader:
     def fetch(self, keys: Iterable[FileKey]) -> None:
         """Make ready to read the sketches of these files, which are in here. Raises what the store raises."""
         if self._fetch is not None:
-            self._fetch([(self._blobs[key].offset, self._blobs[key].length) for key in keys])
+            self._fetch([(self._blob(key).offset, self._blob(key).length) for key in keys])
 
     def in_order(self, keys: Iterable[FileKey]) -> list[list[FileKey]]:
         """These files, which are in here, as their sketches lie, in groups of some megabytes."""
         groups: list[list[FileKey]] = []
         size = _FETCHED
-        for key in sorted(keys, key=lambda key: self._blobs[key].offset):
+        for key in sorted(keys, key=lambda key: self._blob(key).offset):
             if size >= _FETCHED:
                 groups.append([])
                 size = 0
             groups[-1].append(key)
-            size += self._blobs[key].length
+            size += self._blob(key).length
         return groups
 
     def read(self, key: FileKey) -> FileSketches:
         """The sketches of one file. Raises PuffinError, KeyError for a file that is not in here."""
-        blob = self._blobs[key]
+        blob = self._blob(key)
         data = memoryview(self._reader.read_blob(blob))
         columns, at = {}, 0
         for column, length in _layout(blob):

@@ -419,3 +419,25 @@ def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> N
     assert counted('["b", "c"]') == {"a": 50, "b": 50}
     table.append(pa.table({"a": [100], "b": [100]}))
     assert counted('["b", "c"]') == {"a": 51, "b": 51}
+
+
+def test_a_file_that_is_added_again_under_its_name_is_counted_anew(table: Table, tmp_path: Path) -> None:
+    """An import is deleted and its object written anew: neither kept sketches of its name nor an ancestor's serve."""
+    imported = tmp_path / "night.parquet"
+    pq.write_table(rows(0, 100), imported)
+    table.add_files([str(imported)])
+    kept = materialize(table, append(table, 1_000, 1_300), ThreadlessRunner())
+    table.delete("id < 1000")
+    pq.write_table(rows(500, 560), imported)
+    table.add_files([str(imported)])
+    snapshot, second = current(table), ThreadlessRunner()
+    report = materialize(table, snapshot, second)
+    assert report.ndv == exact(table, snapshot, CREATED)
+    assert second.files == {f"{imported}"}
+    local(kept.file_sketches_path).unlink()
+    local(report.file_sketches_path).unlink()
+    imported.unlink()
+    pq.write_table(rows(700, 720), imported)
+    table.delete("id < 1000")
+    table.add_files([str(imported)])
+    assert materialize(table, current(table), second).ndv == exact(table, current(table), CREATED)
