@@ -8,9 +8,9 @@ The file is bound to the table like an index version (tag `theta_sketches`). One
 * payload: the columns' theta images, one after the other
 
 It is a cache: losing it costs time, never correctness. It is keyed by path, deletes, column type and mapped names, so a
-file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew; so is a file
-that was added after the base's sequence number, under a path that was there before. Blobs of version 1 are not read: they lack the values that columns have which a data file does not hold (defaults, identity
-partitions).
+file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew. So is a
+file that was added after the base's sequence number, whatever its path. Blobs of version 1 are not read: they lack the
+values that columns have which a data file does not hold (defaults, identity partitions).
 """
 
 import json

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata
 
 from icepuffin.ops.catalog.live import live_files, require_positional_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
@@ -22,7 +23,7 @@ from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_n
 from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.keep import TAG, KeptSketches, open_kept
-from icepuffin.ops.theta.slot import listed_thetas
+from icepuffin.ops.theta.slot import counted_for, listed_thetas
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,14 @@ def is_current(work: Work, store: Storage) -> bool:
     return (
         statistics is not None
         and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
-        and all(i in listed and sealed_as(listed[i].properties) == wanted for i, wanted in work.build_ids.items())
+        and all(i in listed and _is(listed[i], wanted, work.snapshot) for i, wanted in work.build_ids.items())
         and store.exists(statistics.statistics_path)
     )
+
+
+def _is(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
+    """Not one that an engine has taken over from a snapshot with the same files: nobody may use that."""
+    return sealed_as(blob.properties) == build_id and counted_for(blob, snapshot)
 
 
 @dataclass(frozen=True, slots=True)

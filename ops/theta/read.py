@@ -33,12 +33,15 @@ def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
 
 
 def overwritten_by(table: Table, snapshot_id: int) -> str | None:
-    """The file in the snapshot's slot, where it lists sketches and none of ours: somebody's ANALYZE replaced them, and
-    a materialisation merges the two. None where ours are there, or nothing is.
+    """The file in the snapshot's slot, where it lists sketches and none that we counted for it: somebody's ANALYZE
+    replaced them, and a materialisation merges the two. None where ours are there, or nothing is.
     """
     statistics = find(table, snapshot_id)
     listed = listed_thetas(statistics)
-    ours = any(is_ours(blob.properties) for blob in listed.values())
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    ours = snapshot is not None and any(
+        is_ours(blob.properties) and counted_for(blob, snapshot) for blob in listed.values()
+    )
     return statistics.statistics_path if statistics is not None and listed and not ours else None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find, register
 from icepuffin.ops.theta import Outcome, builds, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.read import overwritten_by
 from tests.ops.theta import foreign
@@ -97,6 +97,25 @@ def test_one_column_that_an_older_release_sealed_makes_the_slot_be_written_again
     _sealed(table, snapshot, "0" * 64, field_ids=(2,))
     report = materialize(table, snapshot, columns=("id",))
     assert (report.outcome, set(report.ndv)) == (Outcome.WRITTEN, {"id"})
+
+
+def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_written_again(table: Table) -> None:
+    """As Trino's ANALYZE of other columns does: their blobs name the snapshot that they were counted for."""
+    first = append(table, 0, 300)
+    materialize(table, first)
+    entry = find(table.refresh(), first)
+    assert entry is not None
+    table.append(rows(0, 0))  # like a rewrite of manifests
+    second = table.refresh().current_snapshot()
+    assert second is not None
+    assert second.snapshot_id != first
+    sizes = {"file_size": entry.file_size_in_bytes, "footer_size": entry.file_footer_size_in_bytes}
+    register(table, second.snapshot_id, path=entry.statistics_path, blobs=entry.blob_metadata, over=None, **sizes)
+    assert not read_ndv(table.refresh(), second.snapshot_id).fresh
+    assert overwritten_by(table, second.snapshot_id) is not None, "so that the sensor asks for a run"
+    report = materialize(table, second.snapshot_id)
+    assert (report.outcome, report.files_sketched, report.fresh) == (Outcome.WRITTEN, 0, True)
+    assert overwritten_by(table.refresh(), second.snapshot_id) is None
 
 
 def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...] = (1, 2, 3, 4, 6)) -> None:
