@@ -5,20 +5,20 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.metadata import from_report, of_snapshot, picture
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.history import drift, recall_history
+from icepuffin.ops.index.recall_history import drift, recall_history
 from icepuffin.ops.index.report import Action, IndexReport
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.probe.overview import overview
-from icepuffin.ops.probe.pictures import render
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.search.overview import overview
 
 _LEAD = ("action", "reason", "recall", "rows", "without_vector", "inserted", "gone", "tombstone_ratio",
          "shards_rebuilt", "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip

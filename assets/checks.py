@@ -8,13 +8,13 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.bound_versions import versions
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.graphs.lag import Lag, index_lag
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.history import Measured, recall_history
+from icepuffin.ops.index.freshness import Lag, index_lag
 from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
+from icepuffin.ops.index.recall_history import Measured, recall_history
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.resources import Catalogs
 

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.probe.pictures import as_png, drawable
+from icepuffin.assets.charts import as_png, drawable
 
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""

@@ -6,9 +6,9 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.metadata import bar_chart, from_report, of_snapshot
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.graphs.sketches import sketch_snapshot
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.ops.runs.sketches import sketch_snapshot
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:

@@ -75,7 +75,7 @@ def _run(system: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _build(options: argparse.Namespace) -> dict[str, Any]:
-    from icepuffin.ops.catalog.connect import open_catalog  # noqa: PLC0415
+    from icepuffin.ops.catalog.connection import open_catalog  # noqa: PLC0415
     from icepuffin.ops.index import IndexDefinition, materialize_index  # noqa: PLC0415
     from icepuffin.ops.model import StorageConfig  # noqa: PLC0415
 
@@ -109,7 +109,8 @@ def _build(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runner(options: argparse.Namespace) -> Any:
-    from icepuffin.ops.spark.runner import LocalRunner, SparkRunner  # noqa: PLC0415
+    from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415
+    from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415
 
     if options.inside == "local":
         return LocalRunner(options.threads)

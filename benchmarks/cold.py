@@ -23,10 +23,10 @@ import numpy.typing as npt
 from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows
 from benchmarks.relay import Relay, by_kind, relayed
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.services.s3proxy import BUCKET, s3proxy
 
 LATENCIES_MS = (0.0, 20.0)
@@ -34,10 +34,10 @@ _FIRST = """
 import json, sys, time
 begun = time.perf_counter()
 import numpy as np
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.probe import open_index
+from icepuffin.ops.search import open_index
 imported = time.perf_counter()
 def read():
     return int(open("/proc/self/io").read().split("rchar:")[1].split()[0])

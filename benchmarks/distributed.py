@@ -27,7 +27,7 @@ from benchmarks.lake import STORAGE, Lake, arrow_rows, held_out
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache import CacheSettings, use_settings
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.probe import IndexReader, open_index
+from icepuffin.ops.search import IndexReader, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _many(queries: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float3
 def _join(
     reader: IndexReader, spark: "SparkSession", queries: npt.NDArray[np.float32], count: int, search_list: int | None
 ) -> dict[str, Any]:
-    from icepuffin.ops.spark.join import knn_join  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
 
     with tempfile.TemporaryDirectory() as folder:
         rows = arrow_rows(np.arange(count), _many(queries, count)).rename_columns(["query", "embedding"])

@@ -15,18 +15,19 @@ import pyarrow as pa
 from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ann_kernels import vamana
-from icepuffin.ops.catalog import bind
-from icepuffin.ops.catalog.connect import open_catalog
-from icepuffin.ops.catalog.deletes import deleted_by_file
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.probe import exact_search, open_index
-from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.shard import ShardReader
 
 SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
@@ -93,7 +94,7 @@ class Lake:
         """Drop an index, its versions and their files."""
         table = self.table.refresh()
         own = versions(table, "ann", index)
-        bind.drop(table, f"ann_{index}")
+        bindings.drop(table, f"ann_{index}")
         table.refresh().maintenance.expire_snapshots().by_ids([item.derived_snapshot_id for item in own]).commit()
         self.table.refresh()
 
@@ -104,7 +105,7 @@ class Lake:
         self._next = self.base_rows
         self.index()
         for tag in [ref for ref in self.table.refresh().metadata.refs if ref not in ("main", self.definition.tag)]:
-            bind.drop(self.table, tag)
+            bindings.drop(self.table, tag)
         kept = {snapshot_id, index_snapshot_id}
         self.table.refresh()
         before = {item.snapshot_id for item in data_snapshots(self.table)}

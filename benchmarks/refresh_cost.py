@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 

@@ -29,12 +29,12 @@ from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
-from icepuffin.ops.index.versions import open_version
-from icepuffin.ops.probe import IndexReader, open_index
-from icepuffin.ops.probe.loaded import load
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.search import IndexReader, open_index
+from icepuffin.ops.search.shards import load
 
 K = 10
 BATCHES = 6

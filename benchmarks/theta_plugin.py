@@ -31,7 +31,7 @@ class Icepuffin:
 
         self.theta: Any = importlib.import_module("icepuffin.ops.theta")
         self.model: Any = importlib.import_module("icepuffin.ops.model")
-        runner: Any = importlib.import_module("icepuffin.ops.spark.runner")
+        runner: Any = importlib.import_module("icepuffin.ops.tasks.runner")
         self.runner = runner.LocalRunner(self.spec["threads"])
         folder = Path(self.spec["scratch"])
         self.catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/wh")
@@ -72,7 +72,7 @@ class IcepuffinCount(Icepuffin):
     def many(self, columns: list[str]) -> dict[str, tuple[float, bytes | None]]:
         """Run the tasks of some columns, unite what they return; write nothing."""
         materialize: Any = importlib.import_module("icepuffin.ops.theta.materialize")
-        live: Any = importlib.import_module("icepuffin.ops.catalog.live")
+        live: Any = importlib.import_module("icepuffin.ops.catalog.live_files")
         tasks: Any = importlib.import_module("icepuffin.ops.tasks.theta")
         blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta")
         kernels: Any = importlib.import_module("icepuffin.ann_kernels.theta")

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 from pyiceberg.types import DoubleType, ListType
 
-from icepuffin.ops.catalog.deletes import deleted_positions
+from icepuffin.ops.catalog.row_deletes import deleted_positions
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.parquet import ParquetObject

@@ -17,13 +17,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connect import CatalogUnavailableError, answering_within, open_catalog
-from icepuffin.ops.catalog.redacted import without_values
+from icepuffin.ops.catalog.connection import CatalogUnavailableError, answering_within, open_catalog
+from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.costs import Prices
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.graphs.prices import Prices
 
 if TYPE_CHECKING:
-    from icepuffin.ops.spark.runner import TaskRunner
+    from icepuffin.ops.tasks.runner import TaskRunner
 
 
 LOOK_SECONDS = 4.0
@@ -135,7 +135,7 @@ class Engine:
 
     def runner(self, rows: int) -> "TaskRunner":
         """The runner for a table of `rows` rows. The Spark session starts with its first task, and no sooner."""
-        from icepuffin.ops.spark.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
+        from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
 
         return self.spark_runner() if self.uses_spark(rows) else LocalRunner(self.threads)
 

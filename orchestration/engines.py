@@ -1,6 +1,6 @@
 """From settings to what reaches catalogs and engines. Imports no Dagster: the command line starts without."""
 
-from icepuffin.ops.graphs.prices import Prices
+from icepuffin.ops.costs import Prices
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.orchestration.settings import Settings, SparkSettings
 

@@ -5,9 +5,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.graphs.upkeep import collect, maintain_index, told
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.ops.runs.maintenance import collect, maintain_index, told
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
 from icepuffin.orchestration.settings import RetentionSettings, TableSettings

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from sqlalchemy import Engine, event
 
 from icepuffin.ops.cache.settings import DIRECTORY
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from tests.services.jars import ICEBERG_AWS, ICEBERG_SPARK, POSTGRES_JDBC, SQLITE_JDBC
 from tests.services.postgres import postgres, uri

@@ -111,7 +111,7 @@ def test_imports_go_down_only() -> None:
     [
         (("icepuffin.ops.tasks",), ("dagster", "pyspark", "py4j")),
         (("icepuffin.puffin", "icepuffin.ann_kernels"), ("dagster", "pyspark", "pyiceberg", "icepuffin.ops")),
-        (tuple(f"icepuffin.ops.{room}" for room in ("index", "probe", "theta", "catalog")), ("dagster", "pyspark")),
+        (tuple(f"icepuffin.ops.{room}" for room in ("index", "search", "theta", "catalog")), ("dagster", "pyspark")),
         (("icepuffin.orchestration.definitions",), ("pyspark", "py4j")),
     ],
     ids=["executors", "leaves", "library", "definitions"],

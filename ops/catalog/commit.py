@@ -19,7 +19,7 @@ from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdat
 from requests.exceptions import RequestException
 from sqlalchemy.exc import DBAPIError
 
-from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
 from icepuffin.ops.errors import IcepuffinError
 

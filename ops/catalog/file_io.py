@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import AccessError, normalize
-from icepuffin.ops.storage.options import require_keys
-from icepuffin.ops.storage.vended import combined, lease, nearest, settings_for
+from icepuffin.ops.storage.credentials import combined, lease, nearest, settings_for
+from icepuffin.ops.storage.s3_options import require_keys
 
 T = TypeVar("T")
 _REFUSED = ("HTTP status 400", "HTTP status 403", "ACCESS_DENIED")

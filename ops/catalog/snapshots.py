@@ -220,3 +220,12 @@ def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:
     while head is not None and (snapshot := known.get(head)) is not None:
         yield snapshot
         head = snapshot.parent_snapshot_id
+
+
+def snapshot_rows(table: Table, snapshot_id: int) -> int:
+    """Live rows of the snapshot as its summary tells; 0 where there is no such snapshot or it does not say."""
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None or snapshot.summary is None:
+        return 0
+    totals = snapshot.summary.additional_properties
+    return int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))

@@ -1,11 +1,12 @@
 """ANN indexes of a table: define, materialise for a snapshot, keep in shape, drop."""
 
+from icepuffin.ops.index.ddl import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError
-from icepuffin.ops.index.materialize import materialize_index
+from icepuffin.ops.index.gc import collect_garbage
+from icepuffin.ops.index.materialize import materialize_index, rebuild_tombstoned_shards
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import Action, GcReport, IndexReport, ShardReport
-from icepuffin.ops.index.upkeep import collect_garbage, create, drop, list_definitions, load_definition, maintain
 
 __all__ = [
     "Action",
@@ -18,11 +19,11 @@ __all__ = [
     "NotAnIndexError",
     "ShardReport",
     "collect_garbage",
-    "create",
-    "drop",
+    "create_index",
+    "drop_index",
     "list_definitions",
     "load_definition",
-    "maintain",
     "materialize_index",
     "plan_version",
+    "rebuild_tombstoned_shards",
 ]

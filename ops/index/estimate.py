@@ -6,73 +6,30 @@ Rows to insert are expected values: which shard a vector goes to is known only w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 from pyiceberg.table import Table
 
 from icepuffin.ops.datafile import column_names, open_data_file
-from icepuffin.ops.index.known import known_share
+from icepuffin.ops.index.changes import known_share
+from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.policy import NEW_DELTA, place
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.refresh import Dead, find_dead
-from icepuffin.ops.index.report import Action
+from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
 from icepuffin.ops.index.sample import choose_shards, rows_a_shard
-from icepuffin.ops.index.versions import OpenVersion, same_files
+from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import LiveFile, StorageConfig
-from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
 """Of a node, in a shard's location map and in a staged block's address, about"""
 _STAGED_BYTES = 20
 _EDGE_BYTES = 1.6
-
-
-@dataclass(frozen=True, slots=True)
-class ShardEstimate:
-    """What is to become of one shard."""
-
-    number: int
-    how: str
-    """As in ShardReport: built, rebuilt, inserted, remapped, masked, copied."""
-    reason: str
-    nodes: int
-    """Before the work."""
-    insert: int
-    remap: int
-    tombstone: int
-    """Nodes whose rows are gone, and are not among those that come back elsewhere."""
-    bytes_read: int
-    bytes_written: int
-    bytes_copied: int
-    """Of the base's, by the store itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a materialisation will take, as far as can be told before it."""
-
-    action: Action
-    reason: str
-    inserted: int
-    remapped: int
-    tombstoned: int
-    merged: int
-    """Rows that are dealt out from deltas to the other shards."""
-    shards_rebuilt: int
-    shards_copied: int
-    bytes_read: int
-    """Of data files and of the base's shards; the store's own copying is not in it."""
-    bytes_written: int
-    """Newly made bytes of the file that is published; what is staged before is about as much again."""
-    seconds: float
-    rates: str
-    """What the seconds are from: measured, on how many earlier versions; or the default."""
-    shards: tuple[ShardEstimate, ...] = ()
 
 
 def estimate(

@@ -7,14 +7,14 @@ from functools import partial
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
-from icepuffin.ops.index.versions import OpenVersion
+from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import centroid, routing, shard

@@ -7,25 +7,28 @@ from dataclasses import replace
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bind
-from icepuffin.ops.catalog.bind import LASTING_MS, Binding, LostRaceError
-from icepuffin.ops.catalog.versions import DerivedVersion, versions
-from icepuffin.ops.index.assemble import AssembledFile, Assembly, mean_recall
-from icepuffin.ops.index.clock import StageClock
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import head_of
+from icepuffin.ops.index.assembly import AssembledFile, Assembly, mean_recall
+from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.integrity import spot_check
-from icepuffin.ops.index.plan import VersionPlan, built_anew, plan_version
+from icepuffin.ops.index.plan import VersionPlan, built_anew, plan_version, worn
 from icepuffin.ops.index.proof import require_rows
 from icepuffin.ops.index.rates import took
 from icepuffin.ops.index.refresh import find_dead, refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, ShardReport
-from icepuffin.ops.index.work import Progress, ShardsMade, build_shards, staging_prefix
+from icepuffin.ops.index.stages import Progress, ShardsMade, staging_prefix
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.spark.runner import TaskRunner
 from icepuffin.ops.steps import Step, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
+from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.timing import StageClock
 from icepuffin.puffin.errors import PuffinError
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
@@ -108,6 +111,27 @@ def carry_out(
         return _carry_out(table, anew, clock, runner=runner, storage=storage, progress=progress)
 
 
+def rebuild_tombstoned_shards(
+    table: Table,
+    definition: IndexDefinition,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    progress: Progress | None = None,
+) -> IndexReport | None:
+    """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
+    refresh(table)
+    head = head_of(table, watched_ref)
+    if head is None:
+        return None
+    plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref)
+    again = worn(plan)
+    if again is None:
+        return None
+    return carry_out(table, again, StageClock(), runner=runner, storage=storage, progress=progress)
+
+
 def _carry_out(
     table: Table,
     plan: VersionPlan,
@@ -122,11 +146,11 @@ def _carry_out(
     if plan.existing is not None:
         if plan.action is Action.RETAGGED:
             with suppress(LostRaceError), clock.stage("bind"):
-                bind.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
+                bindings.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
         elif plan.is_head:
-            bind.make_lasting(table, plan.tag)
+            bindings.make_lasting(table, plan.tag)
         return _report(plan, clock, None, None, plan.existing)
-    bind.require_bindable(table)
+    bindings.require_bindable(table)
     reached(Step.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
     if base:
@@ -195,7 +219,7 @@ def publish(
         took=took,
     )
     try:
-        version = bind.publish(table, binding)
+        version = bindings.publish(table, binding)
     except LostRaceError:
         theirs = [
             item

@@ -9,20 +9,19 @@ from importlib.metadata import version as package_version
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, versions
 from icepuffin.ops.catalog.commit import refresh
-from icepuffin.ops.catalog.deletes import fingerprint
-from icepuffin.ops.catalog.live import live_files, require_distinct_files, require_positional_deletes
+from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
+from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
-from icepuffin.ops.catalog.versions import DerivedVersion, own_tag_target, versions
-from icepuffin.ops.index.changes import Changes, find_changes
+from icepuffin.ops.index.changes import Changes, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.integrity import Progress, check_integrity
-from icepuffin.ops.index.known import known_share
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.index.versions import OpenVersion, is_nearest, open_versions, shared_rows
+from icepuffin.ops.index.version_reader import OpenVersion, is_nearest, open_versions, shared_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
-from icepuffin.ops.spark.runner import TaskRunner
 from icepuffin.ops.storage import relative_to
+from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 

@@ -10,14 +10,14 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, LiveBatch
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
 from icepuffin.ops.storage import open_storage, relative_to
-from icepuffin.ops.tasks.mark import row_keys
+from icepuffin.ops.tasks.dead_nodes import row_keys
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, fields
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.took import EARLIER_VERSIONS, Took, last, notes
-from icepuffin.ops.catalog.versions import DerivedVersion, versions
-from icepuffin.ops.index.assemble import mean_recall
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
+from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
+from icepuffin.ops.index.assembly import mean_recall
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.work import ShardsMade
-from icepuffin.ops.spark.runner import TaskRunner
+from icepuffin.ops.index.stages import ShardsMade
+from icepuffin.ops.tasks.runner import TaskRunner
 
 _STAGES = ("plan", "work", "assemble", "copy", "verify")
 
@@ -71,7 +71,7 @@ def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
 
 def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runner: TaskRunner) -> str:
     """What a version took and the recall it has, for its snapshot's summary: later estimates learn from it, and
-    `icepuffin.ops.index.history` tells it.
+    `icepuffin.ops.index.recall_history` tells it.
     """
     new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
     inserted = sum(shard.inserted for shard in made.shards) - made.merged

@@ -9,32 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ops.index import sample
+from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
+from icepuffin.ops.index.moved_rows import recognize
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.policy import NEW_DELTA, Placement, place
-from icepuffin.ops.index.recognize import recognize
 from icepuffin.ops.index.sample import Layout, rows_a_shard
-from icepuffin.ops.index.versions import OpenVersion
-from icepuffin.ops.index.work import (
-    SMALL_WORK,
-    FilesRead,
-    Progress,
-    ShardsMade,
-    Work,
-    blocks_by_shard,
-    file_table,
-    share_out,
-    slots_of,
-)
+from icepuffin.ops.index.slots import file_table, slots_of
+from icepuffin.ops.index.stages import SMALL_WORK, FilesRead, Progress, ShardsMade, Work, blocks_by_shard, share_out
+from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import ObjectRange, StorageConfig
-from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
 from icepuffin.ops.storage import PartSource, open_storage
-from icepuffin.ops.tasks.base import BaseShard
-from icepuffin.ops.tasks.blocks import Block
-from icepuffin.ops.tasks.mark import MarkTask, mark
-from icepuffin.ops.tasks.recognize import Moves
-from icepuffin.ops.tasks.relocate import RelocateTask, relocate
+from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.dead_nodes import MarkTask, mark
+from icepuffin.ops.tasks.delta_rows import SpillTask, spill
+from icepuffin.ops.tasks.match_hashes import Moves
+from icepuffin.ops.tasks.relocation import RelocateTask, relocate
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.shard import How, ShardResult, ShardTask
-from icepuffin.ops.tasks.spill import SpillTask, spill
+from icepuffin.ops.tasks.staged_blocks import Block
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry
 from icepuffin.puffin.blobs.shard import ShardReader

@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from icepuffin.ops.index.estimate import Estimate
     from icepuffin.ops.index.retention import Retired
 
 
@@ -21,6 +20,49 @@ class Action(StrEnum):
     """It was there, and the tag pointed elsewhere (a rollback): only the tag moved."""
     EMPTY = "empty"
     """The snapshot has no rows: nothing is published, a search of it finds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEstimate:
+    """What is to become of one shard."""
+
+    number: int
+    how: str
+    """As in ShardReport: built, rebuilt, inserted, remapped, masked, copied."""
+    reason: str
+    nodes: int
+    """Before the work."""
+    insert: int
+    remap: int
+    tombstone: int
+    """Nodes whose rows are gone, and are not among those that come back elsewhere."""
+    bytes_read: int
+    bytes_written: int
+    bytes_copied: int
+    """Of the base's, by the store itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a materialisation will take, as far as can be told before it."""
+
+    action: Action
+    reason: str
+    inserted: int
+    remapped: int
+    tombstoned: int
+    merged: int
+    """Rows that are dealt out from deltas to the other shards."""
+    shards_rebuilt: int
+    shards_copied: int
+    bytes_read: int
+    """Of data files and of the base's shards; the store's own copying is not in it."""
+    bytes_written: int
+    """Newly made bytes of the file that is published; what is staged before is about as much again."""
+    seconds: float
+    rates: str
+    """What the seconds are from: measured, on how many earlier versions; or the default."""
+    shards: tuple[ShardEstimate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +120,7 @@ class IndexReport:
     seconds: float
     stage_seconds: Mapping[str, float]
     shard_reports: tuple[ShardReport, ...] = ()
-    estimate: "Estimate | None" = None
+    estimate: Estimate | None = None
     """What was expected before the work began; None where there was none to do."""
 
     @property

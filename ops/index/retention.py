@@ -12,11 +12,18 @@ from enum import StrEnum
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import (
+    DerivedVersion,
+    bound_names,
+    own_tag_target,
+    own_tags,
+    tag_target,
+    versions,
+)
 from icepuffin.ops.catalog.commit import refresh
-from icepuffin.ops.catalog.expire import expire_derived
+from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import base_snapshot_id
-from icepuffin.ops.catalog.versions import DerivedVersion, bound_names, own_tag_target, own_tags, tag_target, versions
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -81,7 +88,7 @@ def plan_retention(
     known = versions(table, kind, name)
     own = own_tags(table, tag)
     newest = tag_target(table, tag) if tag in own else _newest_untagged(table, known, retention)
-    lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bind.LASTING_MS}
+    lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bindings.LASTING_MS}
     tagged = _owners_snapshots(table)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
     retire: list[Retired] = []
@@ -173,7 +180,7 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Re
     """
     for version in plan.pin:
         own = f"{tag}-{version.base_snapshot_id}"
-        bind.move_tag(table, own, version.derived_snapshot_id, expected_ref=own_tag_target(table, own))
+        bindings.move_tag(table, own, version.derived_snapshot_id, expected_ref=own_tag_target(table, own))
     if not plan.retire:
         return ()
     refresh(table)

@@ -10,12 +10,12 @@ from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import choose_m, train_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.catalog.deletes import deleted_by_file
-from icepuffin.ops.curves import MEASURED_K, Reach, ShardCentroids, encode
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import read_live
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
@@ -52,7 +52,7 @@ class Layout:
     shards: int
     pq_codebook: npt.NDArray[np.float32] | None
     routing_curve: str = ""
-    """What probing fewer shards loses, see `icepuffin.ops.curves`"""
+    """What probing fewer shards loses, see `icepuffin.ops.recall_curve`"""
 
     @property
     def dims(self) -> int:
@@ -98,7 +98,7 @@ def measure_routing(
 ) -> str:
     """Which share of the 10 nearest lies in the shards near a query; "" where all are probed.
 
-    As `icepuffin.ops.curves` keeps it.
+    As `icepuffin.ops.recall_curve` keeps it.
 
     Neighbours are those in the sample, farther away than the table's own: the loss is rather over- than understated.
     Inner product has no near centroids.

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from icepuffin.ops.sql.casts import WIDE, fit
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.kinds import (
+from icepuffin.ops.sql.types import (
     MAX_DIGITS,
     Kind,
     as_decimal,

@@ -8,8 +8,8 @@ from sqlglot import exp
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, check
-from icepuffin.ops.sql.steps import Order, Output
-from icepuffin.ops.sql.texts import node_of
+from icepuffin.ops.sql.postprocessing import Order, Output
+from icepuffin.ops.sql.tokens import node_of
 from icepuffin.ops.sql.values import Node, Values
 
 DISTANCES = {

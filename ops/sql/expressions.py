@@ -18,7 +18,7 @@ from sqlglot import exp
 from icepuffin.ops.sql import arithmetic, functions
 from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.kinds import (
+from icepuffin.ops.sql.types import (
     CLOCK,
     INSTANT,
     Kind,

@@ -25,13 +25,13 @@ from icepuffin.ops.sql.clauses import (
     resolved,
     snapshot_of,
 )
-from icepuffin.ops.sql.conditions import to_filter
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, evaluate
+from icepuffin.ops.sql.postprocessing import Step
+from icepuffin.ops.sql.row_filters import to_filter
 from icepuffin.ops.sql.statements import Nearest
-from icepuffin.ops.sql.steps import Step
 from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
-from icepuffin.ops.sql.understood import require_understood
+from icepuffin.ops.sql.supported import require_understood
 from icepuffin.ops.sql.values import Node, Values
 
 _ONE_ROW = pa.table({DISTANCE: [0.0]})

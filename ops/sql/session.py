@@ -1,4 +1,4 @@
-"""Running statements: the nearest rows by `ops.probe`, indexes by `ops.index`, the rest by Spark where there is one."""
+"""Running statements: nearest rows by `ops.search`, indexes by `ops.index`, the rest by Spark where there is one."""
 
 import math
 from collections import OrderedDict
@@ -17,20 +17,21 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.snapshots import schema_at
-from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.probe import FilterError, IndexReader, SearchResult, open_exact, open_index
-from icepuffin.ops.probe.conditions import Condition
-from icepuffin.ops.probe.distributed import IN_PROCESS_MB
-from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.search import FilterError, IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.search.distributed import IN_PROCESS_MB
+from icepuffin.ops.search.predicate import Condition
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, condition
-from icepuffin.ops.sql.foreign import for_spark
-from icepuffin.ops.sql.indexes import run_on, told
-from icepuffin.ops.sql.parse import TOO_DEEP, parse
+from icepuffin.ops.sql.index_statements import run_on, told
+from icepuffin.ops.sql.parser import TOO_DEEP, parse
+from icepuffin.ops.sql.postprocessing import Step, expand_star
+from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
@@ -41,7 +42,7 @@ from icepuffin.ops.sql.statements import (
     ShowIndexes,
     Statement,
 )
-from icepuffin.ops.sql.steps import Step, expand_star
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 
 _READERS = 8
 _WITHOUT_SPARK = (

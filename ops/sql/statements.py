@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.sql.steps import Output, Step
+from icepuffin.ops.sql.postprocessing import Output, Step
 from icepuffin.ops.sql.values import Node
 
 

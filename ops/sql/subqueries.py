@@ -14,7 +14,7 @@ from icepuffin.ops.sql.clauses import (
     require_source,
 )
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.steps import Step
+from icepuffin.ops.sql.postprocessing import Step
 from icepuffin.ops.sql.values import Node, Values
 
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.texts import encodable, plain, tokens_of
+from icepuffin.ops.sql.tokens import encodable, plain, tokens_of
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""

@@ -5,11 +5,11 @@ from functools import cache
 
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
+from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.locations import normalize, relative_to
-from icepuffin.ops.storage.options import s3_options
 from icepuffin.ops.storage.principal import principal
-from icepuffin.ops.storage.vended import AccessError, Lease, combined, lease
+from icepuffin.ops.storage.s3_options import s3_options
 
 __all__ = [
     "AccessError",

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
-from icepuffin.ops.storage.direct import DirectSink
+from icepuffin.ops.storage.direct_io import DirectSink
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.puffin.sources import RangeSource
 

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage.credentials import lease
 from icepuffin.ops.storage.locations import normalize
-from icepuffin.ops.storage.options import s3_options
-from icepuffin.ops.storage.vended import lease
+from icepuffin.ops.storage.s3_options import s3_options
 
 _ROLE_VARIABLES = (
     "AWS_PROFILE",

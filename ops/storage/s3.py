@@ -15,11 +15,11 @@ from typing_extensions import Buffer
 
 from icepuffin.ops.model import ObjectInfo, ObjectRange
 from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, ObjectSource, StorageError
-from icepuffin.ops.storage.literal import LiteralFileSystem
+from icepuffin.ops.storage.credentials import AccessError, Lease
+from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 from icepuffin.ops.storage.locations import normalize
-from icepuffin.ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
-from icepuffin.ops.storage.renewed import RenewedFileSystem
-from icepuffin.ops.storage.vended import AccessError, Lease
+from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, UploadPart, plan_parts
+from icepuffin.ops.storage.renewal import RenewedFileSystem
 from icepuffin.puffin.sources import RangeSource
 
 _ATTEMPT = "icepuffin-attempt"

@@ -16,9 +16,9 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
-from icepuffin.ops.tasks.balls import Ball, Balls, partition_balls
-from icepuffin.ops.tasks.blocks import BlockWriters
+from icepuffin.ops.tasks.file_balls import Ball, Balls, partition_balls
 from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.staged_blocks import BlockWriters
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
 from icepuffin.puffin.blobs import deletion_vector
 

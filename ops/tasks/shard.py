@@ -19,10 +19,10 @@ from icepuffin.ann_kernels.vamana import Graph, VamanaParams
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
-from icepuffin.ops.tasks.base import BaseShard
-from icepuffin.ops.tasks.blocks import Block, read_blocks
-from icepuffin.ops.tasks.gate import measure_curve, measure_recall
+from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
 from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 
@@ -86,7 +86,7 @@ class ShardResult:
     medoid: int
     recall: float
     curve: str
-    """See `icepuffin.ops.curves`"""
+    """See `icepuffin.ops.recall_curve`"""
     tombstones: npt.NDArray[np.int64]
     inserted: int
     remapped: int

@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
-from icepuffin.ops.tasks.mark import row_keys
+from icepuffin.ops.tasks.dead_nodes import row_keys
 from icepuffin.ops.tasks.vectors import VectorFiles
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader

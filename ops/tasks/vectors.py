@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, exact_vectors, read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage

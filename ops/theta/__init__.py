@@ -3,8 +3,8 @@
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, is_enabled
 from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
 from icepuffin.ops.theta.materialize import estimate_theta_sketches, materialize_theta_sketches
-from icepuffin.ops.theta.model import ColumnNdv, Outcome, ThetaEstimate, ThetaReport, ThetaStatistics
-from icepuffin.ops.theta.read import read_ndv
+from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.report import ColumnNdv, Outcome, ThetaEstimate, ThetaReport, ThetaStatistics
 
 __all__ = [
     "ColumnNdv",

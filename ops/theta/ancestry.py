@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import Storage
-from icepuffin.ops.theta.builds import build_id, is_ours, sealed_as
+from icepuffin.ops.theta.build_id import build_id, is_ours, sealed_as
 from icepuffin.ops.theta.columns import counted_as, mapped_names
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
-from icepuffin.ops.theta.slot import counted_for, listed_thetas, read_sketches
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, read_sketches
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.theta import DEFAULT_K
-from icepuffin.ops.catalog.took import EARLIER_VERSIONS, Took, last, notes
-from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.keep import KIND
-from icepuffin.ops.theta.model import Outcome, ThetaEstimate
+from icepuffin.ops.theta.kept_sketches import KIND
+from icepuffin.ops.theta.report import Outcome, ThetaEstimate
 
 if TYPE_CHECKING:
-    from icepuffin.ops.spark.runner import TaskRunner
+    from icepuffin.ops.tasks.runner import TaskRunner
     from icepuffin.ops.theta.plan import Unread, Work
 
 _FULL_SKETCH = 8 * DEFAULT_K

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from icepuffin.ops.catalog.deletes import fingerprint
+from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.storage import relative_to

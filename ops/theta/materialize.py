@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.theta import union
-from icepuffin.ops.catalog.bind import make_lasting
+from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find
@@ -20,17 +20,17 @@ from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
 from icepuffin.ops.theta.estimate import estimate_work, noted
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
-from icepuffin.ops.theta.keep import TAG, keep
-from icepuffin.ops.theta.model import Outcome, ThetaEstimate, ThetaReport
+from icepuffin.ops.theta.kept_sketches import TAG, keep
+from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
-from icepuffin.ops.theta.publish import publish
-from icepuffin.ops.theta.read import read_ndv
-from icepuffin.ops.theta.slot import NewSketch, listed_thetas
+from icepuffin.ops.theta.publication import publish
+from icepuffin.ops.theta.report import Outcome, ThetaEstimate, ThetaReport
+from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
 from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
 
 if TYPE_CHECKING:
-    from icepuffin.ops.spark.runner import TaskRunner
+    from icepuffin.ops.tasks.runner import TaskRunner
 
 PART_ROWS = 1 << 20
 """A longer file is cut into shares of about so many rows, at row groups, so that several cores share one file."""

@@ -10,20 +10,20 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata
 
-from icepuffin.ops.catalog.live import live_files, require_positional_deletes
+from icepuffin.ops.catalog.bound_versions import own_tag_target
+from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from icepuffin.ops.catalog.statistics import find
-from icepuffin.ops.catalog.versions import own_tag_target
 from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
-from icepuffin.ops.theta.builds import build_id, is_outdated, sealed_as
+from icepuffin.ops.theta.build_id import build_id, is_outdated, sealed_as
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
 from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
-from icepuffin.ops.theta.keep import TAG, KeptSketches, open_kept
-from icepuffin.ops.theta.slot import counted_for, listed_thetas
+from icepuffin.ops.theta.kept_sketches import TAG, KeptSketches, open_kept
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def command(on: OnTable, /, grace_hours: float | None, *, dry_run: bool) -> None
     Example:
       icepuffin gc demo.packages --dry-run
     """
-    from icepuffin.ops.graphs.upkeep import collect, told
+    from icepuffin.ops.runs.maintenance import collect, told
 
     session, spec = on.session, on.spec
     report = collect(

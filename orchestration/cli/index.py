@@ -12,7 +12,7 @@ from icepuffin.orchestration.cli.session import Session, cell, counted, print_js
 from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 if TYPE_CHECKING:
-    from icepuffin.ops.catalog.versions import DerivedVersion
+    from icepuffin.ops.catalog.bound_versions import DerivedVersion
     from icepuffin.ops.index.definition import Knob
 
 
@@ -67,14 +67,14 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
     Example:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
-    from icepuffin.ops.index import create
+    from icepuffin.ops.index import create_index
     from icepuffin.ops.index.definition import IndexDefinition
 
     if definition["name"] in on.settings.indexes:
         raise click.ClickException(
             f"{on.session.settings_file} defines index {definition['name']} of {on.name} and would win; change it there"
         )
-    made = create(on.loaded, IndexDefinition(**definition))
+    made = create_index(on.loaded, IndexDefinition(**definition))
     if on.as_json:
         print_json(dataclasses.asdict(made))
         return
@@ -89,7 +89,7 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
 @on_table
 def list_indexes(on: OnTable) -> None:
     """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
-    from icepuffin.ops.catalog.versions import versions
+    from icepuffin.ops.catalog.bound_versions import versions
     from icepuffin.ops.index.integrity import tagged_version
 
     found = []
@@ -130,11 +130,11 @@ def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: 
       icepuffin index show demo.packages --plot index.png
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
-    from icepuffin.ops.catalog.versions import versions
+    from icepuffin.assets.charts import save
+    from icepuffin.ops.catalog.bound_versions import versions
     from icepuffin.ops.index import NotAnIndexError
-    from icepuffin.ops.probe import open_index
-    from icepuffin.ops.probe.overview import overview, time_widths
-    from icepuffin.ops.probe.pictures import save
+    from icepuffin.ops.search import open_index
+    from icepuffin.ops.search.overview import overview, time_widths
     from icepuffin.orchestration.cli.index_view import draw
 
     loaded, storage, session = on.loaded, on.storage, on.session
@@ -184,8 +184,8 @@ def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: 
 
 def _version_of(on: OnTable, index: str, snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
-    from icepuffin.ops.catalog.versions import versions
-    from icepuffin.ops.probe.target import is_own
+    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.search.target import is_own
 
     snapshot_id = on.snapshot_id(snapshot)
     found = [item for item in versions(on.loaded, "ann", index) if is_own(item, snapshot_id)]
@@ -242,14 +242,14 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. Its files go with `icepuffin gc`, after the grace period."""
-    from icepuffin.ops.index import drop
+    from icepuffin.ops.index import drop_index
     from icepuffin.ops.index.definition import DefinitionError
 
     with suppress(DefinitionError):  # one whose properties are wrong can be dropped as well
         on.index(name)
     if not yes:
         click.confirm(f"Drop index {name} of {on.name}? Searches will be exact scans", abort=True)
-    drop(on.loaded, name)
+    drop_index(on.loaded, name)
     in_settings = name in on.settings.indexes
     if on.as_json:
         print_json({"dropped": name, "in_settings": in_settings})

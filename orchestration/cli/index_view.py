@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from icepuffin.ops.probe.overview import Overview
+    from icepuffin.ops.search.overview import Overview
 
 _BAR = 30
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

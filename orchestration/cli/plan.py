@@ -9,7 +9,7 @@ from icepuffin.orchestration.cli.session import Session, print_json
 from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 if TYPE_CHECKING:
-    from icepuffin.ops.index.estimate import Estimate
+    from icepuffin.ops.index.report import Estimate
     from icepuffin.ops.theta import ThetaEstimate
 
 _MIB = 1 << 20
@@ -44,8 +44,8 @@ def command(on: OnTable, /, index: str | None, snapshot: str | None) -> None:
       icepuffin plan demo.packages
       icepuffin plan demo.packages embedding --snapshot 3821550127947089009 --json
     """
-    from icepuffin.ops.graphs.sketches import estimate_sketches
-    from icepuffin.ops.graphs.versions import estimate_snapshot
+    from icepuffin.ops.runs.index import estimate_snapshot
+    from icepuffin.ops.runs.sketches import estimate_sketches
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])

@@ -10,7 +10,7 @@ from icepuffin.orchestration.cli.table_options import OnTable, on_table
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.report import IndexReport
-    from icepuffin.ops.theta.model import ThetaReport
+    from icepuffin.ops.theta.report import ThetaReport
 
 _SKETCHES = "theta_sketches"
 _MIB = 1 << 20
@@ -33,8 +33,8 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
       icepuffin refresh demo.packages
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
-    from icepuffin.ops.graphs.sketches import sketch_snapshot
-    from icepuffin.ops.graphs.versions import index_snapshot
+    from icepuffin.ops.runs.index import index_snapshot
+    from icepuffin.ops.runs.sketches import sketch_snapshot
 
     session, spec = on.session, on.spec
     snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])

@@ -108,7 +108,7 @@ def _definition(
 def _vectors(table: Any, column: str, snapshot: str | None, query: dict[str, Any]) -> Any:
     import numpy as np
 
-    from icepuffin.ops.graphs.queries import vector_of_row
+    from icepuffin.orchestration.cli.query_vectors import vector_of_row
 
     given = [name for name in ("like_id", "vector", "query_file") if query[name] is not None]
     if len(given) != 1:
@@ -133,8 +133,8 @@ def _search(
     on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot: str | None, query: dict[str, Any]
 ) -> dict[str, Any]:
     from icepuffin.ann_kernels.metric import Metric
-    from icepuffin.ops.probe import StalePolicy, open_exact, open_index
-    from icepuffin.ops.probe.result import explain
+    from icepuffin.ops.search import StalePolicy, open_exact, open_index
+    from icepuffin.ops.search.result import explain
 
     metric = Metric.parse(str(definition.metric))
     columns = tuple(name.strip() for name in query["columns"].split(",")) if query["columns"] else None

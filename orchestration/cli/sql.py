@@ -42,7 +42,7 @@ def command(
     """
     import logging
 
-    from icepuffin.ops.catalog.vended import storage_of
+    from icepuffin.ops.catalog.vended_config import storage_of
     from icepuffin.ops.resources import TableMissingError
     from icepuffin.ops.sql import SqlSession
     from icepuffin.ops.sql.errors import NotIndexableError

@@ -19,9 +19,9 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
     Example:
       icepuffin stats demo.packages --json
     """
-    from icepuffin.ops.catalog.versions import versions
-    from icepuffin.ops.graphs.lag import index_lag
-    from icepuffin.ops.graphs.rows import snapshot_rows
+    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.catalog.snapshots import snapshot_rows
+    from icepuffin.ops.index.freshness import index_lag
     from icepuffin.ops.theta import read_ndv
 
     snapshot_id = on.snapshot_id(snapshot)

@@ -40,7 +40,7 @@ class OnTable:
 
     @cached_property
     def storage(self) -> "StorageConfig":
-        from icepuffin.ops.catalog.vended import storage_of
+        from icepuffin.ops.catalog.vended_config import storage_of
 
         return storage_of(self.loaded)
 

@@ -16,7 +16,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.theta import read_ndv
 from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.engines import catalogs_of

@@ -24,7 +24,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 
-from icepuffin.ops.catalog.bind import BindingError
+from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.commit import attempt_commit, refresh
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 from rich.console import Console
 
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.orchestration.demo import searches
 from icepuffin.orchestration.demo.history import load_rows, write_history

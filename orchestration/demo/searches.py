@@ -8,8 +8,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from icepuffin.ops.datafile import exact_vectors
-from icepuffin.ops.probe import SearchResult, open_index
 from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.search import SearchResult, open_index
 from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.demo.report import INDEX, SnapshotLine
 from icepuffin.orchestration.settings import Settings

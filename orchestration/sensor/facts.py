@@ -13,7 +13,7 @@ from icepuffin.assets.metadata import of_snapshot
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
-from icepuffin.ops.theta.read import overwritten_by
+from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.orchestration.sensor.plan import (
     Policy,
     SensorCursor,

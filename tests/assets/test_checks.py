@@ -11,12 +11,12 @@ from pyiceberg.types import FloatType, ListType
 
 from icepuffin.assets.checks import freshness_check, integrity_check
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.graphs.lag import index_lag
-from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.freshness import index_lag
 from icepuffin.ops.resources import Catalogs, Engine
+from icepuffin.ops.runs.index import index_snapshot
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local import LocalRun, tick

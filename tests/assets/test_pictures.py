@@ -9,10 +9,10 @@ from dagster_shared.serdes import serialize_value
 
 from icepuffin.assets.ann_index import drawn
 from icepuffin.assets.checks import recall_so_far
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.graphs.versions import index_snapshot
-from icepuffin.ops.index.history import Measured, drift
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.index.recall_history import Measured, drift
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs.index import index_snapshot
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local import LocalRun, tick

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.curves import widths
-from icepuffin.ops.probe import open_index
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.recall_curve import widths
+from icepuffin.ops.search import open_index
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.theta.file_sketches import FileKey, FileSketches, write_file_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

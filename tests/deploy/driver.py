@@ -8,8 +8,8 @@ import json
 import sys
 
 from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.graphs.versions import index_snapshot
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.runs.index import index_snapshot
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard import make_shard

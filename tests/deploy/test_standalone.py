@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.graphs.versions import index_snapshot
-from icepuffin.ops.index import drop
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.index import drop_index
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs.index import index_snapshot
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
@@ -125,7 +125,7 @@ def test_the_bytes_are_those_of_a_build_in_one_process(
     catalogs = catalogs_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     table = lake.table.refresh()
-    drop(table, "embedding")
+    drop_index(table, "embedding")
     derived = [version.derived_snapshot_id for version in versions(table, "ann", "embedding")]
     table.refresh().maintenance.expire_snapshots().by_ids(derived).commit()
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=10**9)

@@ -10,12 +10,12 @@ import numpy as np
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
-from icepuffin.ops.spark.runner import LocalRunner, TaskRunner
 from icepuffin.ops.storage import normalize
 from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows

@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType
 
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.probe import SearchResult, open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import SearchResult, open_index
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, queries, vectors_of
 
 DIMS = 8

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 
 
 def _spark_sees(spark: Any, properties: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from sqlalchemy.engine import make_url
 
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.model import StorageConfig
 from tests.conftest import ROWS
 

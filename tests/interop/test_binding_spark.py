@@ -8,16 +8,16 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from icepuffin.ops.catalog import bind
-from icepuffin.ops.catalog.live import EqualityDeletesError
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
 from icepuffin.ops.catalog.snapshots import hides_snapshots
-from icepuffin.ops.catalog.versions import DerivedVersion, tag_target, versions
-from icepuffin.ops.index import Action, create
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
-from icepuffin.ops.theta.model import Outcome
+from icepuffin.ops.theta.report import Outcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
@@ -60,8 +60,8 @@ def test_expiry_deletes_the_version_that_the_tag_has_left(lake: Lake) -> None:
     table = lake.create("moved")
     table.append(make_rows(0, 10))
     table.append(make_rows(10, 20))  # so that the first snapshot can expire
-    first = bind.publish(table, binding(table, 1))
-    second = bind.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+    first = bindings.publish(table, binding(table, 1))
+    second = bindings.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
     lake.expire("moved")
     assert not open_storage(first.puffin_path, STORAGE).exists(first.puffin_path)
     assert_intact(lake, "moved", second, 20)
@@ -111,7 +111,7 @@ def test_tags_of_an_earlier_release_are_mended_by_the_next_refresh(lake: Lake) -
 def test_writes_by_spark_go_on(lake: Lake) -> None:
     table = lake.create("written", **{"write.delete.mode": "merge-on-read"})
     table.append(make_rows(0, 20))
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     name = lake.sql_name("written")
     lake.sql(f"DELETE FROM {name} WHERE id = 3")
     lake.sql(
@@ -125,7 +125,7 @@ def test_writes_by_spark_go_on(lake: Lake) -> None:
 def test_sql_cannot_write_to_a_version(lake: Lake) -> None:
     table = lake.create("tagged")
     table.append(make_rows(0, 20))
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     with pytest.raises(Exception, match="Cannot modify table"):
         lake.sql(f"DELETE FROM {lake.sql_name('tagged')}.tag_ann_e WHERE id = 3")
     assert_intact(lake, "tagged", version, 20)
@@ -154,7 +154,7 @@ def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> N
     table = lake.create("early")
     table.append(make_rows(0, 50))
     lake.sql(f"ALTER TABLE {lake.sql_name('early')} SET TBLPROPERTIES ('format-version'='3')")
-    for refused in (index_head, sketch_head, lambda early: create(early, DEFINITION)):
+    for refused in (index_head, sketch_head, lambda early: create_index(early, DEFINITION)):
         with pytest.raises(UnsupportedFormatError, match=r"early has format version 3.* Use a REST catalog"):
             refused(table)
     store = open_storage(table.location(), STORAGE)

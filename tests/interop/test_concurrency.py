@@ -13,14 +13,14 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bind, commit, connect
-from icepuffin.ops.catalog.bind import LostRaceError, UnknownOutcomeError
-from icepuffin.ops.catalog.connect import CatalogUnavailableError
+from icepuffin.ops.catalog import bindings, commit, connection
+from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
-from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
@@ -194,7 +194,7 @@ def over_a_bad_line(rest_uri: str, folder: Path) -> Iterator[tuple[Lake, FaultyL
 def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fault: str) -> None:
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
         line.faults.extend([fault, fault])  # type: ignore[list-item]
-        version = bind.publish(lake.load("t"), binding(lake.load("t")))
+        version = bindings.publish(lake.load("t"), binding(lake.load("t")))
         table = lake.load("t")
         assert versions(table, "ann", "e") == (version,)
         assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
@@ -203,17 +203,17 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
 def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
     rest_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bind, "_ATTEMPTS", 2)
+    monkeypatch.setattr(bindings, "_ATTEMPTS", 2)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
         wanted, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])
         with monkeypatch.context() as patch:
-            patch.setattr(connect, "ANSWER_SECONDS", 2)
+            patch.setattr(connection, "ANSWER_SECONDS", 2)
             with pytest.raises(UnknownOutcomeError, match="the catalog's answer was lost"):
-                bind.publish(table, wanted)
+                bindings.publish(table, wanted)
         line.released.set()
         assert open_storage(wanted.puffin_path, STORAGE).exists(wanted.puffin_path)
-        assert bind.publish(lake.load("t"), wanted).tags == ("ann_e",)
+        assert bindings.publish(lake.load("t"), wanted).tags == ("ann_e",)
 
 
 def test_a_catalog_that_goes_away_is_named_within_bounds(
@@ -225,7 +225,7 @@ def test_a_catalog_that_goes_away_is_named_within_bounds(
         wanted = binding(table)
     begun = time.monotonic()
     with pytest.raises(CatalogUnavailableError, match="does not answer"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert time.monotonic() - begun < 30
     with open_lake(f"bad_{tmp_path.name}", rest_uri, tmp_path) as again:
         assert versions(again.load("t"), "ann", "e") == ()

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.index import IndexDefinition, create, load_definition, recognize
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexDefinition, create_index, load_definition, moved_rows
 from icepuffin.ops.model import LiveFile
-from icepuffin.ops.probe import Coverage
-from icepuffin.ops.tasks.lineage import row_versions
-from icepuffin.ops.tasks.recognize import HashResult, HashTask, hash_files
+from icepuffin.ops.search import Coverage
+from icepuffin.ops.tasks.match_hashes import HashResult, HashTask, hash_files
+from icepuffin.ops.tasks.match_lineage import row_versions
 from tests.conftest import STORAGE
 from tests.interop import changes as by
 from tests.interop.changes import Lake
@@ -44,7 +44,7 @@ def new_lake(spark: Any, catalog: Catalog, name: str, version: int) -> Lake:
     )
     for _ in range(FILES):
         lake.insert(ROWS_A_FILE)
-    create(lake.table, IndexDefinition(name="e", column="embedding", metric="l2", shards=2, target_recall=0.5))
+    create_index(lake.table, IndexDefinition(name="e", column="embedding", metric="l2", shards=2, target_recall=0.5))
     lake.definition = load_definition(lake.table, "e")
     lake.index()
     return lake
@@ -65,7 +65,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(sum(rows for _, rows in result.live_rows))
         return result
 
-    monkeypatch.setattr(recognize, "hash_files", counting)
+    monkeypatch.setattr(moved_rows, "hash_files", counting)
     return counts
 
 
@@ -101,7 +101,7 @@ def test_a_compaction_is_followed_without_its_vectors(lake: Lake, hashed: list[i
 def test_rows_that_changed_since_are_known_by_their_vectors(
     lake: Lake, hashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recognize, "HASHES_AT_ONCE", ROWS // 3)
+    monkeypatch.setattr(moved_rows, "HASHES_AT_ONCE", ROWS // 3)
     by.update(lake)
     by.update_vectors(lake)
     by.compact(lake)

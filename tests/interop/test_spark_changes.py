@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.index import IndexDefinition, create, load_definition
-from icepuffin.ops.probe import Coverage
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexDefinition, create_index, load_definition
+from icepuffin.ops.search import Coverage
 from tests.interop import changes as by
 from tests.interop.changes import Lake
 
@@ -56,7 +56,7 @@ def test_every_change_that_spark_makes_is_followed(spark: Any, changes_catalog: 
     )
     for _ in range(4):
         lake.insert(60)
-    create(
+    create_index(
         lake.table,
         IndexDefinition(
             name="e", column="embedding", metric="l2", max_degree=16, search_list=48, shards=2, target_recall=0.5

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.deletes import deleted_positions
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.row_deletes import deleted_positions
 from icepuffin.ops.index import Action, IndexReport, materialize_index
 from icepuffin.ops.model import DeleteKind
-from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake

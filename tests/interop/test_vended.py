@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
-from icepuffin.ops.probe import open_index
-from icepuffin.ops.spark.runner import Progress, SparkRunner
+from icepuffin.ops.search import open_index
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.tasks.runner import Progress
 from icepuffin.orchestration.cli import main
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
@@ -68,7 +69,7 @@ def test_tasks_on_spark_get_keys_by_themselves(lake: Vending, tmp_path: Path, sp
 def test_the_table_function_of_spark_reads_with_vended_keys(
     lake: Vending, tmp_path: Path, spark: "SparkSession"
 ) -> None:
-    from icepuffin.ops.spark.sql import register_vector_search  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark
 
     table = new_table(lake, tmp_path)
     head = table.metadata.current_snapshot_id or 0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from icepuffin.ops.curves import Reach, Width, choose, combined, encode, reaches, widths
+from icepuffin.ops.recall_curve import Reach, Width, choose, combined, encode, reaches, widths
 
 CURVE = (Width(10, 1, 0.90, 100), Width(40, 1, 0.96, 300), Width(160, 1, 0.99, 900))
 

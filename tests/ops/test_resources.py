@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from icepuffin.ops.catalog.connect import CatalogUnavailableError
-from icepuffin.ops.catalog.vended import storage_of
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.graphs.versions import index_snapshot
 from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
-from icepuffin.ops.spark.runner import LocalRunner, SparkRunner
+from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.snapshots import resolve_snapshot
-from icepuffin.ops.index import create
-from icepuffin.ops.probe import open_exact
-from icepuffin.ops.spark.sql import register_vector_search
+from icepuffin.ops.index import create_index
+from icepuffin.ops.search import open_exact
+from icepuffin.ops.spark.table_function import register_vector_search
 from icepuffin.ops.sql import SqlSession
 from icepuffin.orchestration.cli import group
 from tests.conftest import ROWS, STORAGE, make_rows
@@ -45,7 +45,7 @@ def lake(folder: Path) -> tuple[Catalog, Table, datetime]:
     catalog.create_namespace("db")
     table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
     table.append(make_rows(0, 50))
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     time.sleep(0.05)
     between = datetime.now(UTC)
     time.sleep(0.05)

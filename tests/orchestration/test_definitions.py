@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.index import IndexDefinition, create, drop, list_definitions
+from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
 from icepuffin.ops.index.definition import DefinitionError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
@@ -116,7 +116,7 @@ def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
         RepositoryLoadData,
     )
 
-    create(lake.table, IndexDefinition(name="second", column="embedding"))
+    create_index(lake.table, IndexDefinition(name="second", column="embedding"))
     monkeypatch.setenv("ICEPUFFIN_SETTINGS", str(lake.settings_file))
     found = entry_point.defs()
     assert isinstance(found, dg.Definitions)
@@ -130,7 +130,7 @@ def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
     keys = again.resolve_asset_graph().get_all_asset_keys()
     assert dg.AssetKey(["demo", "demo", "packages", "ann_index", "second"]) in keys
     assert keys == found.resolve_asset_graph().get_all_asset_keys()
-    drop(lake.table, "second")
+    drop_index(lake.table, "second")
 
 
 def test_sensor_and_schedules_run_only_where_it_is_set(lake: Lake) -> None:
@@ -221,8 +221,8 @@ def test_a_table_that_dagster_does_not_take_is_explained_and_the_others_load(
 
 def test_an_index_whose_name_would_meet_another_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     lake = make_lake(tmp_path / "lake", snapshots=1)
-    create(lake.table, IndexDefinition(name="a.b", column="embedding"))
+    create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
     with pytest.raises(DefinitionError, match=r"has an index 'a.b', which is one with 'a_b' in Dagster"):
-        create(lake.table, IndexDefinition(name="a_b", column="embedding"))
-    create(lake.table, IndexDefinition(name="a.b", column="embedding"))
+        create_index(lake.table, IndexDefinition(name="a_b", column="embedding"))
+    create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
     assert [item.name for item in list_definitions(lake.table.refresh())] == ["a.b"]

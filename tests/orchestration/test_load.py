@@ -14,7 +14,7 @@ import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from icepuffin.assets.partitions import partitions_name
-from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog import bindings
 from icepuffin.ops.resources import AWAY_SECONDS
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
@@ -247,7 +247,7 @@ def test_the_lag_goes_red_with_the_look_that_sees_it_and_green_with_the_version(
     backlog.grow("t0", 4)
     assert told() == [(False, 7)]
     table = backlog.catalog.load_table("demo.t0")
-    bind.publish(table, binding(table))
+    bindings.publish(table, binding(table))
     assert told() == [(True, 0)]
 
 

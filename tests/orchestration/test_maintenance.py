@@ -11,10 +11,10 @@ import pytest
 from dagster import RunsFilter
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.versions import DerivedVersion, versions
-from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
+from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

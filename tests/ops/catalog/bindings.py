@@ -2,7 +2,7 @@
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bind import Binding
+from icepuffin.ops.catalog.bindings import Binding
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage

@@ -9,18 +9,18 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import tag_target, versions
 from icepuffin.ops.catalog.commit import TableReplacedError
-from icepuffin.ops.catalog.connect import CatalogUnavailableError
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import TableUnavailableError
-from icepuffin.ops.catalog.versions import tag_target, versions
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
-from icepuffin.ops.probe import Coverage, exact_search, open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
@@ -101,7 +101,7 @@ def test_a_table_that_was_dropped_is_said_so(table: Table, sql_catalog: Catalog)
     wanted = binding(table)
     sql_catalog.drop_table("db.t")
     with pytest.raises(TableUnavailableError, match=r"db\.t was dropped from catalog test"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
 
 
 def test_work_for_a_table_is_not_bound_to_another_of_its_name(
@@ -116,7 +116,7 @@ def test_work_for_a_table_is_not_bound_to_another_of_its_name(
     def index() -> Any:
         return materialize_index(table, DEFINITION, base, runner=LocalRunner(1), storage=STORAGE)
 
-    for work in (lambda: bind.publish(table, wanted), lambda: bind.drop(table, "ann_e"), index):
+    for work in (lambda: bindings.publish(table, wanted), lambda: bindings.drop(table, "ann_e"), index):
         with pytest.raises(TableReplacedError, match=r"db\.t was dropped and another table has its name"):
             work()
     again.refresh()
@@ -138,7 +138,7 @@ def test_a_table_replaced_in_the_middle_of_a_commit_gets_nothing(
 
     monkeypatch.setattr(sql_catalog, "commit_table", replaced_first)
     with pytest.raises(TableReplacedError):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert set(sql_catalog.load_table("db.t").metadata.refs) == {"main"}
 
 

@@ -9,14 +9,14 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from icepuffin.ops.catalog import bind
-from icepuffin.ops.catalog.bind import LASTING_MS, LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bindings import LASTING_MS, LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.catalog.bound_versions import TagTakenError, own_tags, tag_target, versions
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
-from icepuffin.ops.catalog.versions import TagTakenError, own_tags, tag_target, versions
-from icepuffin.ops.graphs.upkeep import collect
-from icepuffin.ops.index import Action, create, drop, list_definitions, plan_version
+from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
 from icepuffin.ops.index.retention import Retention
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.runs.maintenance import collect
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
@@ -33,7 +33,7 @@ def table(table_factory: TableFactory) -> Table:
 
 
 def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table: Table) -> None:
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     snapshot = table.metadata.snapshot_by_id(version.derived_snapshot_id)
     base = table.metadata.current_snapshot()
     assert snapshot is not None
@@ -51,7 +51,7 @@ def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table:
 
 
 def test_derived_snapshots_are_not_the_users_history(table: Table) -> None:
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     table.append(make_rows(10, 20))
     snapshots = data_snapshots(table)
     assert [snapshot.operation for snapshot in snapshots] == ["append", "append"]
@@ -59,7 +59,7 @@ def test_derived_snapshots_are_not_the_users_history(table: Table) -> None:
 
 
 def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expired(table: Table) -> None:
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     table.append(make_rows(10, 20))
     table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
     found = resolve_snapshot(table.refresh(), "ann_e")
@@ -70,14 +70,14 @@ def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expir
 
 
 def test_of_two_refreshers_one_loses(table: Table) -> None:
-    bind.publish(table, binding(table, 1))
+    bindings.publish(table, binding(table, 1))
     with pytest.raises(LostRaceError, match="somebody else published first"):
-        bind.publish(table, binding(table, 2))
+        bindings.publish(table, binding(table, 2))
 
 
 def test_the_tag_moves_to_the_next_version_and_both_are_listed(table: Table) -> None:
-    first = bind.publish(table, binding(table, 1))
-    second = bind.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+    first = bindings.publish(table, binding(table, 1))
+    second = bindings.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
     known = versions(table, "ann", "e")
     assert [version.derived_snapshot_id for version in known] == [first.derived_snapshot_id, second.derived_snapshot_id]
     assert [version.tags for version in known] == [(), ("ann_e",)]
@@ -85,14 +85,14 @@ def test_the_tag_moves_to_the_next_version_and_both_are_listed(table: Table) -> 
 
 def test_a_repeated_publication_of_one_build_is_found_done(table: Table) -> None:
     wanted = binding(table)
-    assert bind.publish(table, wanted) == bind.publish(table, wanted)
+    assert bindings.publish(table, wanted) == bindings.publish(table, wanted)
 
 
 def test_a_stale_table_object_is_refreshed(table: Table, sql_catalog: Catalog) -> None:
     other = sql_catalog.load_table("db.t")
     wanted = binding(table)
     other.append(make_rows(10, 20))
-    version = bind.publish(table, wanted)
+    version = bindings.publish(table, wanted)
     assert version.base_snapshot_id == wanted.base_snapshot_id
     assert table.scan().to_arrow().num_rows == 20
 
@@ -102,13 +102,13 @@ def test_a_base_that_expired_is_refused(table: Table) -> None:
     table.append(make_rows(10, 20))
     table.maintenance.expire_snapshots().by_id(wanted.base_snapshot_id).commit()
     with pytest.raises(UnknownSnapshotError, match="expired"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
 
 
 def test_indexes_of_one_table_published_at_once_all_land(table: Table, sql_catalog: Catalog) -> None:
     def publish(number: int) -> None:
         mine = sql_catalog.load_table("db.t")
-        bind.publish(mine, binding(mine, number, name=str(number)))
+        bindings.publish(mine, binding(mine, number, name=str(number)))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(publish, range(8)))
@@ -119,15 +119,15 @@ def test_indexes_of_one_table_published_at_once_all_land(table: Table, sql_catal
 def test_a_catalog_that_drops_tags_is_refused_before_the_commit(table: Table) -> None:
     table.catalog.properties["nessie.is-nessie-catalog"] = "true"
     with pytest.raises(UnsupportedCatalogError, match="Nessie"):
-        bind.publish(table, binding(table))
+        bindings.publish(table, binding(table))
     table.refresh()
     assert len(table.metadata.snapshots) == 1
 
 
 def test_a_dropped_tag_is_gone_and_dropping_again_is_harmless(table: Table) -> None:
-    bind.publish(table, binding(table))
-    assert bind.drop(table, "ann_e")
-    assert not bind.drop(table, "ann_e")
+    bindings.publish(table, binding(table))
+    assert bindings.drop(table, "ann_e")
+    assert not bindings.drop(table, "ann_e")
     assert versions(table, "ann", "e")[0].tags == ()
 
 
@@ -168,14 +168,14 @@ def expired(snapshot_id: int) -> Callable[[Table], None]:
 
 
 def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Table, afterwards: Afterwards) -> None:
-    good = bind.publish(table, binding(table, 1))
+    good = bindings.publish(table, binding(table, 1))
     table.append(make_rows(10, 20))
     wanted = binding(table, 2, expected=good.derived_snapshot_id)
     table.append(make_rows(20, 30))
     ref = table.metadata.refs["ann_e"]
     afterwards.then = expired(wanted.base_snapshot_id)
     with pytest.raises(UnknownSnapshotError, match="expired while its version was published; undone"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert table.refresh().metadata.refs["ann_e"] == ref
     assert versions(table, "ann", "e") == (good,), "what was undone is not left in the table"
 
@@ -187,10 +187,10 @@ def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table,
     early = replace(binding(table, 1), base_snapshot_id=first)
     afterwards.then = expired(first)
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bind.publish(table, early)
+        bindings.publish(table, early)
     assert set(table.refresh().metadata.refs) == {"main"}
     second = data_snapshots(table)[0].snapshot_id
-    good = bind.publish(table, replace(binding(table, 2), base_snapshot_id=second))
+    good = bindings.publish(table, replace(binding(table, 2), base_snapshot_id=second))
     wanted = replace(binding(table, 3, expected=good.derived_snapshot_id), base_snapshot_id=second)
 
     def both_expire(other: Table) -> None:
@@ -198,7 +198,7 @@ def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table,
 
     afterwards.then = both_expire
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert set(table.refresh().metadata.refs) == {"main"}
 
 
@@ -207,12 +207,12 @@ def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, after
     table.append(make_rows(10, 20))
 
     def overtaken(other: Table) -> None:
-        bind.publish(other, binding(other, 2, expected=tag_target(other, "ann_e")))
+        bindings.publish(other, binding(other, 2, expected=tag_target(other, "ann_e")))
         expired(wanted.base_snapshot_id)(other)
 
     afterwards.then = overtaken
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert versions(table.refresh(), "ann", "e")[-1].tags == ("ann_e",)
     assert len(versions(table, "ann", "e")) == 2
 
@@ -220,13 +220,13 @@ def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, after
 def test_a_catalog_that_makes_the_index_snapshot_current_is_recognised(table: Table, afterwards: Afterwards) -> None:
     afterwards.then = lambda other: set_ref(other, "main", other.metadata.refs["ann_e"].snapshot_id)
     with pytest.raises(UnsupportedCatalogError, match=r"made index snapshot .* the current one"):
-        bind.publish(table, binding(table))
+        bindings.publish(table, binding(table))
 
 
 def test_a_catalog_that_does_not_keep_the_tag_is_recognised(table: Table, afterwards: Afterwards) -> None:
     afterwards.then = lambda other: change(other, RemoveSnapshotRefUpdate(ref_name="ann_e"))
     with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
-        bind.publish(table, binding(table))
+        bindings.publish(table, binding(table))
 
 
 def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, afterwards: Afterwards) -> None:
@@ -235,14 +235,14 @@ def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, a
 
     afterwards.then = forget
     with pytest.raises(UnsupportedCatalogError, match="did not keep it"):
-        bind.publish(table, binding(table))
+        bindings.publish(table, binding(table))
 
 
 def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the commit somebody else publishes, on a snapshot of the same sequence number or none."""
     wanted = binding(table, 1)
-    first = bind.publish(table, binding(table, 2))
-    bind.drop(table, "ann_e")
+    first = bindings.publish(table, binding(table, 2))
+    bindings.drop(table, "ann_e")
     through = table.catalog.commit_table
     steps = iter([lambda: set_ref(table, "ann_e", first.derived_snapshot_id, SnapshotRefType.TAG)])
 
@@ -252,14 +252,14 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     with pytest.raises(LostRaceError, match="somebody else published first"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert tag_target(table.refresh(), "ann_e") == first.derived_snapshot_id
 
 
 @pytest.mark.parametrize("kind", SnapshotRefType)
 @pytest.mark.parametrize("name", ["ann_e", "ann_e-{}"])
 def test_a_ref_of_the_owners_is_not_taken_for_ours(table: Table, kind: SnapshotRefType, name: str) -> None:
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     table.append(make_rows(10, 20))
     first, second = (item.snapshot_id for item in data_snapshots(table))
     name = name.format(first)
@@ -272,12 +272,12 @@ def test_a_ref_of_the_owners_is_not_taken_for_ours(table: Table, kind: SnapshotR
         plan_version(table, DEFINITION, target, storage=STORAGE)
     assert not caught.value.retryable
     with pytest.raises(TagTakenError):
-        bind.publish(table, replace(binding(table, tag=name, expected=second), base_snapshot_id=target))
+        bindings.publish(table, replace(binding(table, tag=name, expected=second), base_snapshot_id=target))
     with pytest.raises(TagTakenError):
-        bind.move_tag(table, name, first, expected_ref=second)
+        bindings.move_tag(table, name, first, expected_ref=second)
     with pytest.raises(TagTakenError):
-        bind.drop(table, name)
-    assert drop(table, "e") == ()
+        bindings.drop(table, name)
+    assert drop_index(table, "e") == ()
     assert list_definitions(table.refresh()) == ()
     assert table.metadata.refs == refs
     assert table.scan(snapshot_id=second).count() == 20
@@ -286,52 +286,52 @@ def test_a_ref_of_the_owners_is_not_taken_for_ours(table: Table, kind: SnapshotR
 def test_an_index_whose_tag_is_taken_is_not_defined(table: Table) -> None:
     table.manage_snapshots().create_branch(data_snapshots(table)[0].snapshot_id, "ann_e").commit()
     with pytest.raises(TagTakenError, match="give the index another name"):
-        create(table, DEFINITION)
+        create_index(table, DEFINITION)
     assert list_definitions(table.refresh()) == ()
 
 
 def test_a_branch_on_a_version_is_its_owners(table: Table) -> None:
-    version = bind.publish(table, binding(table))
-    bind.drop(table, "ann_e")
+    version = bindings.publish(table, binding(table))
+    bindings.drop(table, "ann_e")
     set_ref(table, "ann_e", version.derived_snapshot_id)
     assert own_tags(table.refresh(), "ann_e") == frozenset()
     with pytest.raises(TagTakenError, match="a branch 'ann_e'"):
-        bind.publish(table, binding(table, 2, expected=version.derived_snapshot_id))
+        bindings.publish(table, binding(table, 2, expected=version.derived_snapshot_id))
 
 
 def test_a_tag_on_another_indexs_version_is_its_owners(table: Table) -> None:
-    other = bind.publish(table, binding(table, name="other"))
+    other = bindings.publish(table, binding(table, name="other"))
     for name in ("ann_e", "ann_other-1", "ann_e-1"):
         set_ref(table, name, other.derived_snapshot_id, SnapshotRefType.TAG)
     table.refresh()
     assert own_tags(table, "ann_e") == frozenset()
     assert own_tags(table, "ann_other") == {"ann_other"}
     with pytest.raises(TagTakenError):
-        bind.drop(table, "ann_e")
+        bindings.drop(table, "ann_e")
 
 
 def test_tags_that_are_to_last_say_so_themselves(table: Table) -> None:
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
-    bind.drop(table, "ann_e")
-    bind.move_tag(table, "ann_e", version.derived_snapshot_id, expected_ref=None)
+    bindings.drop(table, "ann_e")
+    bindings.move_tag(table, "ann_e", version.derived_snapshot_id, expected_ref=None)
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
 
 
 def test_all_tags_of_an_index_go_in_one_commit(table: Table) -> None:
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     base = data_snapshots(table)[0].snapshot_id
-    bind.publish(table, binding(table, 1))
-    bind.publish(table, binding(table, 2, tag=f"ann_e-{base}"))
-    bind.publish(table, binding(table, 3, name="other"))
+    bindings.publish(table, binding(table, 1))
+    bindings.publish(table, binding(table, 2, tag=f"ann_e-{base}"))
+    bindings.publish(table, binding(table, 3, name="other"))
     log = len(table.refresh().metadata.metadata_log)
-    assert drop(table, "e") == ("ann_e", f"ann_e-{base}")
+    assert drop_index(table, "e") == ("ann_e", f"ann_e-{base}")
     assert len(table.refresh().metadata.metadata_log) == log + 2, "one for the definition, one for the tags"
     assert set(table.metadata.refs) == {"main", "ann_other"}
 
 
 def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     head = data_snapshots(table)[0].snapshot_id
     for name in ("ann_e", "theta_sketches"):
         set_ref(table, name, head)
@@ -341,22 +341,22 @@ def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
 
 
 def test_a_tag_of_an_earlier_release_is_mended_where_it_is(table: Table) -> None:
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     set_ref(table, "ann_e", version.derived_snapshot_id, SnapshotRefType.TAG)
     assert table.refresh().metadata.refs["ann_e"].max_ref_age_ms is None
-    bind.make_lasting(table, "ann_e")
+    bindings.make_lasting(table, "ann_e")
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
     assert tag_target(table, "ann_e") == version.derived_snapshot_id
     before = table.metadata_location
-    bind.make_lasting(table.refresh(), "ann_e")
+    bindings.make_lasting(table.refresh(), "ann_e")
     assert table.refresh().metadata_location == before, "what is right already takes no commit"
 
 
 def test_dropping_an_index_leaves_one_whose_name_begins_as_its_own(table: Table) -> None:
     for name in ("docs", "docs.title"):
-        create(table, replace(DEFINITION, name=name))
-        bind.publish(table, binding(table, name=name))
-    assert drop(table, "docs") == ("ann_docs",)
+        create_index(table, replace(DEFINITION, name=name))
+        bindings.publish(table, binding(table, name=name))
+    assert drop_index(table, "docs") == ("ann_docs",)
     assert [item.name for item in list_definitions(table.refresh())] == ["docs.title"]
     assert own_tags(table, "ann_docs.title") == {"ann_docs.title"}
     collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
@@ -375,7 +375,7 @@ def test_sketches_leave_a_branch_of_the_owners_alone(table: Table) -> None:
 
 @pytest.mark.parametrize("mend", ["refresh", "sweep"])
 def test_tags_of_an_earlier_release_are_mended_by(mend: str, table: Table) -> None:
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     index_head(table)
     head = data_snapshots(table.refresh())[0].snapshot_id
     materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)

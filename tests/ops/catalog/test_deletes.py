@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icepuffin.ops.catalog.deletes import deleted_by_file
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage

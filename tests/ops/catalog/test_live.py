@@ -7,8 +7,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from icepuffin.ops.catalog.deletes import NO_DELETES, deleted_positions, fingerprint
-from icepuffin.ops.catalog.live import _Delete, _DeleteIndex, live_files
+from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, live_files
+from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind
 from icepuffin.ops.storage import open_storage
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes

@@ -9,13 +9,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bind
-from icepuffin.ops.catalog.bind import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
-from icepuffin.ops.catalog.versions import DerivedVersion, versions
 from icepuffin.ops.index import collect_garbage, materialize_index
-from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
@@ -73,7 +73,7 @@ def table(table_factory: TableFactory) -> Table:
 
 @pytest.fixture
 def line(table: Table, monkeypatch: pytest.MonkeyPatch) -> BadLine:
-    monkeypatch.setattr(bind, "_ATTEMPTS", 4)
+    monkeypatch.setattr(bindings, "_ATTEMPTS", 4)
     return BadLine(table.catalog, monkeypatch)
 
 
@@ -88,7 +88,7 @@ def assert_readable(table: Table, version: DerivedVersion) -> None:
 
 def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) -> None:
     line.steps = iter([line.answer_is_lost])
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     assert version.tags == ("ann_e",)
     assert len(versions(table, "ann", "e")) == 1
     assert_readable(table, version)
@@ -96,21 +96,21 @@ def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) ->
 
 def test_a_lost_request_is_sent_again(table: Table, line: BadLine) -> None:
     line.steps = iter([line.request_is_lost, line.request_is_lost])
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     assert version.tags == ("ann_e",)
     assert_readable(table, version)
 
 
 def test_a_request_that_arrives_late_is_whole_when_it_lands(table: Table, line: BadLine) -> None:
     line.steps = iter([line.request_is_late, line.late_ones_arrive_first])
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     assert len(versions(table, "ann", "e")) == 1
     assert_readable(table, version)
 
 
 def test_a_success_that_a_gateway_turned_into_a_refusal_is_found(table: Table, line: BadLine) -> None:
     line.steps = iter([line.gateway_repeats_it])
-    assert_readable(table, bind.publish(table, binding(table)))
+    assert_readable(table, bindings.publish(table, binding(table)))
 
 
 def test_a_commit_whose_answer_was_lost_is_checked_as_any_other(table: Table, line: BadLine) -> None:
@@ -124,7 +124,7 @@ def test_a_commit_whose_answer_was_lost_is_checked_as_any_other(table: Table, li
 
     line.steps = iter([lost_and_expired])
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     assert "ann_e" not in table.refresh().metadata.refs
 
 
@@ -133,22 +133,22 @@ def test_a_version_is_told_of_even_where_the_tag_has_moved_on(table: Table, line
         commit()
         table.refresh()
         mine = table.metadata.refs["ann_e"].snapshot_id
-        bind.publish(table, binding(table, 2, expected=mine))
+        bindings.publish(table, binding(table, 2, expected=mine))
         raise CommitStateUnknownException("gateway timeout")
 
     wanted = binding(table, 1)
     line.steps = iter([lost_and_overtaken])
-    version = bind.publish(table, wanted)
+    version = bindings.publish(table, wanted)
     assert (version.puffin_path, version.tags) == (wanted.puffin_path, ())
     assert_readable(table, version)
-    assert bind.publish(table, wanted) == version, "a repetition must not count as a lost race: its file is in use"
+    assert bindings.publish(table, wanted) == version, "a repetition must not count as a lost race: its file is in use"
 
 
 def test_while_the_outcome_is_unknown_nothing_is_deleted(table: Table, line: BadLine) -> None:
     wanted = binding(table)
     line.steps = iter([line.request_is_late] * 4)
     with pytest.raises(UnknownOutcomeError, match=r"db\.t.*ann_e.*is kept"):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     line.late[0]()
     (version,) = versions(table.refresh(), "ann", "e")
     assert version.puffin_path == wanted.puffin_path
@@ -158,50 +158,50 @@ def test_while_the_outcome_is_unknown_nothing_is_deleted(table: Table, line: Bad
 def test_a_late_request_that_was_overtaken_can_never_land(table: Table, line: BadLine) -> None:
     def late_and_overtaken(commit: Commit) -> None:
         line.late.append(commit)
-        bind.publish(table, binding(table, 2))
+        bindings.publish(table, binding(table, 2))
         raise CommitStateUnknownException("gateway timeout")
 
     line.steps = iter([late_and_overtaken])
     with pytest.raises(LostRaceError):
-        bind.publish(table, binding(table, 1))
-    bind.drop(table, "ann_e")  # the tag is where it was when the late request was made
+        bindings.publish(table, binding(table, 1))
+    bindings.drop(table, "ann_e")  # the tag is where it was when the late request was made
     with pytest.raises(ValueError, match="sequence number"):
         line.late[0]()
 
 
 def test_a_tag_that_moved_without_a_snapshot_leaves_the_outcome_unknown(table: Table, line: BadLine) -> None:
-    first = bind.publish(table, binding(table, 1))
-    second = bind.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+    first = bindings.publish(table, binding(table, 1))
+    second = bindings.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
 
     def late_and_moved(commit: Commit) -> None:
         line.late.append(commit)
-        bind.move_tag(table, "ann_e", first.derived_snapshot_id, expected_ref=second.derived_snapshot_id)
+        bindings.move_tag(table, "ann_e", first.derived_snapshot_id, expected_ref=second.derived_snapshot_id)
         raise CommitStateUnknownException("gateway timeout")
 
     line.steps = iter([late_and_moved])
     with pytest.raises(UnknownOutcomeError):
-        bind.publish(table, binding(table, 3, expected=second.derived_snapshot_id))
-    bind.move_tag(table, "ann_e", second.derived_snapshot_id, expected_ref=first.derived_snapshot_id)
+        bindings.publish(table, binding(table, 3, expected=second.derived_snapshot_id))
+    bindings.move_tag(table, "ann_e", second.derived_snapshot_id, expected_ref=first.derived_snapshot_id)
     line.late[0]()
     assert_readable(table, versions(table.refresh(), "ann", "e")[-1])
 
 
 def test_a_first_request_that_lands_after_its_repetition_was_refused_is_whole(table: Table, line: BadLine) -> None:
     line.steps = iter([line.repetition_is_refused_first, line.late_ones_arrive_first])
-    version = bind.publish(table, binding(table))
+    version = bindings.publish(table, binding(table))
     assert len(versions(table, "ann", "e")) == 1
     assert_readable(table, version)
 
 
 def test_a_lost_race_leaves_its_manifest_list_to_garbage_collection(table: Table, line: BadLine) -> None:
     def overtaken(commit: Commit) -> Any:
-        bind.publish(table, binding(table, 2))
+        bindings.publish(table, binding(table, 2))
         return commit()
 
     line.steps = iter([overtaken])
     wanted = binding(table, 1)
     with pytest.raises(LostRaceError):
-        bind.publish(table, wanted)
+        bindings.publish(table, wanted)
     table.refresh()
     store = open_storage(table.location(), STORAGE)
     used = {snapshot.manifest_list for snapshot in table.metadata.snapshots}

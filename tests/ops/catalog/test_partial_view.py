@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
-from icepuffin.ops.graphs.upkeep import collect
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Keep, Retention
+from icepuffin.ops.runs.maintenance import collect
 from icepuffin.orchestration.sensor.evaluate import evaluate
 from icepuffin.orchestration.sensor.plan import SensorCursor
 from icepuffin.orchestration.settings import TableSettings

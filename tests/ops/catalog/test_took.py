@@ -2,7 +2,7 @@
 
 import pytest
 
-from icepuffin.ops.catalog.took import Took
+from icepuffin.ops.catalog.measurements import Took
 
 
 def test_a_note_is_read_as_it_was_written() -> None:

@@ -17,16 +17,16 @@ from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import ShardKey, process_cache
-from icepuffin.ops.catalog.vended import storage_of
-from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.report import IndexReport
-from icepuffin.ops.index.versions import open_version
-from icepuffin.ops.probe import exact_search, open_index
-from icepuffin.ops.spark.runner import LocalRunner, Progress
-from icepuffin.ops.storage import AccessError, StorageError, open_storage, principal, vended
-from icepuffin.ops.storage.options import s3_options
-from icepuffin.ops.storage.vended import RemoteSigningError
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.search import exact_search, open_index
+from icepuffin.ops.storage import AccessError, StorageError, credentials, open_storage, principal
+from icepuffin.ops.storage.credentials import RemoteSigningError
+from icepuffin.ops.storage.s3_options import s3_options
+from icepuffin.ops.tasks.runner import LocalRunner, Progress
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
 from tests.ops.index.history import DEFINITION
@@ -45,7 +45,7 @@ def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Let seconds pass for the client; the store's clock stays."""
 
     def later(seconds: float) -> None:
-        monkeypatch.setattr(vended, "_now", lambda: (time.time() + seconds) * 1000)
+        monkeypatch.setattr(credentials, "_now", lambda: (time.time() + seconds) * 1000)
 
     return later
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connect import open_catalog
-from icepuffin.ops.index import create
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.index import create_index
 from tests.conftest import ROWS, make_rows
 from tests.ops.index.history import DEFINITION
 from tests.services.vending import Vending
@@ -25,5 +25,5 @@ def new_table(lake: Vending, folder: Path, rows: int = 200) -> Table:
     made = catalog.create_table(f"vended.{name}", ROWS, f"s3://lake/vended/{name}", properties={"format-version": "2"})
     table = catalog.load_table(made.name())
     table.append(make_rows(0, rows))
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     return table.refresh()

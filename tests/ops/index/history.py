@@ -6,9 +6,9 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.probe import SearchResult, exact_search, open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import SearchResult, exact_search, open_index
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, queries
 
 DEFINITION = IndexDefinition(

@@ -10,12 +10,12 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.index import collect_garbage, drop, materialize_index
-from icepuffin.ops.index.versions import open_version
-from icepuffin.ops.probe import open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.index import collect_garbage, drop_index, materialize_index
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.search import open_index
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.history import DEFINITION, index_head
 
@@ -33,7 +33,7 @@ def one_cache_for_all() -> Iterator[None]:
 
 def forget_the_index(table: Table) -> None:
     """Drop it, expire its versions, and sweep its files."""
-    drop(table, "e")
+    drop_index(table, "e")
     gone = [item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e")]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
     collect_garbage(table.refresh(), storage=STORAGE, grace=timedelta(0))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import assemble, materialize, work
+from icepuffin.ops.index import assembly, materialize, stages
 from icepuffin.ops.storage import StorageError, local
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
@@ -62,13 +62,13 @@ def test_the_base_is_copied_while_new_shards_are_made(
         assert copied.wait(60)
         return make_shard(task)
 
-    monkeypatch.setattr(work, "make_shard", waiting)
+    monkeypatch.setattr(stages, "make_shard", waiting)
     report = index_head(changed)
     assert report.shards_copied == report.shards - 1
     assert found_and_true(changed)[1] >= 0.95
 
 
-@pytest.mark.parametrize("at", [(work, "make_shard"), (materialize, "pass_gate"), (assemble, "_read_back")])
+@pytest.mark.parametrize("at", [(stages, "make_shard"), (materialize, "pass_gate"), (assembly, "_read_back")])
 def test_of_a_refresh_that_fails_no_file_is_left(
     changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
         return make_shard(task)
 
     monkeypatch.setattr(local, "_append_range", failing)
-    monkeypatch.setattr(work, "make_shard", counted)
+    monkeypatch.setattr(stages, "make_shard", counted)
     before = files(changed)
     with pytest.raises(StorageError, match="the store is away"):
         index_head(changed)

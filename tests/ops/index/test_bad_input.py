@@ -6,13 +6,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
-from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import Action, materialize_index
-from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, index_head
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import versions
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.index import IndexReport, materialize_index, plan
-from icepuffin.ops.probe import opening
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import opening
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import GateFailedError, IndexDefinition, IndexReport
-from icepuffin.ops.probe import open_index
+from icepuffin.ops.search import open_index
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
 from tests.ops.index.history import index_head

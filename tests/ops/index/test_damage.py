@@ -7,28 +7,28 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bind
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.graphs.upkeep import collect
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     Action,
     DefinitionError,
     IndexDefinition,
     IndexReport,
     NotAnIndexError,
-    create,
+    create_index,
     integrity,
     load_definition,
     materialize_index,
 )
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
 from icepuffin.ops.index.retention import Retention
-from icepuffin.ops.index.versions import open_version
-from icepuffin.ops.probe import Coverage
-from icepuffin.ops.probe.overview import overview
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.runs.maintenance import collect
+from icepuffin.ops.search import Coverage
+from icepuffin.ops.search.overview import overview
 from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
@@ -82,7 +82,7 @@ def of_tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Table], IndexRepor
 def test_a_version_that_this_release_cannot_read_is_passed_over(
     table: Table, of_tomorrow: Callable[[Table], IndexReport], caplog: pytest.LogCaptureFixture
 ) -> None:
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     table.append(make_rows(600, 700))
     made = of_tomorrow(table)
     found, recall = found_and_true(table)
@@ -101,7 +101,7 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
 
 
 def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     with table.transaction() as transaction:
         transaction.set_properties({"ann.index.other.of-tomorrow": "1"})
     assert found_and_true(table)[0].coverage is Coverage.EXACT_VERSION
@@ -174,10 +174,10 @@ def test_a_whole_version_stays_when_it_is_verified(table: Table) -> None:
 
 
 def test_a_dropped_index_comes_back_only_where_its_file_is_whole(table: Table) -> None:
-    bind.drop(table, "ann_e")
+    bindings.drop(table, "ann_e")
     assert index_head(table).action is Action.RETAGGED
     damage(table, Section.VECTORS)
-    bind.drop(table, "ann_e")
+    bindings.drop(table, "ann_e")
     report = index_head(table)
     assert report.action is Action.BUILT
     assert "VECTORS" in report.reason or "not those that were published" in report.reason

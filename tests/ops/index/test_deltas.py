@@ -11,14 +11,22 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.index import Action, IndexReport, drop, maintain, materialize_index, recognize, refresh
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import (
+    Action,
+    IndexReport,
+    drop_index,
+    materialize_index,
+    moved_rows,
+    rebuild_tombstoned_shards,
+    refresh,
+)
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
-from icepuffin.ops.index.versions import OpenVersion, open_version
-from icepuffin.ops.probe import Coverage
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.index.version_reader import OpenVersion, open_version
+from icepuffin.ops.search import Coverage
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs import routing
 from tests.conftest import STORAGE, make_rows
@@ -198,7 +206,7 @@ def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: Ta
         version = newest(table)
         store = open_storage(version.version.puffin_path, STORAGE)
         contents.append(store.read_range(version.version.puffin_path, 0, version.file_size))
-        drop(table, "e")
+        drop_index(table, "e")
         table.refresh()
         ours = {item.derived_snapshot_id for item in versions(table, "ann", "e")} - {
             item.derived_snapshot_id for item in first
@@ -216,13 +224,13 @@ def test_maintenance_rebuilds_a_worn_delta(table: Table) -> None:
     append_position_deletes(table, {file.path: np.arange(30)})
     lenient = replace(DEFINITION, rebuild_ratio=0.9)
     assert hows(index_head(table, lenient))[-1] == "masked"
-    report = maintain(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE)
+    report = rebuild_tombstoned_shards(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE)
     assert report is not None
     assert hows(report)[-1] == "rebuilt"
 
 
 def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recognize, "HASHES_AT_ONCE", 100)
+    monkeypatch.setattr(moved_rows, "HASHES_AT_ONCE", 100)
     monkeypatch.setattr(refresh, "SMALL_WORK", 0)
     table.refresh()
     table.overwrite(table.scan().to_arrow())

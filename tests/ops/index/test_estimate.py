@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.catalog.bound_versions import versions
 from icepuffin.ops.index import IndexReport, plan_version
-from icepuffin.ops.index.estimate import Estimate, estimate
+from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.rates import Amounts, default_seconds
-from icepuffin.ops.index.report import Action
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.index.report import Action, Estimate
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, index_head

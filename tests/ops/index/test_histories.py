@@ -37,15 +37,15 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
-from icepuffin.ops.catalog.connect import open_catalog
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.index import IndexDefinition, collect_garbage, drop, materialize_index, refresh
+from icepuffin.ops.index import IndexDefinition, collect_garbage, drop_index, materialize_index, refresh
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.probe import Coverage, SearchResult, open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import Coverage, SearchResult, open_index
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner
@@ -277,7 +277,7 @@ class TableHistory(RuleBasedStateMachine):
         known = versions(self.table.refresh(), "ann", "e")
         if not any(version.tags for version in known):
             return
-        drop(self.table, "e")
+        drop_index(self.table, "e")
         gone = [version.derived_snapshot_id for version in known]
         self.table.refresh().maintenance.expire_snapshots().by_ids(gone).commit()
         collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.index import changes, materialize_index, plan, recognize, refresh
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import changes, materialize_index, moved_rows, plan, refresh
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
-from icepuffin.ops.index.versions import balls_by_slot, open_version
+from icepuffin.ops.index.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.spark.runner import LocalRunner
 from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
@@ -81,7 +81,7 @@ def addresses(table: Table) -> list[Any]:
 def by_hashes(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     before = own_versions(table)
     with monkeypatch.context() as patched:
-        patched.setattr(recognize, "_by_lineage", lambda search: None)
+        patched.setattr(moved_rows, "_by_lineage", lambda search: None)
         refreshed(table, LocalRunner(1))
     found = addresses(table)
     undo(table, before)
@@ -91,8 +91,8 @@ def by_hashes(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("at_once", [1 << 25, ROWS // 5])
 def test_lineage_finds_what_hashes_find(table: Table, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = by_hashes(table, monkeypatch)
-    monkeypatch.setattr(recognize, "HASHES_AT_ONCE", at_once)
-    monkeypatch.setattr(recognize, "hash_files", None)
+    monkeypatch.setattr(moved_rows, "HASHES_AT_ONCE", at_once)
+    monkeypatch.setattr(moved_rows, "hash_files", None)
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted) == (ROWS, 0)
     assert addresses(table) == expected
@@ -101,7 +101,7 @@ def test_lineage_finds_what_hashes_find(table: Table, at_once: int, monkeypatch:
 
 def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     table.append(make_rows(ROWS, ROWS + 40))
-    monkeypatch.setattr(recognize, "hash_files", None)
+    monkeypatch.setattr(moved_rows, "hash_files", None)
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted, report.tombstones) == (ROWS, 40, 0)
     version = versions(table.refresh(), "ann", "e")[-1]

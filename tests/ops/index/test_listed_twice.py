@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import RepeatedFileError, live_files
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.probe import exact_search, open_index
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import RepeatedFileError, live_files
+from icepuffin.ops.search import exact_search, open_index
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head

@@ -9,30 +9,30 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from icepuffin.ops.catalog.bind import LASTING_MS
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import tag_target, versions
+from icepuffin.ops.catalog.bindings import LASTING_MS
+from icepuffin.ops.catalog.bound_versions import tag_target, versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import VectorColumnError
-from icepuffin.ops.graphs.upkeep import maintain_index
 from icepuffin.ops.index import (
     Action,
     DefinitionError,
     GateFailedError,
     IndexDefinition,
     collect_garbage,
-    create,
-    drop,
+    create_index,
+    drop_index,
     list_definitions,
     load_definition,
-    maintain,
     materialize_index,
+    rebuild_tombstoned_shards,
 )
 from icepuffin.ops.index.materialize import SIDE_TAG_AGE_MS
-from icepuffin.ops.index.versions import open_version
-from icepuffin.ops.probe import Coverage, open_index
+from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.runs.maintenance import maintain_index
+from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.storage import PartSource, open_storage, relative_to
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import ROWS, STORAGE, make_rows
@@ -97,7 +97,7 @@ def test_bytes_do_not_depend_on_threads(table_factory: TableFactory, threads: in
 
 
 def drop_everything(table: Table) -> None:
-    drop(table, "e")
+    drop_index(table, "e")
     ours = [version.derived_snapshot_id for version in versions(table, "ann", "e")]
     table.maintenance.expire_snapshots().by_ids(ours).commit()
     table.refresh()
@@ -296,7 +296,7 @@ def test_a_vector_that_cannot_be_indexed_is_named_by_file_and_row(
 
 
 def test_a_renamed_column_is_followed_and_a_dropped_one_is_named(table: Table) -> None:
-    definition = create(table, DEFINITION)
+    definition = create_index(table, DEFINITION)
     index_head(table, definition)
     with table.update_schema() as change:
         change.rename_column("embedding", "vector")
@@ -311,18 +311,18 @@ def test_a_renamed_column_is_followed_and_a_dropped_one_is_named(table: Table) -
 
 
 def test_definitions_live_in_table_properties(table: Table) -> None:
-    created = create(table, DEFINITION)
+    created = create_index(table, DEFINITION)
     assert created.field_id is not None
     assert list_definitions(table) == (created,)
     assert load_definition(table, "e") == created
     with pytest.raises(DefinitionError, match="already, with metric l2; drop it"):
-        create(table, replace(DEFINITION, metric="ip"))
-    assert create(table, replace(DEFINITION, max_deltas=1, target_recall=0.7)).max_deltas == 1, (
+        create_index(table, replace(DEFINITION, metric="ip"))
+    assert create_index(table, replace(DEFINITION, max_deltas=1, target_recall=0.7)).max_deltas == 1, (
         "graphs stay as they are"
     )
     assert load_definition(table, "e").target_recall == 0.7
     index_head(table, created)
-    assert drop(table, "e") == ("ann_e",)
+    assert drop_index(table, "e") == ("ann_e",)
     assert list_definitions(table) == ()
     with pytest.raises(DefinitionError, match="no index"):
         load_definition(table, "e")
@@ -336,7 +336,7 @@ def test_a_name_that_is_no_tag_name_is_refused(name: str) -> None:
 
 def test_maintenance_does_nothing_without_worn_shards(table: Table) -> None:
     index_head(table)
-    assert maintain(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE) is None
+    assert rebuild_tombstoned_shards(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE) is None
 
 
 def test_garbage_collection_takes_only_what_nothing_references(table: Table) -> None:
@@ -377,14 +377,14 @@ def test_files_that_were_imported_are_read_by_the_names_that_they_had(table: Tab
 def test_a_watched_ref_that_does_not_exist_yet_is_no_error(table_factory: TableFactory) -> None:
     table = table_factory()
     table.append(make_rows(0, 200))
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     head = table.refresh().metadata.current_snapshot_id
     assert head is not None
     work = {"runner": LocalRunner(1), "storage": STORAGE, "watched_ref": "prod"}
     report = materialize_index(table, DEFINITION, head, **work)
     assert report.action is Action.BUILT
     assert set(table.refresh().metadata.refs) == {"main", f"ann_e-{head}"}
-    assert maintain(table, DEFINITION, **work) is None
+    assert rebuild_tombstoned_shards(table, DEFINITION, **work) is None
     engine = Engine(spark_conf={}, threads=1, driver_only_rows=1000)
     assert maintain_index(table, DEFINITION, engine=engine, storage=STORAGE, watched_ref="prod") is None
     table.manage_snapshots().create_branch(head, "prod").commit()

@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.probe import open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import open_index
+from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
 

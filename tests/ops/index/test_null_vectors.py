@@ -9,11 +9,11 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, ListType
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.index import Action, create, materialize_index
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import Action, create_index, materialize_index
 from icepuffin.ops.index.report import IndexReport
-from icepuffin.ops.probe import Coverage, open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, found_and_true, index_head
@@ -98,7 +98,7 @@ def test_snapshots_from_before_the_column_have_no_version(table_factory: TableFa
     assert first is not None
     with table.update_schema() as change:
         change.add_column("late", ListType(0, FloatType(), element_required=False))
-    definition = create(table, replace(DEFINITION, column="late"))
+    definition = create_index(table, replace(DEFINITION, column="late"))
     table.append(make_rows(10, 40).append_column("late", make_rows(10, 40)["embedding"]))
     assert index_head(table, definition).rows == 30
     report = materialize_index(table, definition, first, runner=LocalRunner(1), storage=STORAGE)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icepuffin.ops.index.policy import NEW_DELTA, Placement, place
+from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from tests.ops.index.history import DEFINITION
 
 SIZES = st.lists(st.integers(0, 5000), max_size=12)

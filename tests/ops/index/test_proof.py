@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.index import CoverageError, proof, refresh, work
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import CoverageError, proof, refresh, stages
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
 from icepuffin.ops.tasks import scatter
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -108,7 +108,7 @@ def too_few_live(patch: pytest.MonkeyPatch) -> None:
         return tuple(table)
 
     patch.setattr(refresh, "file_table", other)
-    patch.setattr(work, "file_table", other)
+    patch.setattr(stages, "file_table", other)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFa
 
 
 def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from icepuffin.ops.spark.runner import LocalRunner  # noqa: PLC0415
+    from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415
 
     labels: list[tuple[str, int]] = []
 

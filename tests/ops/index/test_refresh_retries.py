@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connect import open_catalog
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
-from icepuffin.ops.index import Action, IndexReport, materialize_index, refresh, work
-from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import Action, IndexReport, materialize_index, refresh, stages
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
@@ -116,10 +117,10 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
 
 
 def undo(table: Table, before: frozenset[int]) -> None:
-    from icepuffin.ops.catalog import bind  # noqa: PLC0415
+    from icepuffin.ops.catalog import bindings  # noqa: PLC0415
 
     new = [item for item in versions(table.refresh(), "ann", "e") if item.derived_snapshot_id not in before]
-    bind.drop(table, "ann_e")
+    bindings.drop(table, "ann_e")
     table.refresh().maintenance.expire_snapshots().by_ids([item.derived_snapshot_id for item in new]).commit()
     for item in new:
         open_storage(item.puffin_path, STORAGE).delete(item.puffin_path)
@@ -149,7 +150,7 @@ def test_spark_refreshes_to_the_same_bytes(changed: Changed, spark: "SparkSessio
 def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
     changed: Changed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refresh, "SMALL_WORK", work.SMALL_WORK)
+    monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
     synced: list[int] = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), sync(handle)))
@@ -158,7 +159,7 @@ def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
 
 
 def test_the_driver_does_small_work_itself(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refresh, "SMALL_WORK", work.SMALL_WORK)
+    monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
     monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 1 << 24)
 
     def never() -> "SparkSession":

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import plan as plan_module
 from icepuffin.ops.index import refresh
 from icepuffin.ops.index.changes import Changes, find_changes
 from icepuffin.ops.index.plan import plan_version
-from icepuffin.ops.probe import open_index
-from icepuffin.ops.spark.runner import LocalRunner
+from icepuffin.ops.search import open_index
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.history import DEFINITION, index_head

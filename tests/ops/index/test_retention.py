@@ -12,13 +12,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from icepuffin.ops.catalog import bind
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, tag_target, versions
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.versions import DerivedVersion, tag_target, versions
-from icepuffin.ops.graphs.upkeep import collect
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.runs.maintenance import collect
 from icepuffin.ops.storage import open_storage
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
@@ -35,7 +35,7 @@ def with_versions(table: Table, count: int, storage: StorageConfig = STORAGE) ->
     for number in range(count):
         table.append(make_rows(10 * number, 10 * number + 10))
         table.refresh()
-        bind.publish(table, binding(table, number, expected=tag_target(table, "ann_e"), storage=storage))
+        bindings.publish(table, binding(table, number, expected=tag_target(table, "ann_e"), storage=storage))
     return table
 
 
@@ -74,7 +74,7 @@ def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(
     table.append(make_rows(100, 110))
     with_versions(table, 3)
     old = data_snapshots(table.refresh())[0].snapshot_id
-    bind.publish(table, replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old))
+    bindings.publish(table, replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old))
     assert going(table, Retention(last=2)) == [0, 1]
 
 
@@ -108,13 +108,13 @@ def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(
     old = data_snapshots(table.refresh())[0].snapshot_id
     with_versions(table, 2)
     side = replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old, max_ref_age_ms=1000)
-    bind.publish(table, side)
+    bindings.publish(table, side)
     assert planned(table, Retention()) == RetentionPlan()
     table.manage_snapshots().create_tag(old, "release").commit()
     plan = planned(table, Retention())
     assert [item.base_snapshot_id for item in plan.pin] == [old]
     carry_out_retention(table, "ann_e", plan)
-    assert table.refresh().metadata.refs[f"ann_e-{old}"].max_ref_age_ms == bind.LASTING_MS
+    assert table.refresh().metadata.refs[f"ann_e-{old}"].max_ref_age_ms == bindings.LASTING_MS
     assert planned(table, Retention()) == RetentionPlan()
 
 
@@ -152,7 +152,7 @@ def test_a_version_goes_when_its_snapshot_has_expired_and_the_newest_never(table
 
 
 def test_of_two_versions_of_one_snapshot_the_older_goes(table: Table) -> None:
-    bind.publish(table, binding(table, 9, expected=tag_target(table, "ann_e")))
+    bindings.publish(table, binding(table, 9, expected=tag_target(table, "ann_e")))
     (gone,) = planned(table, Retention()).retire
     assert gone.why == "a newer version of the same snapshot exists"
     assert gone.puffin_path.endswith("ann-e-3.puffin")
@@ -202,7 +202,7 @@ def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table
     """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
     plan = planned(table, Retention(Keep.NEWEST))
     known = versions(table, "ann", "e")
-    bind.move_tag(table, "ann_e", known[0].derived_snapshot_id, expected_ref=known[-1].derived_snapshot_id)
+    bindings.move_tag(table, "ann_e", known[0].derived_snapshot_id, expected_ref=known[-1].derived_snapshot_id)
     gone = carry_out_retention(table, "ann_e", plan)
     assert [item.index_snapshot_id for item in gone] == [known[1].derived_snapshot_id, known[2].derived_snapshot_id]
     assert tag_target(table.refresh(), "ann_e") == known[0].derived_snapshot_id
@@ -217,13 +217,13 @@ def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
 ) -> None:
     known = versions(table, "ann", "e")
     side = f"ann_e-{known[0].base_snapshot_id}"
-    bind.move_tag(table, side, known[0].derived_snapshot_id, expected_ref=None)
+    bindings.move_tag(table, side, known[0].derived_snapshot_id, expected_ref=None)
     again = replace(
         binding(table, 9, tag=side, expected=known[0].derived_snapshot_id), base_snapshot_id=known[0].base_snapshot_id
     )
     plan = planned(table, Retention(Keep.NEWEST))
     through = table.catalog.commit_table
-    steps = iter([lambda: bind.publish(table.catalog.load_table(table.name()), again)])
+    steps = iter([lambda: bindings.publish(table.catalog.load_table(table.name()), again)])
 
     def commit_table(*arguments: Any) -> Any:
         next(steps, lambda: None)()
@@ -291,7 +291,7 @@ def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: py
 
     def a_run_comes_first(*arguments: Any) -> Any:
         monkeypatch.setattr(table.catalog, "commit_table", through)
-        bind.move_tag(run, "ann_e", again, expected_ref=known[-1].derived_snapshot_id)
+        bindings.move_tag(run, "ann_e", again, expected_ref=known[-1].derived_snapshot_id)
         return through(*arguments)
 
     monkeypatch.setattr(table.catalog, "commit_table", a_run_comes_first)

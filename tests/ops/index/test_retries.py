@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.catalog.bound_versions import versions
 from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materialize_index
-from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import shard as shard_module
-from icepuffin.ops.tasks.blocks import read_blocks
 from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
+from icepuffin.ops.tasks.staged_blocks import read_blocks
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, content
 from tests.ops.index.test_materialize import drop_everything

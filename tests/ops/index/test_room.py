@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
-from icepuffin.ops.catalog.versions import versions
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import Action, sample
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.sample import most_rows
-from icepuffin.ops.index.versions import open_version
+from icepuffin.ops.index.version_reader import open_version
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
 from tests.ops.index.history import DEFINITION, found_and_true, index_head

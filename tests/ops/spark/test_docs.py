@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import create
+from icepuffin.ops.index import create_index
 from tests.conftest import ROWS, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 
@@ -30,7 +30,7 @@ def test_the_examples_run(spark: "SparkSession", sql_catalog: Catalog, capsys: p
     table = sql_catalog.create_table("demo.packages", ROWS, properties={"format-version": "2"})
     table.append(make_rows(0, 200))
     definition = replace(DEFINITION, name="embedding", shards=1)
-    create(table, definition)
+    create_index(table, definition)
     index_head(table, definition)
     asked = spark.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
     names: dict[str, Any] = {

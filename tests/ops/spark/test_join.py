@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.probe import Coverage, IndexReader, QueryError, open_index
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
@@ -21,7 +21,7 @@ from tests.ops.index.history import DEFINITION, index_head
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from icepuffin.ops.spark.join import KnnJoin
+    from icepuffin.ops.spark.knn_join import KnnJoin
 
 # PySpark leaves its sockets to the garbage collector
 pytestmark = [
@@ -53,7 +53,7 @@ def left_side(session: "SparkSession", count: int, parts: int = 3) -> "DataFrame
 
 
 def joined(left: "DataFrame", reader: IndexReader, **options: Any) -> "KnnJoin":
-    from icepuffin.ops.spark.join import knn_join  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
 
     return knn_join(left, reader, on="asked", block_rows=16, **options)
 

@@ -11,8 +11,9 @@ import pytest
 from icepuffin.ann_kernels.errors import NonFiniteVectorError
 from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.spark.runner import LocalRunner, SparkRunner, TaskRunner
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import ObjectMissingError, StorageError
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import create
-from icepuffin.ops.probe import open_index
+from icepuffin.ops.index import create_index
+from icepuffin.ops.search import open_index
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.history import DEFINITION, index_head
 
@@ -29,7 +29,7 @@ pytestmark = [
 def table(table_factory: Callable[..., Table]) -> Table:
     made = table_factory()
     made.append(make_rows(0, 300))
-    create(made, DEFINITION)
+    create_index(made, DEFINITION)
     index_head(made)
     made.append(make_rows(300, 350))
     return made.refresh()
@@ -40,7 +40,7 @@ def literal(vector: list[float]) -> str:
 
 
 def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: Catalog, table: Table) -> None:
-    from icepuffin.ops.spark.sql import register_vector_search  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark
 
     register_vector_search(session, sql_catalog)
     asked = queries(3)
@@ -88,11 +88,11 @@ def test_what_is_wrong_is_said_when_a_call_is_planned(
     from pyspark.sql.types import ArrayType, DoubleType, StringType  # noqa: PLC0415
     from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
 
-    from icepuffin.ops.spark.sql import Settings, plan  # noqa: PLC0415
+    from icepuffin.ops.spark.table_function import Settings, plan  # noqa: PLC0415
 
     made = table_factory()
     made.append(make_rows(0, 3))
-    create(made, DEFINITION)
+    create_index(made, DEFINITION)
     kinds = {"query": StringType() if "query" in changed else ArrayType(DoubleType())}
     given = {
         name: AnalyzeArgument(kinds.get(name, StringType()), value, isTable=False, isConstantExpression=True)
@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_when_a_call_is_planned(
 def test_an_option_that_is_null_is_as_if_it_were_not_given(
     session: "SparkSession", sql_catalog: Catalog, table: Table
 ) -> None:
-    from icepuffin.ops.spark.sql import register_vector_search  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark
 
     register_vector_search(session, sql_catalog)
     call = f"SELECT * FROM vector_search('db.t', 'e', {literal(queries(1)[0].tolist())} {{}})"
@@ -121,7 +121,7 @@ def test_warnings_go_to_the_log_of_the_task_once(
 ) -> None:
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from icepuffin.ops.spark.sql import Planned, Settings, answer  # noqa: PLC0415
+    from icepuffin.ops.spark.table_function import Planned, Settings, answer  # noqa: PLC0415
 
     vectors = pa.array([[float("nan")] * 16], pa.list_(pa.float32()))
     table.append(make_rows(350, 351).set_column(3, "embedding", vectors))

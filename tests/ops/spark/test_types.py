@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.index import create
-from icepuffin.ops.probe import open_index
+from icepuffin.ops.index import create_index
+from icepuffin.ops.search import open_index
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from tests.conftest import STORAGE, queries
 from tests.ops.index.history import DEFINITION
-from tests.ops.probe.test_types import VALUES, typed_rows, value
+from tests.ops.search.test_types import VALUES, typed_rows, value
 from tests.ops.spark.test_sql import literal
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def as_text(found: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_columns_of_each_type_are_returned(session: "SparkSession", sql_catalog: Catalog) -> None:
-    from icepuffin.ops.spark.join import knn_join  # noqa: PLC0415  imports pyspark
-    from icepuffin.ops.spark.sql import register_vector_search  # noqa: PLC0415
+    from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
+    from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415
 
     table = sql_catalog.create_table("db.typed", typed_rows(0, 1).schema, properties={"format-version": "2"})
     table.append(typed_rows(0, 9))
-    create(table, DEFINITION)
+    create_index(table, DEFINITION)
     register_vector_search(session, sql_catalog)
     names = ["id", *VALUES]
     asked = queries(1)[0].tolist()

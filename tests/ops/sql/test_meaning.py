@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo, LessThan
 
-from icepuffin.ops.catalog.connect import open_catalog
-from icepuffin.ops.probe import exact_search
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.search import exact_search
 from icepuffin.ops.sql import SqlError, SqlSession
-from icepuffin.ops.sql.foreign import for_spark
-from icepuffin.ops.sql.parse import parse
+from icepuffin.ops.sql.parser import parse
+from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import Foreign
 from tests.conftest import STORAGE
 

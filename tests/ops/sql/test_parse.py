@@ -5,8 +5,8 @@ from pyiceberg.expressions import EqualTo, GreaterThan
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import SqlError
-from icepuffin.ops.sql.foreign import for_spark
-from icepuffin.ops.sql.parse import parse
+from icepuffin.ops.sql.parser import parse
+from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,

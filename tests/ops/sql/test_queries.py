@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connect import open_catalog
-from icepuffin.ops.probe import Coverage
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
-from icepuffin.ops.sql.parse import parse
+from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.statements import Nearest
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 

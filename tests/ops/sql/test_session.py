@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.probe import Coverage
+from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, make_rows, queries
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.connect import open_catalog
+from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.sql import SqlError, SqlSession
-from icepuffin.ops.sql.foreign import for_spark
+from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import Foreign
 from tests.conftest import STORAGE
 from tests.ops.sql.drawn import Drawn, rows_of

@@ -7,7 +7,7 @@ from pyiceberg.catalog import Catalog
 
 from icepuffin.ops.sql import SqlError, SqlSession
 from tests.conftest import STORAGE, queries
-from tests.ops.probe.test_types import COUNT, VALUES, catalog, code, typed, value
+from tests.ops.search.test_types import COUNT, VALUES, catalog, code, typed, value
 
 __all__ = ["catalog", "typed"]
 NEAR = "l2_distance(embedding, :q)"

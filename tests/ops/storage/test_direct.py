@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icepuffin.ops.storage import direct
-from icepuffin.ops.storage.direct import DirectSink
+from icepuffin.ops.storage import direct_io
+from icepuffin.ops.storage.direct_io import DirectSink
 
 BLOCK = 4_096
 LENGTHS = (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, 64 * BLOCK, 150 * BLOCK + 5)
@@ -15,7 +15,7 @@ LENGTHS = (0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 7, 64 * BLOCK, 150 * BLOCK + 5)
 
 @pytest.fixture(autouse=True)
 def small_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_BUFFER", 16 * BLOCK)
+    monkeypatch.setattr(direct_io, "_BUFFER", 16 * BLOCK)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_whole_blocks_go_past_the_cache_and_only_they(
         lengths[bool(fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_DIRECT)].append(len(data))
         return real(handle, data)
 
-    monkeypatch.setattr(direct.os, "write", seen)
+    monkeypatch.setattr(direct_io.os, "write", seen)
     expected = joined(tmp_path / "joined", source)
     if not lengths[True]:
         pytest.skip("this file system has no way past its cache")
@@ -73,8 +73,8 @@ def test_a_file_system_that_cannot_is_written_through_its_cache(
             raise OSError(errno.EINVAL, "unsupported")
         return control(handle, command, flags)
 
-    monkeypatch.setattr(direct.os, "write", picky_write)
-    monkeypatch.setattr(direct.fcntl, "fcntl", picky_control)
+    monkeypatch.setattr(direct_io.os, "write", picky_write)
+    monkeypatch.setattr(direct_io.fcntl, "fcntl", picky_control)
     assert joined(tmp_path / "joined", source) == (tmp_path / "joined").read_bytes()
 
 
@@ -92,7 +92,7 @@ def test_an_error_of_writing_behind_is_raised(tmp_path: Path, source: Path, monk
             raise OSError(errno.ENOSPC, "full")
         return real(handle, data)
 
-    monkeypatch.setattr(direct.os, "write", fails_once)
+    monkeypatch.setattr(direct_io.os, "write", fails_once)
     with pytest.raises(OSError, match="full"):
         joined(tmp_path / "joined", source)
     assert len(calls) == 2  # what comes after a gap is not written

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ops.model import ObjectRange
-from icepuffin.ops.storage.parts import S3_LIMITS, CopyPart, PartLimits, plan_parts
+from icepuffin.ops.storage.multipart import S3_LIMITS, CopyPart, PartLimits, plan_parts
 
 SMALL = PartLimits(min_part=5, max_part=40, max_parts=100, part=12, copy=30)
 SEGMENTS = st.lists(

@@ -10,9 +10,9 @@ import pytest
 
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage, StorageError, open_storage
-from icepuffin.ops.storage.options import s3_options
-from icepuffin.ops.storage.parts import PartLimits
+from icepuffin.ops.storage.multipart import PartLimits
 from icepuffin.ops.storage.s3 import S3Storage
+from icepuffin.ops.storage.s3_options import s3_options
 from tests.services.faulty import faulty_line
 
 pytestmark = pytest.mark.services

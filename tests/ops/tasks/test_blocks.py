@@ -9,9 +9,9 @@ import pytest
 from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.tasks.blocks import BlockWriters, read_blocks
-from icepuffin.ops.tasks.recognize import read_moves
+from icepuffin.ops.tasks.match_hashes import read_moves
 from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
 
 STORE = LocalStorage()
 

@@ -7,7 +7,7 @@ import pytest
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.tasks.gate import measure_curve, measure_recall
+from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
 from icepuffin.puffin.blobs.shard import Shard
 
 

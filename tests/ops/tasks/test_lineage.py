@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icepuffin.ops.model import LiveFile
-from icepuffin.ops.tasks.lineage import row_versions
+from icepuffin.ops.tasks.match_lineage import row_versions
 from tests.conftest import STORAGE
 
 

@@ -18,7 +18,7 @@ from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.catalog.statistics import find, register
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
-from icepuffin.ops.theta.slot import listed_thetas, ndv_of
+from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
 from icepuffin.puffin import PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
 from icepuffin.puffin.types import THETA_V1

@@ -6,8 +6,8 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.statistics import find, register
-from icepuffin.ops.theta import Outcome, builds, materialize_theta_sketches, read_ndv
-from icepuffin.ops.theta.read import overwritten_by
+from icepuffin.ops.theta import Outcome, build_id, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta.ndv import overwritten_by
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
@@ -68,7 +68,7 @@ def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files
     assert (report.ndv["id"], report.fresh) == (500, True)
 
 
-@pytest.mark.parametrize("seal", ["", "0" * 64, f"{builds.FORMAT}:{'0' * 64}"])
+@pytest.mark.parametrize("seal", ["", "0" * 64, f"{build_id.FORMAT}:{'0' * 64}"])
 def test_a_sketch_that_is_sealed_otherwise_is_not_extended(table: Table, seal: str) -> None:
     first = append(table, 0, 300)
     materialize(table, first, budget_bytes=0)
@@ -123,8 +123,8 @@ def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...
     entry, snapshot = find(table.refresh(), snapshot_id), table.current_snapshot()
     assert entry is not None
     assert snapshot is not None
-    kept = {blob.fields[0]: builds.sealed_as(blob.properties) for blob in entry.blob_metadata}
+    kept = {blob.fields[0]: build_id.sealed_as(blob.properties) for blob in entry.blob_metadata}
     seals = kept | dict.fromkeys(kept.keys() & set(field_ids), seal)
-    more = {field_id: {builds.PROPERTY: text} for field_id, text in seals.items() if text}
+    more = {field_id: {build_id.PROPERTY: text} for field_id, text in seals.items() if text}
     foreign.stamp(table, snapshot, foreign.sketches_in(entry.statistics_path), more)
     table.refresh()

@@ -9,13 +9,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from icepuffin.ops.catalog.live import live_files
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.statistics import find
-from icepuffin.ops.catalog.versions import versions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
-from icepuffin.ops.theta import publish as publish_module
-from icepuffin.ops.theta.keep import KIND, TAG
+from icepuffin.ops.theta import publication as publish_module
+from icepuffin.ops.theta.kept_sketches import KIND, TAG
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
 from icepuffin.puffin.types import THETA_V1

@@ -1,0 +1,108 @@
+"""An overview as a picture: PNG, SVG, or one HTML page that needs nothing else."""
+
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.search.overview import Overview
+
+SUFFIXES = (".png", ".svg", ".html")
+_COLORS = 32
+_LIVE, _DEAD, _LATE = "#4f43dd", "#d0d0d8", "#1d9e75"
+
+
+class PictureError(IcepuffinError):
+    """Raised for a file name that says no format known here."""
+
+
+def save(seen: Overview, path: Path, milliseconds: Sequence[float] | None = None) -> None:
+    """Draw into a file, by its suffix. `milliseconds`: of a query at each width of the curve, where they were timed."""
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise PictureError(f"{path}: a picture is written as one of {', '.join(SUFFIXES)}")
+    if kind == ".html":
+        text = render(seen, "svg", milliseconds).decode()
+        title = html.escape(f"{seen.table}: index {seen.index}")
+        head = f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head>"
+        path.write_text(f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n", encoding="utf-8")
+        return
+    path.write_bytes(render(seen, kind[1:], milliseconds))
+
+
+def render(seen: Overview, kind: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:
+    """The picture as bytes of `png` or `svg`."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  slow to import
+
+    figure = Figure(figsize=(11, 3.6), dpi=dpi, layout="constrained")
+    curve, shards, cover = figure.subplots(1, 3, width_ratios=(2, 2, 0.5))
+    _draw_curve(curve, seen, milliseconds)
+    _draw_shards(shards, seen)
+    _draw_coverage(cover, seen)
+    title = f"{seen.table}, index {seen.index}, version of snapshot {seen.base_snapshot_id}"
+    figure.suptitle(drawable(title), fontsize=10)
+    if kind == "png":
+        return as_png(figure)
+    image = io.BytesIO()
+    figure.savefig(image, format=kind)
+    return image.getvalue()
+
+
+def as_png(figure: Any) -> bytes:
+    """A figure of Matplotlib as a PNG of few colours, which is a third as large as one of all."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
+    from PIL import Image  # noqa: PLC0415
+
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    image = io.BytesIO()
+    drawn.quantize(_COLORS, dither=Image.Dither.NONE).save(image, "PNG", optimize=True)
+    return image.getvalue()
+
+
+def drawable(text: str) -> str:
+    """The text as Matplotlib's own font can draw it: a box for each character that it lacks, such as Chinese ones."""
+    from matplotlib.font_manager import findfont, get_font  # noqa: PLC0415
+
+    font = get_font(findfont("DejaVu Sans"))
+    return "".join(letter if font.get_char_index(ord(letter)) else "\u25a1" for letter in text)
+
+
+def _draw_curve(axes: Any, seen: Overview, milliseconds: Sequence[float] | None) -> None:
+    axes.set_title("recall@10 by cost", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    if not seen.curve:
+        axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
+        return
+    costs = list(milliseconds) if milliseconds else [point.distances for point in seen.curve]
+    axes.plot(costs, [point.recall for point in seen.curve], "o-", color=_LIVE, markersize=4)
+    for cost, point in zip(costs, seen.curve, strict=True):
+        many = f" x{point.oversample}" if point.oversample > 1 else ""
+        label = f"L={point.search_list}{many}"
+        axes.annotate(label, (cost, point.recall), textcoords="offset points", xytext=(4, -9), fontsize=7)
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds a query" if milliseconds else "distances a query")
+    axes.grid(alpha=0.3)
+
+
+def _draw_shards(axes: Any, seen: Overview) -> None:
+    axes.set_title(f"shards: live rows, tombstones ({seen.tombstone_ratio:.1%})", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    numbers = [shard.shard for shard in seen.shards]
+    live = [shard.live for shard in seen.shards]
+    axes.bar(numbers, live, color=[_LIVE if shard.led_to else _LATE for shard in seen.shards])
+    axes.bar(numbers, [shard.tombstones for shard in seen.shards], bottom=live, color=_DEAD)
+    axes.set_xlabel("shard; green: rows that came after the codebook")
+
+
+def _draw_coverage(axes: Any, seen: Overview) -> None:
+    axes.set_title(f"covers {seen.coverage:.1%}", loc="left", fontsize=10)
+    axes.bar([0], [seen.rows_covered], color=_LIVE)
+    axes.bar([0], [seen.rows - seen.rows_covered], bottom=[seen.rows_covered], color=_DEAD)
+    axes.set_xticks([])
+    axes.spines[["top", "right", "bottom"]].set_visible(False)

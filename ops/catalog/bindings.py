@@ -1,0 +1,349 @@
+"""Binding: how a Puffin file comes to belong to a snapshot, in one catalog commit. See docs/concepts.md.
+
+A `replace` snapshot S' with parent S and a manifest list of its own, a tag on it, and the Puffin file as its
+statistics entry. The file is reachable from metadata, `main` and its statistics are not touched.
+"""
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyiceberg.manifest import write_manifest_list
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetSnapshotRefUpdate,
+    SetStatisticsUpdate,
+    TableUpdate,
+)
+
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
+from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.steps import Step, reached
+
+_ATTEMPTS = 12
+_TOTALS = (
+    "total-records",
+    "total-data-files",
+    "total-delete-files",
+    "total-files-size",
+    "total-position-deletes",
+    "total-equality-deletes",
+)
+STATISTICS_FILE_KEY = "statistics-file"
+LASTING_MS = 2**63 - 1
+"""`max-ref-age-ms` of tags that are to last. One without takes the table's `history.expire.max-ref-age-ms`, and any
+engine's expiry drops it when it is as old."""
+
+
+class BindingError(IcepuffinError):
+    """Raised when a version cannot be bound; nothing was published."""
+
+
+class LostRaceError(BindingError):
+    """Raised when somebody else moved the tag first: look at what they published, then decide again.
+
+    No snapshot refers to the file that was to be bound, and none can come to: it may be deleted.
+    """
+
+
+class UnknownOutcomeError(BindingError):
+    """Raised when the catalog's answer to a commit was lost and its metadata does not show the commit (yet).
+
+    It may still happen: delete nothing. Doing the work again later finds it done, or does it.
+    """
+
+
+class UnsupportedCatalogError(BindingError):
+    """Raised before the commit when the catalog is known to break bindings."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What is to be bound to which snapshot."""
+
+    kind: str
+    """Prefix of the summary keys: `ann` or `theta-sketches`."""
+    name: str
+    """Of the index; for sketches the same as the kind."""
+    tag: str
+    base_snapshot_id: int
+    build_id: str
+    puffin_path: str
+    file_size: int
+    footer_size: int
+    expected_ref: int | None
+    """Where the tag was when the work began; None where there was no tag."""
+    max_ref_age_ms: int = LASTING_MS
+    took: str = ""
+    """What making it took, for the snapshot's summary."""
+
+
+def publish(table: Table, binding: Binding) -> DerivedVersion:
+    """Bind, retrying on the table's newest state as long as the tag is where it was expected.
+
+    Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
+    where somebody has moved the tag on since. What a commit refers to is never deleted here, refused ones included: a
+    gateway's first request may land after its repetition was refused. Garbage collection takes what came to nothing.
+
+    Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
+    UnsupportedCatalogError, BindingError, and the errors of `icepuffin.ops.catalog.commit.refresh`.
+    """
+    require_bindable(table)
+    unanswered: list[Snapshot] = []
+    sent: set[int] = set()
+    before: SnapshotRef | None = None
+    for attempt in range(_ATTEMPTS):
+        unanswered = _refresh(table, binding, unanswered)
+        if done := _find_done(table, binding, sent):
+            earlier = done.derived_snapshot_id not in sent
+            return done if earlier else _checked(table, binding, done.derived_snapshot_id, before)
+        _require_tag_unmoved(table, binding, unanswered)
+        before = table.metadata.refs.get(binding.tag)
+        snapshot = _derive_snapshot(table, binding)
+        sent.add(snapshot.snapshot_id)
+        reached(Step.LIST_WRITTEN)
+        requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
+        outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
+        if outcome is Outcome.UNKNOWN:
+            unanswered.append(snapshot)
+        if outcome is Outcome.DONE:
+            reached(Step.COMMITTED)
+            refresh(table, patient=True)
+            return _checked(table, binding, snapshot.snapshot_id, before)
+    unanswered = _refresh(table, binding, unanswered)
+    if done := _find_done(table, binding, sent):
+        return _checked(table, binding, done.derived_snapshot_id, before)
+    if unanswered:
+        raise _unknown_outcome(table, binding)
+    raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
+
+
+def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
+    statistics = StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=binding.puffin_path,
+        file_size_in_bytes=binding.file_size,
+        file_footer_size_in_bytes=binding.footer_size,
+        blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
+    )
+    return (
+        AddSnapshotUpdate(snapshot=snapshot),
+        _tag_update(binding.tag, _tag(snapshot.snapshot_id, binding.max_ref_age_ms)),
+        SetStatisticsUpdate(statistics=statistics),
+    )
+
+
+def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list[Snapshot]:
+    """Refresh the table; -> those of the unanswered commits that have happened or may still happen."""
+    try:
+        refresh(table, patient=bool(unanswered))
+    except CatalogUnavailableError as error:
+        if unanswered:
+            raise _unknown_outcome(table, binding) from error
+        raise
+    # a snapshot whose sequence number another one has taken meanwhile is refused for ever; v1 tables have none
+    metadata = table.metadata
+    taken = -1 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number
+    return [
+        snapshot
+        for snapshot in unanswered
+        if (snapshot.sequence_number or 0) > taken or table.metadata.snapshot_by_id(snapshot.snapshot_id) is not None
+    ]
+
+
+def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
+    return UnknownOutcomeError(
+        f"{table_name(table)}: the catalog's answer was lost, and whether {binding.tag} was committed for snapshot "
+        f"{binding.base_snapshot_id} is not known. {binding.puffin_path} is kept; run it again when the catalog is up"
+    )
+
+
+def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: int | None) -> None:
+    """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs.
+
+    Raises LostRaceError where the tag was moved meanwhile, TagTakenError.
+    """
+    _change_tag(table, tag, _tag(derived_snapshot_id, LASTING_MS), expected_ref)
+
+
+def make_lasting(table: Table, tag: str) -> None:
+    """Mend a tag of icepuffin's that was made without `max-ref-age-ms`: it says itself now that it lasts."""
+    ref = table.metadata.refs.get(tag)
+    if ref is None or ref.max_ref_age_ms is not None or tag not in own_tags(table, tag):
+        return
+    with suppress(LostRaceError):  # whoever moved it made it anew
+        move_tag(table, tag, ref.snapshot_id, expected_ref=ref.snapshot_id)
+
+
+def drop(table: Table, *tags: str) -> tuple[str, ...]:
+    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. -> those that were there.
+
+    Raises TagTakenError where one is somebody else's; then none is removed.
+    """
+    dropped: tuple[str, ...] = ()
+    for attempt in range(_ATTEMPTS):
+        refresh(table, patient=attempt > 0)
+        there = {tag: at for tag in tags if (at := own_tag_target(table, tag)) is not None}
+        if not there:
+            return dropped
+        dropped = tuple(there)
+        updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in there)
+        unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=at) for tag, at in there.items())
+        if attempt_commit(table, updates, unmoved, attempt) is Outcome.DONE:
+            refresh(table, patient=True)
+            return dropped
+    raise BindingError(
+        f"{table_name(table)}: {', '.join(tags)} could not be dropped in {_ATTEMPTS} attempts; try again"
+    )
+
+
+def _tag(snapshot_id: int, max_ref_age_ms: int) -> SnapshotRef:
+    return SnapshotRef(
+        snapshot_id=snapshot_id,
+        snapshot_ref_type=SnapshotRefType.TAG,
+        max_ref_age_ms=max_ref_age_ms,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def _tag_update(tag: str, wanted: SnapshotRef | None) -> TableUpdate:
+    if wanted is None:
+        return RemoveSnapshotRefUpdate(ref_name=tag)
+    return SetSnapshotRefUpdate(
+        ref_name=tag,
+        type=SnapshotRefType.TAG,
+        snapshot_id=wanted.snapshot_id,
+        max_ref_age_ms=wanted.max_ref_age_ms,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def _change_tag(
+    table: Table, tag: str, wanted: SnapshotRef | None, expected_ref: int | None, *more: TableUpdate
+) -> None:
+    """Make the tag what is wanted (None: no tag), and `more` in the same commit."""
+    for attempt in range(_ATTEMPTS):
+        refresh(table, patient=attempt > 0)
+        if table.metadata.refs.get(tag) == wanted:
+            return
+        if own_tag_target(table, tag) != expected_ref:
+            raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
+        requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
+        if attempt_commit(table, (_tag_update(tag, wanted), *more), requirements, attempt) is Outcome.DONE:
+            refresh(table, patient=True)
+            return
+    raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
+
+
+def require_bindable(table: Table) -> None:
+    """Raises UnsupportedCatalogError or UnsupportedFormatError where nothing can be bound, whatever the work."""
+    require_committable(table)
+    if str(table.catalog.properties.get("nessie.is-nessie-catalog", "")).lower() == "true":
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: a Nessie catalog drops Iceberg tags and makes an index snapshot the current one. "
+            "Use another REST catalog for tables with indexes"
+        )
+
+
+def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
+    now = own_tag_target(table, binding.tag)
+    if now == binding.expected_ref:
+        return
+    if unanswered:  # the tag may come back to where it was, and the late commit then be accepted
+        raise _unknown_outcome(table, binding)
+    raise LostRaceError(
+        f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {now}; "
+        "somebody else published first"
+    )
+
+
+def _find_done(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:
+    """This very file, bound by one of the snapshots that were sent, or by an earlier run; whatever the tag does now."""
+    for version in versions(table, binding.kind, binding.name):
+        if version.puffin_path != binding.puffin_path:
+            continue
+        moved_on = tag_target(table, binding.tag) != binding.expected_ref
+        if binding.tag in version.tags or version.derived_snapshot_id in sent or moved_on:
+            return version
+    return None
+
+
+def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
+    base = find_snapshot(table, binding.base_snapshot_id)
+    snapshot_id = new_snapshot_id(table)
+    properties = base.summary.additional_properties if base.summary else {}
+    totals = {key: properties[key] for key in _TOTALS if key in properties}
+    named = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
+    noted = {f"{binding.kind}.took": binding.took} if binding.took else {}
+    summary = Summary(
+        Operation.REPLACE,
+        **totals,
+        **named,
+        **noted,
+        **{
+            STATISTICS_FILE_KEY: binding.puffin_path,
+            f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
+            f"{binding.kind}.build-id": binding.build_id,
+        },
+    )
+    sequence_number = table.metadata.next_sequence_number()
+    path = write_own_manifest_list(table, base, snapshot_id, sequence_number, write_manifest_list)
+    rows: dict[str, int] = {}
+    if isinstance(table.metadata, TableMetadataV3):
+        # None in either corrupts the table for Spark
+        rows = {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=base.snapshot_id,
+        sequence_number=sequence_number,
+        manifest_list=path,
+        summary=summary,
+        schema_id=base.schema_id,
+        **rows,
+    )
+
+
+def _checked(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> DerivedVersion:
+    """The version that a commit of ours made. Trust no catalog: the snapshot must be there, the base must still be
+    there, main must not be our snapshot. `before`: the tag as it was.
+    """
+    if table.metadata.current_snapshot_id == snapshot_id:
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: this catalog made index snapshot {snapshot_id} the current one and keeps no tags. "
+            f"The data is the same; roll back to {binding.base_snapshot_id}, and use another catalog"
+        )
+    if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
+        _undo(table, binding, snapshot_id, before)
+        raise UnknownSnapshotError(
+            f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
+        )
+    done = _find_done(table, binding, (snapshot_id,))
+    if done is None or tag_target(table, binding.tag) is None:
+        raise UnsupportedCatalogError(
+            f"{table_name(table)}: the catalog accepted tag {binding.tag} and did not keep it"
+        )
+    return done
+
+
+def _undo(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> None:
+    """Put the tag back to where it was, if that is there, and take our snapshot away; unless the tag has moved on."""
+    back = before if before and table.metadata.snapshot_by_id(before.snapshot_id) else None
+    with suppress(LostRaceError):
+        if tag_target(table, binding.tag) == snapshot_id:
+            _change_tag(table, binding.tag, back, snapshot_id, RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id]))

@@ -1,0 +1,99 @@
+"""Which rows of a data file are deleted: position delete files and deletion vectors, read into row positions."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from icepuffin.ops.catalog.live_files import EqualityDeletesError, RepeatedFileError
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.storage import Storage, StorageError, normalize
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.roaring import MAX_POSITIONS
+
+NO_DELETES = bytes(32)
+_COLUMNS = ["file_path", "pos"]
+
+
+def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]:
+    """Row positions of `file` that are deleted, int64, ascending, distinct.
+
+    Raises EqualityDeletesError, and StorageError or PuffinError for a delete file that is missing or broken.
+    """
+    return deleted_by_file(lambda _: storage, [file])[file.path]
+
+
+def deleted_by_file(
+    open_store: Callable[[str], Storage], files: Iterable[LiveFile]
+) -> dict[str, npt.NDArray[np.int64]]:
+    """By path of each file: its deleted row positions. A delete file that covers many of the files is read once.
+
+    `open_store` gives the store of a path. Raises as `deleted_positions`, and RepeatedFileError for a file that is
+    given twice, with other deletes.
+    """
+    parts: dict[str, list[npt.NDArray[np.int64]]] = {}
+    deletes: dict[str, tuple[DeleteFile, ...]] = {}
+    covering: dict[str, tuple[DeleteFile, set[str]]] = {}
+    for file in files:
+        if file.has_equality_deletes:
+            raise EqualityDeletesError(
+                f"{file.path}: equality deletes apply; rewrite the file first (rewrite_data_files)"
+            )
+        if deletes.setdefault(file.path, file.deletes) != file.deletes:
+            raise RepeatedFileError(
+                f"{file.path} is listed twice in a snapshot, and deletes apply to one of the two that do not apply to "
+                "the other: its rows cannot be told apart. Rewrite the file (rewrite_data_files)"
+            )
+        if file.path in parts:
+            continue
+        parts[file.path] = []
+        for delete in file.deletes:
+            if delete.kind is DeleteKind.DELETION_VECTOR:
+                parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file))
+            else:
+                covering.setdefault(delete.path, (delete, set()))[1].add(file.path)
+    for delete, paths in covering.values():
+        wanted = {name: path for path in paths for name in (path, normalize(path))}
+        for name, positions in _position_deletes(open_store(delete.path), delete):
+            if name in wanted:
+                parts[wanted[name]].append(positions)
+    return {path: np.unique(np.concatenate(found)) if found else np.empty(0, np.int64) for path, found in parts.items()}
+
+
+def fingerprint(file: LiveFile) -> bytes:
+    """32 bytes, equal for equal sets of deletes; `NO_DELETES` for none. Delete files never change, so names do."""
+    if not file.deletes:
+        return NO_DELETES
+    digest = hashlib.sha256()
+    for delete in file.deletes:
+        digest.update(f"{normalize(delete.path)}\0{delete.content_offset}\0{delete.content_length}\n".encode())
+    return digest.digest()
+
+
+def _deletion_vector(storage: Storage, delete: DeleteFile, file: LiveFile) -> npt.NDArray[np.int64]:
+    if delete.content_offset is None or delete.content_length is None:
+        raise StorageError(f"{delete.path}: the manifest does not say where the deletion vector of {file.path} lies")
+    data = storage.read_range(delete.path, delete.content_offset, delete.content_length)
+    return deletion_vector.decode(data, max_positions=min(MAX_POSITIONS, file.record_count))
+
+
+def _position_deletes(storage: Storage, delete: DeleteFile) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """(data file as it is named there, positions) for each data file that the delete file is about."""
+    raw = storage.read_range(delete.path, 0, storage.size(delete.path))
+    try:
+        # pq.read_table would make a data set of it, which takes longer than reading the few rows that most files have
+        rows = pq.ParquetFile(pa.BufferReader(raw)).read(_COLUMNS, use_threads=False).select(_COLUMNS).combine_chunks()
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise StorageError(f"{delete.path} is not a Parquet position delete file: {error}") from error
+    for chunk in rows.to_batches():
+        names = pc.dictionary_encode(chunk["file_path"])
+        order = np.argsort(names.indices.to_numpy(), kind="stable")
+        codes = names.indices.to_numpy()[order]
+        positions = chunk["pos"].to_numpy()[order].astype(np.int64)
+        bounds = np.searchsorted(codes, np.arange(len(names.dictionary) + 1))
+        for code, name in enumerate(names.dictionary.to_pylist()):
+            yield name, positions[bounds[code] : bounds[code + 1]]

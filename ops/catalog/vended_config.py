@@ -1,0 +1,160 @@
+"""What REST catalogs vend: settings and short-lived keys for one table's files, next to the table itself.
+
+PyIceberg asks for them with each table that it loads, hands them to the FileIO, and forgets them: neither are they
+renewed, nor known for other prefixes than that of the metadata file. Here both are.
+"""
+
+import base64
+import binascii
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from pyiceberg.catalog.rest import Capability, RestCatalog, TableResponse
+from pyiceberg.catalog.rest.scan_planning import StorageCredential
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.file_io import VendedFileIO
+from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.model import Grant, StorageConfig, Vended
+from icepuffin.ops.storage import AccessError, normalize
+from icepuffin.ops.storage.credentials import EXPIRES, KEYS
+from icepuffin.ops.storage.principal import ambient_identity, digest
+
+STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
+"""What the settings of stores start with"""
+CODE_SETTING = "py-io-impl"
+"""Which code reads files"""
+_IDENTITY = ("uri", "warehouse", "prefix", "credential", "scope", "audience", "resource", "auth", "header.", "rest.")
+_CLIENTS = 16
+
+
+def storage_of(table: Table) -> StorageConfig:
+    """How the table's files are reached: by its catalog's settings, and by what the catalog vends for it.
+
+    What a REST catalog vends is renewed before it expires, by whoever has the result, in this process or in a task.
+    Properties that the table carries itself have no say.
+    """
+    if isinstance(table.io, VendedFileIO):
+        return table.io.storage
+    catalog = table.catalog
+    if isinstance(catalog, RestCatalog):
+        keys = {key: value for key, value in table.io.properties.items() if key in (*KEYS, EXPIRES)}
+        given = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
+        return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **given}, ())
+    return StorageConfig(_store_settings(catalog.properties or table.io.properties))
+
+
+class VendingCatalog(RestCatalog):
+    """PyIceberg's REST catalog, with tables whose files stay readable for as long as somebody reads them."""
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        metadata, config = table_response.metadata, table_response.config
+        location = table_response.metadata_location or metadata.location
+        credentials = table_response.storage_credentials
+        storage = _storage(self, identifier_tuple, str(metadata.table_uuid), config, credentials)
+        io: FileIO
+        if normalize(location).startswith("s3:") and CODE_SETTING not in self.properties:
+            io = VendedFileIO({**_harmless(metadata.properties), **self.properties, **config}, storage, location)
+        else:
+            vended = {**config, **self._resolve_storage_credentials(credentials, location)}
+            vended.pop(CODE_SETTING, None)  # a catalog says where files lie and by which keys, not what code reads
+            io = self._load_file_io({**_harmless(metadata.properties), **vended}, location)
+        return Table(identifier_tuple, metadata, location, io, self, config)
+
+    def grants(self, identifier: tuple[str, ...]) -> tuple[Grant, ...]:
+        """Ask for credentials alone where the catalog can answer that, else for the table with them."""
+        if Capability.V1_LOAD_CREDENTIALS in self._supported_endpoints:
+            found = _grants({}, self._load_credentials(identifier).storage_credentials)
+            if found:
+                return found
+        return _granted(self.load_table(identifier))
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """Asks a catalog for a table's credentials again, here or in a task. Its properties never show."""
+
+    kind: type[RestCatalog]
+    catalog: str
+    properties: Mapping[str, Any] = field(repr=False)
+    identifier: tuple[str, ...]
+
+    def __call__(self) -> tuple[Grant, ...]:
+        try:
+            client, lock = _client(os.getpid(), self.kind, self.catalog, json.dumps(dict(self.properties)))
+            with lock:
+                if isinstance(client, VendingCatalog):
+                    return client.grants(self.identifier)
+                return _granted(client.load_table(self.identifier))
+        except Exception as error:
+            # the client's own error may quote what is secret; what it says otherwise is kept
+            said = str(without_values(error, self.properties)).splitlines()[0]
+            raise AccessError(f"asked again, it said: {said}") from None
+
+
+@lru_cache(maxsize=_CLIENTS)
+def _client(_: int, kind: type[RestCatalog], name: str, properties: str) -> tuple[RestCatalog, threading.Lock]:
+    """One a process and catalog, and what lets in one thread at a time: its session is not for several."""
+    return kind(name, **json.loads(properties)), threading.Lock()
+
+
+def _storage(
+    catalog: RestCatalog,
+    identifier: tuple[str, ...],
+    table_uuid: str,
+    config: Mapping[str, str],
+    credentials: Iterable[StorageCredential],
+) -> StorageConfig:
+    grants = _grants(config, credentials)
+    settings = {key: value for key, value in _store_settings(config).items() if key not in (*KEYS, EXPIRES)}
+    own = {**_store_settings(catalog.properties), **settings}
+    if not grants:
+        return StorageConfig(own)
+    who = digest(["vended", _identity(catalog.properties), table_uuid])
+    renewal = Renewal(type(catalog), catalog.name, dict(catalog.properties), identifier)
+    return StorageConfig(own, Vended(catalog.name, ".".join(identifier), who, grants, renewal))
+
+
+def _granted(table: Table) -> tuple[Grant, ...]:
+    vended = storage_of(table).vended
+    return vended.grants if vended else ()
+
+
+def _grants(config: Mapping[str, str], credentials: Iterable[StorageCredential]) -> tuple[Grant, ...]:
+    """Those with keys for S3: what is vended for prefixes, and what the table's configuration has for all of them."""
+    found = [Grant(item.prefix, _store_settings(item.config)) for item in credentials]
+    found.append(Grant("", {key: value for key, value in config.items() if key in (*KEYS, EXPIRES)}))
+    return tuple(grant for grant in found if any(key in grant.properties for key in KEYS))
+
+
+def _store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in properties.items() if key.startswith((*STORE_SETTINGS, CODE_SETTING))}
+
+
+def _harmless(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties that anybody who may write to a table can set: they choose neither code nor whose server gets keys."""
+    return {key: value for key, value in properties.items() if not key.startswith((*STORE_SETTINGS, CODE_SETTING))}
+
+
+def _identity(properties: Mapping[str, Any]) -> list[Any]:
+    """Who a REST catalog takes us for: the same for as long as settings are, and while tokens rotate."""
+    named = {key: value for key, value in properties.items() if key.startswith(_IDENTITY)}
+    signed = str(properties.get("rest.sigv4-enabled", "")).lower() == "true"
+    keys = {key: value for key, value in properties.items() if key in KEYS and key.startswith("client.")}
+    return [named, _subject(str(properties.get("token", ""))), (keys or ambient_identity()) if signed else []]
+
+
+def _subject(token: str) -> list[str]:
+    """Whose token it is where it says so (a JWT): the next one will be the same subject's. Others: the token itself."""
+    try:
+        body = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return [str(claims["iss"]), str(claims["sub"])]
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return [token]

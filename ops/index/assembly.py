@@ -1,0 +1,237 @@
+"""Stage 2: one Puffin file out of the shards; what can be copied inside the store is.
+
+Shards come first in it, in their order, so that those at its beginning are copied while those at its end are made.
+"""
+
+import contextlib
+import itertools
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+
+from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.stages import ShardsMade
+from icepuffin.ops.index.version_reader import RECALL_CURVE, ROUTING_CURVE, read_centroids
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import Storage, StorageError, open_storage
+from icepuffin.ops.tasks.shard import ShardResult
+from icepuffin.puffin import PlannedBlob, PuffinReader, plan_puffin
+from icepuffin.puffin.blobs import centroid as centroid_blob
+from icepuffin.puffin.blobs import routing as routing_blob
+from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.blobs.routing import Routing, ShardEntry
+from icepuffin.puffin.codec import pack
+from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
+
+_ALIGNMENT = 64
+_Segments = tuple[bytes | ObjectRange, ...]
+"""A blob with what comes before it"""
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledFile:
+    """The version's file: complete, verified, not yet bound."""
+
+    path: str
+    file_size: int
+    footer_size: int
+    bytes_copied: int
+    """Bytes that were in a base's file already"""
+    copy_seconds: float
+    """For which the store was waited for, to join the parts"""
+    recall: float
+    """Live-weighted mean of the shards'"""
+    rows: int
+    routing: Routing
+    """As it was read back"""
+    shards: tuple[ObjectRange, ...]
+
+
+def mean_recall(shards: tuple[ShardResult, ...]) -> float:
+    """Every shard is searched, so the true neighbours are among the shards' own: weighted by live rows."""
+    live = np.array([shard.live for shard in shards], np.float64)
+    if not live.sum():
+        return 1.0
+    return float(np.average([shard.recall for shard in shards], weights=live))
+
+
+class Assembly:
+    """The file of a version, beside the table's metadata. A context manager: left early, it leaves no file.
+
+    What `begin` is given is copied from then on by a thread; `finish` gives it the rest.
+    """
+
+    def __init__(self, plan: VersionPlan, storage: StorageConfig) -> None:
+        self._plan = plan
+        self._storage = storage
+        self._store = open_storage(plan.live.location, storage)
+        self._first: list[_Segments] = []
+        self._rest: Future[list[_Segments]] = Future()
+        self._thread = ThreadPoolExecutor(1)
+        self._path: Future[str] | None = None
+        self._is_left = False
+
+    def __enter__(self) -> "Assembly":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_left = True
+        self._rest.cancel()
+        self._thread.shutdown()
+        if error is not None and self._path is not None and self._path.exception() is None:
+            with contextlib.suppress(StorageError, OSError):  # the error that is on its way matters more; gc takes it
+                self._store.delete(self._path.result())
+
+    def begin(self, shards: Sequence[ShardResult]) -> None:
+        """These are the version's first shards, whatever becomes of the others."""
+        layout = plan_puffin([_planned_shard(self._plan, number, shard) for number, shard in enumerate(shards)])
+        self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
+        self._path = self._thread.submit(self._write)
+
+    def finish(self, made: ShardsMade) -> AssembledFile:
+        """Write what is left, and read footer and routing back. Raises CoverageError, StorageError."""
+        plan = self._plan
+        heads = self._heads(made)
+        curve = made.layout.routing_curve
+        advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
+        blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
+        blobs += [_planned(plan, kind, len(data), codec=codec, **advice.get(kind, {})) for kind, data, codec in heads]
+        layout = plan_puffin(blobs, {"created-by": CREATED_BY})
+        bodies: list[_Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data, _ in heads)]
+        segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
+        begun = time.perf_counter()
+        self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
+        self._path = self._path or self._thread.submit(self._write)
+        path = self._path.result()
+        copy_seconds = time.perf_counter() - begun
+        routing, shards_read = _read_back(self._store, path, layout.file_size, plan)
+        old = plan.base.version.puffin_path if plan.base else None
+        copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
+        rows = sum(shard.live for shard in made.shards)
+        return AssembledFile(
+            path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows,
+            routing, shards_read,
+        )  # fmt: skip
+
+    def _heads(self, made: ShardsMade) -> list[tuple[str, bytes, str | None]]:
+        plan = self._plan
+        routing = Routing(
+            base_snapshot_id=plan.live.snapshot_id,
+            build_id=plan.build_id,
+            definition=plan.definition.to_json(),
+            codebook=made.layout.codebook,
+            partition_to_shard=made.layout.partition_to_shard,
+            shards=tuple(_entry(shard) for shard in made.shards),
+            files=made.slots,
+        )
+        return [
+            (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
+            (CENTROID_V1, *pack(centroid_blob.encode(_centroids(plan, made, self._storage)), "zstd")),
+        ]
+
+    def _write(self) -> str:
+        """Write the file as the paper names it, and a name that never comes again, also when the file is deleted."""
+        plan = self._plan
+        stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
+        path = f"{stem}-{uuid.uuid4().hex}.puffin"
+        self._store.concat(path, self._segments())
+        return path
+
+    def _segments(self) -> Iterator[bytes | ObjectRange]:
+        for segments in itertools.chain(self._first, self._later()):
+            if self._is_left:
+                raise CancelledError
+            yield from segments
+
+    def _later(self) -> Iterator[_Segments]:
+        yield from self._rest.result()
+
+
+def _entry(shard: ShardResult) -> ShardEntry:
+    return ShardEntry(
+        count=shard.count,
+        live=shard.live,
+        medoid=shard.medoid,
+        recall=shard.recall,
+        length=shard.length,
+        sha256=shard.sha256,
+        tombstones=shard.tombstones,
+    )
+
+
+def _planned(plan: VersionPlan, kind: str, length: int, *, codec: str | None, **properties: str) -> PlannedBlob:
+    return PlannedBlob(
+        type=kind,
+        fields=(plan.field_id,),
+        snapshot_id=plan.live.snapshot_id,
+        sequence_number=plan.live.sequence_number,
+        length=length,
+        codec=codec,
+        properties={"algorithm": "vamana", "base_snapshot_id": str(plan.live.snapshot_id), **properties},
+        align=_ALIGNMENT,
+    )
+
+
+def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> PlannedBlob:
+    definition = plan.definition
+    ratio = len(shard.tombstones) / shard.count if shard.count else 0.0
+    properties = {
+        "ann.shard_id": str(number),
+        "ann.build_id": plan.build_id,
+        "count": str(shard.count),
+        "R": str(definition.max_degree),
+        "L": str(definition.search_list),
+        "alpha": str(definition.alpha),
+        "metric": definition.metric,
+        "ann.tombstone_ratio": f"{ratio:.6f}",
+        "ann.recall": f"{shard.recall:.6f}",
+    }
+    if shard.curve:
+        properties[RECALL_CURVE] = shard.curve
+    return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
+
+
+def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> CentroidIndex:
+    """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
+    dims = made.layout.dims
+    slots = [balls.slots for balls in made.read.balls]
+    centers = [balls.centers for balls in made.read.balls]
+    radii = [balls.radii for balls in made.read.balls]
+    kept = {file.path: slot for slot, file in enumerate(made.slots) if file.present and slot not in made.read.rows}
+    if plan.base is not None and kept:
+        old = read_centroids(plan.base, storage)
+        at = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
+        found = np.flatnonzero(at >= 0)
+        slots.append(at[found].astype(np.uint32))
+        centers.append(old.centroids[found])
+        radii.append(old.max_distances[found])
+    ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
+    order = np.argsort(ordinals, kind="stable")  # by file: how files were dealt out to tasks must not show
+    return CentroidIndex(
+        metric=int(plan.definition.metric_value),
+        dims=dims,
+        centroids=np.concatenate(centers)[order] if centers else np.empty((0, dims), np.float32),
+        file_ordinals=ordinals[order],
+        max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
+        files=tuple(file.path for file in made.slots),
+    )
+
+
+def _read_back(store: Storage, path: str, size: int, plan: VersionPlan) -> tuple[Routing, tuple[ObjectRange, ...]]:
+    """(routing, where the shards lie) of the file as it is in the store now."""
+    reader = PuffinReader(store.source(path))
+    blobs = reader.footer.blobs
+    data = reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1))
+    routing = routing_blob.decode(data, file_size=size)
+    if store.size(path) != size or routing.build_id != plan.build_id:
+        raise CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")
+    return routing, tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs if blob.type == SHARD_V1)

@@ -1,0 +1,104 @@
+"""Indexes of a table: create, list, load and drop their definitions, which are table properties."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.bound_versions import index_tag, own_tag_target, own_tags
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.index.definition import (
+    DefinitionError,
+    IndexDefinition,
+    defined_by,
+    from_properties,
+    meeting,
+    resolve_field,
+)
+
+
+def list_definitions(table: Table) -> tuple[IndexDefinition, ...]:
+    """The indexes that a table's properties define. Raises DefinitionError for broken ones."""
+    return _parsed(table, table.properties)
+
+
+def _parsed(table: Table, properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
+    try:
+        return from_properties(properties)
+    except DefinitionError as error:
+        raise DefinitionError(f"{table_name(table)}: {error}. Set it right, or drop the index") from None
+
+
+def load_definition(table: Table, name: str) -> IndexDefinition:
+    """One definition. Raises DefinitionError naming those that exist."""
+    found = find_definition(table, name)
+    if found is None:
+        names = ", ".join(defined_names(table)) or "none"
+        raise DefinitionError(f"{table_name(table)} has no index {name!r}; it has: {names}")
+    return found
+
+
+def find_definition(table: Table, name: str) -> IndexDefinition | None:
+    """One definition, whatever the others are like; None where there is none. Raises DefinitionError where broken."""
+    properties = {key: value for key, value in table.properties.items() if defined_by(key) == name}
+    return next(iter(_parsed(table, properties)), None)
+
+
+def defined_names(table: Table) -> tuple[str, ...]:
+    """Of the indexes that the table's properties are about, broken or not."""
+    return tuple(sorted({name for key in table.properties if (name := defined_by(key))}))
+
+
+def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
+    """Write a definition into the table's properties, its column resolved to a field id. No version is built.
+
+    An index that is there already takes over the knobs that graphs do not depend on. Raises DefinitionError where its
+    graphs would be others, or the column cannot be indexed, and what `bind.require_bindable` raises where no version
+    could ever be published, TagTakenError included.
+    """
+    refresh(table)
+    bindings.require_bindable(table)
+    own_tag_target(table, definition.tag)
+    field_id = resolve_field(definition, table.schema(), table_name(table))
+    resolved = replace(definition, field_id=field_id)
+    known = find_definition(table, definition.name)
+    pairs = (meeting((name, definition.name)) for name in defined_names(table))
+    if known is None and (pair := next(filter(None, pairs), None)):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
+            "differs in more than '.' and '_'"
+        )
+    if known is not None and (other := _other_graphs(known, resolved)):
+        raise DefinitionError(
+            f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
+        )
+    if known != resolved:
+        with table.transaction() as transaction:
+            transaction.set_properties(resolved.to_properties())
+    return resolved
+
+
+def _other_graphs(known: IndexDefinition, wanted: IndexDefinition) -> str:
+    """What of `known` graphs depend on, and is not so in `wanted`; empty where nothing is."""
+    there, asked = known.graph_identity(), wanted.graph_identity()
+    return ", ".join(f"{key} {value}" for key, value in there.items() if value != asked[key])
+
+
+def drop_index(table: Table, name: str) -> tuple[str, ...]:
+    """Remove the definition and tags of this very index; a ref that icepuffin did not make stays, whatever its name.
+
+    The files go with Iceberg's own expiry, or by `collect_garbage` after it.
+
+    -> the tags that were dropped. Raises DefinitionError where there is neither definition nor tag.
+    """
+    refresh(table)
+    keys = [key for key in table.properties if defined_by(key) == name]
+    tags = sorted(own_tags(table, index_tag("ann", name)))
+    if not keys and not tags:
+        load_definition(table, name)
+    if keys:
+        with table.transaction() as transaction:
+            transaction.remove_properties(*keys)
+    return bindings.drop(table, *tags)

@@ -1,0 +1,68 @@
+"""How far an index is behind its table, from metadata alone."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField
+
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.index.definition import IndexDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Of one index behind one ref."""
+
+    snapshots: int
+    """Data snapshots newer than the newest that has a version, or nothing to index."""
+    minutes: float
+    """Age of the oldest of them; 0 where there is none."""
+    coverage: float
+    """Share of the ref's snapshots of which the same is true."""
+    newest: str
+    """Id of the ref's newest data snapshot."""
+
+
+def index_lag(
+    table: Table, index: IndexDefinition, ref: str, *, empty: Collection[int] = (), now: float | None = None
+) -> Lag:
+    """`empty`: snapshots of which somebody knows that they have nothing to index, beside those whose metadata says so.
+
+    `now`: seconds since the epoch. A ref that does not exist yet is not behind.
+    """
+    if ref != "main" and ref not in table.metadata.refs:
+        return Lag(0, 0.0, 1.0, "none")
+    indexed = {version.base_snapshot_id for version in versions(table, "ann", index.name)} | set(empty)
+    lineage = data_snapshots(table, ref)
+    without = _without_vectors(table, index)
+    covered = [snapshot.snapshot_id in indexed or without(snapshot) for snapshot in lineage]
+    behind = next((back for back, has in enumerate(reversed(covered)) if has), len(lineage))
+    seconds = (time.time() if now is None else now) - lineage[-behind].timestamp_ms / 1000 if behind else 0.0
+    share = sum(covered) / len(lineage) if lineage else 1.0
+    return Lag(behind, max(0.0, seconds / 60), share, str(lineage[-1].snapshot_id) if lineage else "none")
+
+
+def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot], bool]:
+    """Whether a snapshot's metadata says that it has nothing to index: no rows, or not the column that there is now."""
+    now = table.schema().fields
+    field = next((item.field_id for item in now if _names(index, item)), None)
+    lacking = {
+        number
+        for number, schema in table.schemas().items()
+        if field is not None and all(item.field_id != field for item in schema.fields)
+    }
+    known = {snapshot.snapshot_id: snapshot.summary for snapshot in table.metadata.snapshots}
+
+    def without(snapshot: DataSnapshot) -> bool:
+        summary = known[snapshot.snapshot_id]
+        rows = summary.additional_properties.get("total-records") if summary else None
+        return snapshot.schema_id in lacking or rows == "0"
+
+    return without
+
+
+def _names(index: IndexDefinition, field: NestedField) -> bool:
+    return field.field_id == index.field_id if index.field_id is not None else field.name == index.column

@@ -1,0 +1,74 @@
+"""Garbage collection: files of icepuffin that no metadata of the table references."""
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bindings import STATISTICS_FILE_KEY
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
+from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
+from icepuffin.ops.index.report import GcReport
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import normalize, open_storage
+
+OUR_FILES = ("ann-", "theta-")
+"""Names, under metadata/, of Puffin files that icepuffin writes."""
+_CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
+"""Of files that a killed process was writing on a local disk"""
+
+
+def collect_garbage(
+    table: Table,
+    *,
+    storage: StorageConfig,
+    grace: timedelta = timedelta(hours=24),
+    dry_run: bool = False,
+    expiring: Collection[int] = (),
+) -> GcReport:
+    """Delete our own files that no metadata references and that are older than the grace period.
+
+    Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
+    derived snapshots under metadata/. A file that a snapshot or statistics entry of the table names is never touched;
+    a dry run may leave out snapshots that are `expiring`. What is old is so by the store's own clock.
+
+    Raises PartialMetadataError, and what the catalog and the store raise.
+    """
+    refresh(table)
+    root = f"{normalize(table.metadata.location).rstrip('/')}/metadata"
+    store = open_storage(root, storage)
+    youngest = store.now_ms(root) - int(grace.total_seconds() * 1000)
+    ours = [item for item in store.list(root) if _is_ours(normalize(item.path).removeprefix(f"{root}/"))]
+    refresh(table)  # later than the list: what came to be named meanwhile stays
+    require_all_snapshots(table)
+    staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
+    referenced = {normalize(item.manifest_list) for item in staying}
+    # the paper's own binding, of which others may have made one, names its file in a summary and nowhere else
+    summaries = (item.summary.additional_properties for item in staying if item.summary)
+    referenced |= {normalize(found[STATISTICS_FILE_KEY]) for found in summaries if STATISTICS_FILE_KEY in found}
+    referenced |= {
+        normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
+    }
+    doomed, young, freed = [], 0, 0
+    for item in ours:
+        if normalize(item.path) in referenced:
+            continue
+        if item.modified_ms > youngest:
+            young += 1
+            continue
+        doomed.append(item.path)
+        freed += item.size
+    if not dry_run:
+        for path in doomed:
+            store.delete(path)
+    return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, young)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether icepuffin alone gives such names, under metadata/."""
+    if name.startswith(("_icepuffin/", *_CUT_OFF)):
+        return True
+    return (name.startswith(OUR_FILES) and name.endswith(".puffin")) or (
+        name.startswith(OWN_LISTS) and name.endswith(".avro")
+    )

@@ -1,0 +1,103 @@
+"""Housekeeping of one table: worn shards, versions that the policy lets go, files that nobody needs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bindings import make_lasting
+from icepuffin.ops.catalog.bound_versions import index_tag
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import head_of, require_all_snapshots, snapshot_rows
+from icepuffin.ops.index import collect_garbage, rebuild_tombstoned_shards
+from icepuffin.ops.index.ddl import defined_names
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.report import GcReport, IndexReport
+from icepuffin.ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
+from icepuffin.ops.index.stages import Progress
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.runs.index import ensure_defined
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta.kept_sketches import KIND as SKETCHES
+from icepuffin.ops.theta.kept_sketches import TAG as SKETCHES_TAG
+
+
+def maintain_index(
+    table: Table,
+    definition: IndexDefinition,
+    *,
+    engine: Engine,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    progress: Progress | None = None,
+) -> IndexReport | None:
+    """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
+    definition = ensure_defined(table, definition)
+    rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
+    return rebuild_tombstoned_shards(
+        table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
+    )
+
+
+def collect(
+    table: Table,
+    *,
+    storage: StorageConfig,
+    retentions: Mapping[str, Retention],
+    default: Retention,
+    grace_hours: float,
+    dry_run: bool = False,
+) -> GcReport:
+    """Let go of versions that the policies do not keep, pin those of tagged snapshots, delete files nobody references.
+
+    `retentions`: by index; `default` for the rest and for the sketches. Raises PartialMetadataError, what the catalog
+    and the store raise.
+    """
+    refresh(table)
+    require_all_snapshots(table)
+    grace = timedelta(hours=grace_hours)
+    folder = f"{table.metadata.location.rstrip('/')}/metadata"
+    now_ms = open_storage(folder, storage).now_ms(folder)
+    defined = defined_names(table)
+    policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
+    for tag in () if dry_run else (*(index_tag("ann", name) for name in defined), SKETCHES_TAG):
+        make_lasting(table, tag)
+    plans = {
+        f"ann_{name}": plan_retention(table, "ann", name, f"ann_{name}", policy, grace=grace, now_ms=now_ms)
+        for name, policy in policies.items()
+    }
+    kept = plan_retention(table, SKETCHES, SKETCHES, SKETCHES_TAG, default, grace=grace, now_ms=now_ms)
+    plans[SKETCHES_TAG] = replace(kept, pin=())  # a cache: not worth pinning data files for
+    retired = tuple(
+        item
+        for tag, plan in plans.items()
+        for item in (plan.retire if dry_run else carry_out_retention(table, tag, plan))
+    )
+    report = collect_garbage(
+        table,
+        storage=storage,
+        grace=grace,
+        dry_run=dry_run,
+        expiring={item.index_snapshot_id for item in retired} if dry_run else (),
+    )
+    pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
+    later = sum(plan.young for plan in plans.values())
+    return replace(report, retired=retired, retired_later=later, pinned=pinned)
+
+
+def told(report: GcReport) -> Iterator[str]:
+    """A sweep in words, a line each."""
+    would = "would " if report.dry_run else ""
+    deleted = "would delete" if report.dry_run else "deleted"
+    for item in report.retired:
+        yield f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
+    for tag in report.pinned:
+        yield f"{would}tag {tag}: its snapshot is tagged"
+    for path in report.deleted:
+        yield f"{deleted} {path}"
+    files = f"{deleted} files: {len(report.deleted)}, {report.bytes_freed / (1 << 20):,.1f} MiB"
+    yield f"{report.table}: {would}let go of versions: {len(report.retired)}, {files}"
+    if report.retired_later or report.kept_young:
+        yield f"to go after the grace period: versions: {report.retired_later}, files: {report.kept_young}"

@@ -1,0 +1,49 @@
+"""Give one snapshot its theta sketches, or tell what that will take."""
+
+from collections.abc import Callable
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.resources import Engine
+from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
+
+Progress = Callable[[int, int], None]
+
+
+def sketch_snapshot(
+    table: Table,
+    snapshot_id: int,
+    *,
+    engine: Engine,
+    storage: StorageConfig,
+    columns: tuple[str, ...] | None = None,
+    log: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+) -> ThetaReport:
+    """Count, unite and register; `columns` None: by their types. Idempotent.
+
+    Raises what the catalog, the store and the theta room raise.
+    """
+    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    log(f"{table_name(table)}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")
+    report = materialize_theta_sketches(
+        table, snapshot_id, runner=runner, storage=storage, columns=columns, progress=progress
+    )
+    if report.note:
+        log(report.note)
+    return report
+
+
+def estimate_sketches(
+    table: Table,
+    snapshot_id: int,
+    *,
+    engine: Engine,
+    storage: StorageConfig,
+    columns: tuple[str, ...] | None = None,
+) -> ThetaEstimate:
+    """What `sketch_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
+    runner = engine.runner(snapshot_rows(table, snapshot_id))
+    return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=storage, columns=columns)

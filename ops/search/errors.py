@@ -1,0 +1,21 @@
+"""Errors of the search room."""
+
+from icepuffin.ops.errors import IcepuffinError
+
+
+class QueryError(IcepuffinError):
+    """Raised when a query cannot be asked: wrong dimensions, NaN, a zero vector under cosine, k under 1."""
+
+
+class UnknownColumnError(IcepuffinError):
+    """Raised when a column to return is not in the snapshot's schema."""
+
+
+class IndexUnavailableError(IcepuffinError):
+    """Raised, where the policy forbids another path, when no usable version covers the snapshot, or a shard of the one
+    that was opened cannot be read any more.
+    """
+
+
+class FilterError(IcepuffinError):
+    """Raised when a condition cannot be parsed, or does not fit the snapshot's schema."""

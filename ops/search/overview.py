@@ -1,0 +1,108 @@
+"""What an index looks like from above: its shards, what it covers, what recall costs. Reads no shard."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.index.integrity import tagged_version
+from icepuffin.ops.index.version_reader import open_version, shared_rows
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.tuning import Advice
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """One shard of a version."""
+
+    shard: int
+    nodes: int
+    live: int
+    tombstones: int
+    recall: float
+    """recall@10, measured when it was last written"""
+    bytes: int
+    led_to: bool
+    """Whether the codebook leads to it; other shards hold rows that came later, and every query probes them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """One version of an index, beside the snapshot that a reader would get."""
+
+    table: str
+    index: str
+    base_snapshot_id: int
+    index_snapshot_id: int
+    head_snapshot_id: int
+    rows: int
+    """Of the files of the head; rows that deletes hide included"""
+    rows_covered: int
+    """Of these, in files that the version covers"""
+    shards: tuple[ShardState, ...]
+    curve: tuple[Width, ...]
+    routing: tuple[Reach, ...]
+
+    @property
+    def coverage(self) -> float:
+        return self.rows_covered / self.rows if self.rows else 1.0
+
+    @property
+    def tombstone_ratio(self) -> float:
+        nodes = sum(shard.nodes for shard in self.shards)
+        return sum(shard.tombstones for shard in self.shards) / nodes if nodes else 0.0
+
+
+def overview(
+    table: Table, definition: IndexDefinition, storage: StorageConfig, *, version: DerivedVersion | None = None
+) -> Overview | None:
+    """The version at the index tag, or the one given; None where there is none. Raises NotAnIndexError for a broken
+    file.
+    """
+    version = version or tagged_version(table, definition.name)
+    if version is None:
+        return None
+    opened = open_version(version, storage)
+    head = resolve_snapshot(table).snapshot_id
+    live = live_files(table, head)
+    advice = Advice.of(opened)
+    led = set(advice.led.shards.tolist())
+    return Overview(
+        table=table_name(table),
+        index=definition.name,
+        base_snapshot_id=opened.version.base_snapshot_id,
+        index_snapshot_id=opened.version.derived_snapshot_id,
+        head_snapshot_id=head,
+        rows=live.record_count,
+        rows_covered=shared_rows(opened, live),
+        shards=tuple(
+            ShardState(
+                number, entry.count, entry.live, len(entry.tombstones), entry.recall, entry.length, number in led
+            )
+            for number, entry in enumerate(opened.routing.shards)
+        ),
+        curve=advice.curve,
+        routing=advice.routing,
+    )
+
+
+def time_widths(reader: IndexReader, curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
+    """Median milliseconds of a query at each width, here and now: rows of the table, asked one after the other."""
+    asked = reader.some_vectors(queries)
+    found = []
+    for point in curve:
+        times = []
+        for query in asked:
+            begun = time.perf_counter()
+            reader.search(query, MEASURED_K, search_list=point.search_list, oversample=point.oversample, columns=[])
+            times.append((time.perf_counter() - begun) * 1000)
+        found.append(statistics.median(times))
+    return tuple(found)

@@ -1,0 +1,152 @@
+"""Exact search by reading rows: of a whole snapshot, or of what an index lacks. Streams; never holds the table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.top_k import ExactTopK
+from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
+from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.search.candidates import Candidates, row_keys, rows_of_keys
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.range_search import Rows
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.vectors import exact_vectors_at, prepared, with_vector
+
+Integers = npt.NDArray[np.int64]
+_ROWS_AT_ONCE = 65_536
+
+
+class Skipped:
+    """Rows that a scan passes over, as they have no distance from anything. Not shared between threads."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+        """File, row, and what is wrong with it"""
+
+    def add(self, count: int, first: str) -> None:
+        self.count += count
+        self.first = self.first or first
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.count:
+            return ()
+        rows = "1 row has" if self.count == 1 else f"{self.count:,} rows have"
+        return (f"{rows} no distance from anything, and no search finds them: {self.first}",)
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSource:
+    """The vector column of a snapshot's data files."""
+
+    live: LiveFiles
+    schema: Schema
+    field_id: int
+    metric: Metric
+    storage: StorageConfig
+    dims: int | None = None
+    """Of the vectors, where an index knows that"""
+
+    def rows(
+        self, files: Sequence[int], dims: int | None, matches: Matches | None, skipped: Skipped | None = None
+    ) -> Iterator[Rows]:
+        """The live rows of some files (that match), a batch at a time; those whose vector is null are near nothing.
+
+        Vectors without a distance (NaN, infinity, another length, zero under cosine) are told to `skipped`; where it is
+        None they raise VectorColumnError, naming file and row. Raises QueryError where no index knows the dimensions,
+        and no vector of the first batch has those of the query.
+        """
+        unsure = self.dims is None and dims is not None
+        for number in files:
+            file = self.live.files[number]
+            for batch in _batches(file, self, matches, number, dims):
+                positions, column = with_vector(batch)
+                if not len(positions):
+                    continue
+                if unsure and dims is not None:
+                    _require_dims(column, dims, file)
+                unsure = False
+                for some, vectors, raw in self._prepared(positions, column, dims, file, skipped):
+                    yield Rows(np.full(len(some), number, np.int64), some, vectors, raw)
+
+    def some(self, count: int) -> npt.NDArray[np.float32]:
+        """f32[n, D], n <= count: vectors of live rows, for trying things out."""
+        parts = [np.empty((0, self.dims or 0), np.float32)]
+        for rows in self.rows(range(len(self.live.files)), self.dims, None):
+            parts.append(rows.vectors[: count - sum(map(len, parts))].astype(np.float32))
+            if sum(map(len, parts)) == count:
+                break
+        return np.concatenate(parts)
+
+    def _prepared(
+        self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: Skipped | None
+    ) -> Iterator[tuple[Integers, npt.NDArray[Any], npt.NDArray[Any] | None]]:
+        """(positions, vectors, raw) as `Rows` has them: all at once, or by halves around rows without a distance."""
+        try:
+            raw = exact_vectors_at(column, positions, file, dims)
+            units = prepared(raw, positions, file, self.metric)
+        except VectorColumnError as error:
+            if skipped is None:
+                raise
+            if len(positions) == 1:
+                skipped.add(1, str(error))
+                return
+        else:
+            yield (positions, units, raw) if self.metric is Metric.COSINE else (positions, raw, None)
+            return
+        half = len(positions) // 2
+        for part in (slice(None, half), slice(half, None)):
+            yield from self._prepared(positions[part], column[part], dims, file, skipped)
+
+
+def scan(
+    queries: npt.NDArray[np.float64],
+    k: int,
+    source: VectorSource,
+    files: Sequence[int],
+    *,
+    matches: Matches | None = None,
+    skipped: Skipped | None = None,
+) -> tuple[Candidates, int]:
+    """The k nearest live rows among some of the live files; -> (candidates, rows compared).
+
+    `queries` f64[Q, D] prepared. `matches`: only these rows. `skipped`: as `VectorSource.rows` has it. Raises
+    VectorColumnError, QueryError.
+    """
+    top = ExactTopK(queries, k, source.metric)
+    compared = 0
+    for rows in source.rows(files, queries.shape[1], matches, skipped):
+        top.update(rows.vectors, row_keys(rows.files, rows.positions), raw=rows.raw)
+        compared += len(rows.positions)
+    keys, distances = top.result()
+    return Candidates(*rows_of_keys(keys), distances), compared
+
+
+def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
+    """The first vectors of a scan tell whether the query fits the column."""
+    if pc.all(pc.not_equal(pc.list_value_length(column), dims)).as_py():
+        raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {len(column[0])}")
+
+
+def _batches(
+    file: LiveFile, source: VectorSource, matches: Matches | None, number: int, dims: int | None
+) -> Iterator[LiveBatch]:
+    store = open_storage(file.path, source.storage)
+    if matches is None:
+        yield from read_live(store, file, source.schema, [source.field_id], batch_rows=batch_rows(dims))
+        return
+    wanted = matches.positions.get(number, np.empty(0, np.int64))
+    for start in range(0, len(wanted), _ROWS_AT_ONCE):
+        positions = wanted[start : start + _ROWS_AT_ONCE]
+        rows = take_rows(store, file, source.schema, [source.field_id], positions).combine_chunks()
+        yield LiveBatch(positions, rows.to_batches()[0])

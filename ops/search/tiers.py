@@ -1,0 +1,64 @@
+"""Where an index is searched: in this process (here), or by tasks (`icepuffin.ops.search.distributed`)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ops.search.candidates import Candidates
+from icepuffin.ops.search.filtered import search_version
+from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.scan import Skipped, VectorSource, scan
+from icepuffin.ops.search.shards import Indexed, LoadedVersion
+from icepuffin.ops.search.tuning import Knobs
+
+
+class Tier(Protocol):
+    """Finds the k nearest rows of one snapshot. `queries` f64[Q, D] prepared. Immutable, thread-safe."""
+
+    name: str
+
+    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+        """Among those (that match) that the version covers."""
+
+    def scan(
+        self,
+        queries: npt.NDArray[np.float64],
+        k: int,
+        files: Sequence[int],
+        matches: Matches | None,
+        skipped: Skipped,
+    ) -> tuple[Candidates, int]:
+        """Among those (that match) of some live files, by comparing each; -> (candidates, rows compared).
+
+        Rows without a distance are told to `skipped`.
+        """
+
+
+class InProcess:
+    """The tier of this process. Without a version it can only scan."""
+
+    name = "in-process"
+
+    def __init__(self, version: LoadedVersion | None, vectors: VectorSource, threads: int) -> None:
+        self._version = version
+        self._vectors = vectors
+        self._threads = threads
+
+    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+        """See Tier."""
+        if self._version is None:
+            raise ValueError("there is no version to search")
+        return search_version(self._version, queries, k, knobs, matches, threads=self._threads)
+
+    def scan(
+        self,
+        queries: npt.NDArray[np.float64],
+        k: int,
+        files: Sequence[int],
+        matches: Matches | None,
+        skipped: Skipped,
+    ) -> tuple[Candidates, int]:
+        """See Tier."""
+        return scan(queries, k, self._vectors, files, matches=matches, skipped=skipped)

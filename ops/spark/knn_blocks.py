@@ -1,0 +1,282 @@
+"""The k nearest rows of each row of a DataFrame, on executors.
+
+This is what happens between the shuffles of `icepuffin.ops.spark.knn_join`.
+
+Rows of the left side travel in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
+the row goes to next, a number to sort by, and a pickled payload.
+
+    pack     left rows -> a row for each (block, group): its queries; the left rows themselves with the first group
+    search   -> the same with what the group has found (A)
+    select   all groups of a block -> its nearest rows, and for each data file that holds some, a row to be read (C)
+    read     rows of one data file, each row group once -> exact distances where they are approximate (B), and columns
+    finish   -> left columns, rank, distance, columns
+"""
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from icepuffin.ops.datafile import VectorColumnError, arrow_schema, exact_vectors
+from icepuffin.ops.search.arguments import prepared
+from icepuffin.ops.search.candidates import Candidates, merge
+from icepuffin.ops.search.distributed import in_file
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.worker import Ask, Found, Group, InFile, PackedPin, merged
+from icepuffin.ops.spark.types import as_spark
+
+ROW = "block string, part int, number int, payload binary"
+_SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])
+_WHOLE = -1
+"""Number of the row that is the block's own, beside those of data files"""
+_ROWS_OUT = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Join:
+    """One join, the same for all tasks."""
+
+    packed: PackedPin
+    ask: Ask
+    groups: tuple[Group, ...]
+    lanes: int
+    """Tasks that share a group's blocks"""
+    parts: int
+    """Partitions of the other shuffles"""
+    vector: str
+    """The left side's column of queries"""
+    field_ids: tuple[int, ...]
+    """Columns to attach"""
+    names: tuple[str, ...]
+    """Theirs in the result"""
+    reads: bool
+    """Whether data files are read at all"""
+    block_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of `ROW`, its payload unpacked."""
+
+    block: str
+    part: int
+    number: int
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileRows:
+    """Rows of one data file that a block wants."""
+
+    positions: npt.NDArray[np.int64]
+    """int64[n] ascending, distinct"""
+    ranked: InFile | None
+    """Candidates whose exact distances are wanted"""
+    distances: npt.NDArray[np.float64] | None = None
+    """f64 of these"""
+    columns: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selected:
+    """What a block has before its data files are read."""
+
+    rows: bytes
+    """The left rows, as Arrow writes them"""
+    approximate: Candidates | None
+    """To be ranked by exact distances"""
+    exact: Candidates
+    wide: int
+
+
+def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows without a vector have no neighbours, and go."""
+    for number, rows in enumerate(_blocks(join, batches)):
+        queries = _queries(join, rows)
+        # named by what is in it: a left side that comes out otherwise when Spark repeats it is seen, not mixed
+        block = f"{partition}-{number}-{zlib.crc32(queries.tobytes()):08x}"
+        lane = (partition * 31 + number) % join.lanes
+        for group in range(len(join.groups)):
+            yield _row(block, group * join.lanes + lane, group, (queries, _to_bytes(rows) if group == 0 else None))
+
+
+def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Left rows that have a vector, `block_rows` at a time."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        some = batch.filter(batch.column(join.vector).is_valid())
+        at = 0
+        while at < some.num_rows:
+            part = some.slice(at, join.block_rows - count)
+            held.append(part)
+            at += part.num_rows
+            count += part.num_rows
+            if count == join.block_rows:
+                yield pa.Table.from_batches(held)
+                held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
+    pin = join.packed.worker().pin
+    dims = pin.opened.routing.dims if pin.opened is not None else None
+    try:
+        return prepared(exact_vectors(rows.column(join.vector), dims), pin.metric, dims)
+    except VectorColumnError as error:
+        raise QueryError(f"column {join.vector!r} of the left side: {error}") from error
+
+
+def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """A: one group for one block."""
+    worker = join.packed.worker()
+    for row in rows:
+        queries, left = row.payload
+        found = worker.find(queries, join.groups[row.number], join.ask)
+        kept = queries if left is not None and join.ask.rerank else None
+        yield _row(row.block, _place(row.block, join.parts), row.number, (found, kept, left))
+
+
+def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """C, of the groups; then what is to be read."""
+    for block, some in groupby(rows, lambda row: row.block):
+        parts = list(some)
+        if [row.number for row in parts] != list(range(len(join.groups))):
+            raise QueryError("the left side does not come out the same twice: write it down first, then join")
+        _, queries, left = parts[0].payload
+        chosen = _selected([row.payload[0] for row in parts], join.ask.k, left)
+        if not join.reads:
+            yield from _output(join, chosen.rows, chosen.exact, [])
+            continue
+        yield _row(block, _place(block, join.parts), _WHOLE, chosen)
+        wanted = [item for item in (chosen.exact, chosen.approximate) if item is not None]
+        spread = max(1, join.parts // max(1, len(join.packed.worker().pin.live.files)))
+        for file in np.unique(np.concatenate([item.files[item.files >= 0] for item in wanted])):
+            part = (int(file) * spread + _place(block, spread)) % join.parts
+            yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))
+
+
+def _selected(found: Sequence[Found], k: int, left: bytes) -> Selected:
+    indexed = [item.indexed for item in found if item.indexed is not None]
+    scanned = merged([item.scanned for item in found], k)
+    if not indexed:
+        return Selected(left, None, scanned, k)
+    wide = max(item.candidates.files.shape[1] for item in indexed)
+    best = merged([item.candidates for item in indexed], wide)
+    if any(item.approximate for item in indexed):
+        return Selected(left, best, scanned, wide)
+    return Selected(left, None, merged([best, scanned], k), k)
+
+
+def _to_read(
+    file: int, wanted: Sequence[Candidates], approximate: Candidates | None, queries: npt.NDArray[np.float64] | None
+) -> FileRows:
+    positions = np.unique(np.concatenate([item.positions[item.files == file] for item in wanted]))
+    ranked = None
+    if approximate is not None and queries is not None:
+        asked, place = np.nonzero(approximate.files == file)
+        if len(asked):
+            ranked = in_file(file, approximate.positions[asked, place], asked, queries)
+    return FileRows(positions, ranked)
+
+
+def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """B: the rows of data files; a partition's rows come sorted by file, so that each row group is read once."""
+    worker = join.packed.worker()
+    for row in rows:
+        payload = row.payload
+        if row.number != _WHOLE:
+            distances = None if payload.ranked is None else worker.rank(payload.ranked)
+            columns = worker.rows.take(row.number, join.field_ids, payload.positions) if join.field_ids else None
+            payload = FileRows(payload.positions, payload.ranked, distances, columns)
+        yield _row(row.block, _place(row.block, join.parts), row.number, payload)
+
+
+def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """The answer of each block."""
+    for _, some in groupby(rows, lambda row: row.block):
+        whole, *files = some  # _WHOLE sorts first
+        chosen: Selected = whole.payload
+        best = chosen.exact
+        if chosen.approximate is not None:
+            ranked = _with_distances(chosen.approximate, files)
+            best = merge([ranked, chosen.exact], join.ask.k)
+        yield from _output(join, chosen.rows, best, files)
+
+
+def _with_distances(found: Candidates, files: Sequence[Row]) -> Candidates:
+    """Distances as the files' rows brought them, in the order in which `_to_read` asked for them."""
+    distances = np.full(found.files.shape, np.inf)
+    for row in files:
+        if row.payload.distances is not None:
+            distances[np.nonzero(found.files == row.number)] = row.payload.distances
+    return Candidates(found.files, found.positions, distances).ordered(found.files.shape[1])
+
+
+def _output(join: Join, left: bytes, found: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+    asked, place = np.nonzero(found.files >= 0)
+    rows = pa.ipc.open_stream(left).read_all().take(pa.array(asked))
+    rows = rows.append_column("rank", pa.array((place + 1).astype(np.int32)))
+    rows = rows.append_column("distance", pa.array(found.distances[asked, place]))
+    if join.field_ids:
+        columns = _columns(join, found.files[asked, place], found.positions[asked, place], files)
+        for name, column in zip(join.names, columns.columns, strict=True):
+            rows = rows.append_column(name, column)
+    yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
+
+
+def _columns(
+    join: Join, files: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], read_rows: Sequence[Row]
+) -> pa.Table:
+    """The attached columns of (file, position) pairs, out of what was read."""
+    schema = join.packed.worker().pin.schema
+    names = [str(schema.find_column_name(field_id)) for field_id in join.field_ids]
+    empty = arrow_schema(schema.select(*names)).empty_table().select(names)
+    where = np.empty(len(files), np.int64)
+    start, tables = 0, [empty]
+    for row in read_rows:
+        mine = np.flatnonzero(files == row.number)
+        where[mine] = start + np.searchsorted(row.payload.positions, positions[mine])
+        tables.append(row.payload.columns.select(names))
+        start += len(row.payload.positions)
+    return as_spark(pa.concat_tables(tables).take(pa.array(where)))
+
+
+def staged(join: Join, stage: Callable[[Join, Iterable[Row]], Iterator[pa.RecordBatch]]) -> Any:
+    """A stage as the body of a `mapInArrow`."""
+
+    def body(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from stage(join, _rows(batches))
+
+    return body
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    for batch in batches:
+        for at in range(batch.num_rows):
+            block, part, number, payload = (batch.column(name)[at].as_py() for name in _SCHEMA.names)
+            yield Row(block, part, number, pickle.loads(payload))  # noqa: S301  of a stage before, in this very job
+
+
+def _row(block: str, part: int, number: int, payload: Any) -> pa.RecordBatch:
+    values = ([block], [part], [number], [pickle.dumps(payload)])
+    arrays = [pa.array(value, field.type) for value, field in zip(values, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+def _place(block: str, parts: int) -> int:
+    return zlib.crc32(block.encode()) % parts
+
+
+def _to_bytes(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())

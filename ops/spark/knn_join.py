@@ -1,0 +1,145 @@
+"""A kNN join: for each row of a DataFrame, the k nearest rows of an indexed table, with columns of theirs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import BooleanExpression
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
+
+from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.search.arguments import field_ids
+from icepuffin.ops.search.distributed import balanced
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.result import Coverage
+from icepuffin.ops.search.tuning import Asked
+from icepuffin.ops.search.worker import Group, Pin
+from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, pack, read, search, select, staged
+from icepuffin.ops.spark.runner import SparkRunner
+from icepuffin.ops.spark.types import spark_schema
+
+BLOCK_ROWS = 2_048
+"""Queries that travel and are searched together"""
+_SEARCHES_A_CORE = 2
+"""Tasks of the search for each that runs at once: the longest wait for less then. The other stages do little"""
+
+
+@dataclass(frozen=True, slots=True)
+class KnnJoin:
+    """Matched rows, and what they are an answer about."""
+
+    rows: DataFrame
+    """The left columns, rank int (1 = nearest), distance double, the matched row's columns; in no order"""
+    coverage: Coverage
+    snapshot_id: int
+    index_snapshot_id: int | None
+    base_snapshot_id: int | None
+    why: str
+    warnings: tuple[str, ...]
+
+
+def knn_join(
+    left: DataFrame,
+    reader: IndexReader,
+    *,
+    on: str,
+    k: int = 10,
+    columns: Sequence[str] | None = None,
+    prefix: str = "",
+    where: str | BooleanExpression | None = None,
+    search_list: int | None = None,
+    shards: int | None = None,
+    oversample: int | None = None,
+    target_recall: float | None = None,
+    block_rows: int = BLOCK_ROWS,
+) -> KnnJoin:
+    """For each row of `left` the k nearest rows of the reader's snapshot: those that `reader.search` finds.
+
+    Except that directions rounded to f32, under cosine and a condition, are not settled by the data files.
+
+    `on`: the left column of vectors; rows that have none (null) come out with no match. `columns` of the matched rows
+    (default: all but nested ones) are named `prefix` + name. The other arguments are those of `IndexReader.search`.
+    Nothing runs until the rows are asked for; every task of the job then reads the same snapshot by the same version,
+    whatever happens to the table meanwhile. Raises QueryError, UnknownColumnError, FilterError. The job fails where a
+    left vector cannot be asked for (NaN, another number of dimensions), a row of the table has no distance from any, or
+    a shard cannot be read any more; the message says which.
+    """
+    ask, unmet = reader.ask(k, Asked(search_list, shards, oversample, target_recall), where)
+    pin = reader.pin()
+    returned = field_ids(pin.schema, columns, reader.table)
+    names = [str(pin.schema.find_column_name(field_id)) for field_id in returned]
+    schema = _schema(left.schema, on, names, prefix, pin)
+    cores = SparkRunner(left.sparkSession).parallelism
+    groups = _groups(pin, reader.tail, cores)
+    join = Join(
+        packed=pin.packed(),
+        ask=ask,
+        groups=groups,
+        lanes=max(1, -(-_SEARCHES_A_CORE * cores // len(groups))),
+        parts=cores,
+        vector=on,
+        field_ids=tuple(returned),
+        names=tuple(prefix + name for name in names),
+        reads=bool(returned) or ask.rerank,
+        block_rows=block_rows,
+    )
+    version = reader.version
+    return KnnJoin(
+        rows=_job(left, join, schema),
+        coverage=reader.coverage,
+        snapshot_id=reader.snapshot_id,
+        index_snapshot_id=version.derived_snapshot_id if version else None,
+        base_snapshot_id=version.base_snapshot_id if version else None,
+        why=reader.why,
+        warnings=(*reader.warnings, *unmet),
+    )
+
+
+def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
+    """Mapped and shuffled, and nothing else: the same on a classic session and through Spark Connect."""
+
+    def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context: Any = TaskContext.get()
+        yield from pack(join, context.partitionId(), batches)
+
+    found = left.mapInArrow(packed, ROW).repartitionById(join.lanes * len(join.groups), "part")
+    # sorted by group, so that a task loads one shard after the other
+    found = found.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
+    last = select
+    if join.reads:
+        found = _by(found, join, "block", "number").mapInArrow(staged(join, select), ROW)
+        found = _by(found, join, "number").mapInArrow(staged(join, read), ROW)
+        last = finish
+    return _by(found, join, "block", "number").mapInArrow(staged(join, last), schema)
+
+
+def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
+    return rows.repartitionById(join.parts, "part").sortWithinPartitions(*keys)
+
+
+def _groups(pin: Pin, tail: Sequence[int], cores: int) -> tuple[Group, ...]:
+    """Shards dealt out by their size, files to scan by their rows."""
+    opened = pin.opened
+    shards = balanced([part.length for part in opened.shards], cores) if opened is not None else []
+    files = balanced([pin.live.files[number].record_count for number in tail], cores)
+    groups = [Group(shards=numbers) for numbers in shards]
+    groups += [Group(files=tuple(tail[at] for at in places)) for places in files]
+    return tuple(groups) or (Group(),)
+
+
+def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, pin: Pin) -> StructType:
+    if on not in left.names:
+        raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
+    fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]
+    if names:
+        found = from_arrow_schema(spark_schema(arrow_schema(pin.schema.select(*names))), prefer_timestamp_ntz=True)
+        fields += [StructField(prefix + name, found[name].dataType) for name in names]
+    taken = [field.name for field in fields]
+    if twice := sorted({name for name in taken if taken.count(name) > 1}):
+        raise QueryError(f"both sides have a column {twice[0]!r}: give a prefix, or name other columns")
+    return StructType(fields)

@@ -1,0 +1,240 @@
+"""`vector_search(...)` as a table function of Spark SQL: a Python UDTF, on a classic session and through Spark Connect.
+
+Spark asks `analyze` once a query, where the plan is made: there the catalog is asked, the snapshot decided and the
+schema of the answer known. Tasks get the place of the table's metadata file and read that: none asks the catalog, and
+all see the same snapshot.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DoubleType,
+    IntegerType,
+    NullType,
+    NumericType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.file_io import file_io
+from icepuffin.ops.catalog.snapshots import schema_at
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.index.ddl import load_definition
+from icepuffin.ops.index.definition import resolve_field
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.search.arguments import at_least_one, field_ids
+from icepuffin.ops.search.candidates import answer_names
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.opening import open_index
+from icepuffin.ops.search.predicate import Condition
+from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.spark.types import as_spark, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+_READERS = 4
+"""That a Python worker keeps between tasks and jobs"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the function is registered with; travels to whoever plans and runs it, and never shows."""
+
+    catalog: str
+    properties: Mapping[str, str] = field(repr=False)
+    storage: StorageConfig | None
+    cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
+
+
+@dataclass
+class Planned(AnalyzeResult):
+    """What planning one call has settled."""
+
+    identifier: tuple[str, ...] = ()
+    metadata_location: str = ""
+    snapshot: int | str | datetime | None = None
+    index: str = ""
+    k: int = 0
+    columns: tuple[str, ...] = ()
+    where: str | None = None
+    search_list: int | None = None
+    storage: StorageConfig = field(default_factory=StorageConfig)
+
+
+def register_vector_search(
+    spark: "SparkSession",
+    catalog: Catalog,
+    *,
+    storage: StorageConfig | None = None,
+    name: str = "vector_search",
+) -> None:
+    """Let SQL on `spark` call the table function `name`, on tables of `catalog`.
+
+        SELECT * FROM vector_search('ns.table', 'index', array(0.1, 0.2, ...), 10)
+        SELECT q.id, v.* FROM queries q, LATERAL vector_search('ns.table', 'index', q.embedding, where => 'id > 5') v
+
+    Arguments: table, index, query, k (10), and by name columns (an array), where (an Iceberg row filter), snapshot (id,
+    tag, branch or time), search_list. Rows: rank int, distance double, then the columns: those of the table that are
+    not nested, unless named. `storage`: how tasks reach files; default what the catalog's settings say and it vends. A
+    reader stays open in each Python worker, and its shards in the worker's cache.
+    """
+    settings = Settings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
+    # as the session is, not as the process: both kinds may live in one
+    functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"
+    udtf = import_module(functions).udtf
+    spark.udtf.register(name, udtf(_function(settings)))
+
+
+def _function(settings: Settings) -> type:
+    """The class that Spark pickles, settings and all; what it does is in this module, which executors import."""
+
+    class VectorSearch:
+        def __init__(self, planned: Planned) -> None:
+            self._planned = planned
+
+        @staticmethod
+        def analyze(  # type: ignore[no-untyped-def]
+            table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
+        ):
+            given = {"k": k, "columns": columns, "where": where, "snapshot": snapshot, "search_list": search_list}
+            return plan(settings, table, index, query, {name: item for name, item in given.items() if item is not None})
+
+        def eval(  # type: ignore[no-untyped-def]
+            self, table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
+        ):
+            _ = table, index, k, columns, where, snapshot, search_list
+            yield from answer(settings, self._planned, query)
+
+    return VectorSearch
+
+
+def plan(
+    settings: Settings,
+    table: AnalyzeArgument,
+    index: AnalyzeArgument,
+    query: AnalyzeArgument,
+    options: Mapping[str, AnalyzeArgument],
+) -> Planned:
+    """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
+    would, so that no task starts. An option that is null is as if it were not given.
+    """
+    given = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
+    told = {name: value for name, value in given.items() if value is not None}
+    if absent := [name for name in ("table", "index") if name not in told]:
+        raise QueryError(f"vector_search: {absent[0]} is null")
+    _require_vectors(query)
+    identifier = tuple(told["table"].split("."))
+    if len(identifier) > 2 and identifier[0] == settings.catalog:
+        identifier = identifier[1:]
+    found = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
+    at = told.get("snapshot")
+    schema = schema_at(found, at)
+    called = ".".join(identifier)
+    resolve_field(load_definition(found, told["index"]), schema, called)
+    k, where, search_list = told.get("k", 10), told.get("where"), told.get("search_list")
+    at_least_one(k=k, search_list=search_list)
+    if where is not None:
+        Condition(where, schema)
+    wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, told.get("columns"), called)]
+    fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
+    if wanted:
+        types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
+        fields += [
+            StructField(told_as, types[name].dataType)
+            for name, told_as in zip(wanted, answer_names(wanted), strict=True)
+        ]
+    return Planned(
+        schema=StructType(fields),
+        identifier=identifier,
+        metadata_location=found.metadata_location,
+        snapshot=at,
+        index=told["index"],
+        k=k,
+        columns=tuple(wanted),
+        where=where,
+        search_list=search_list,
+        storage=settings.storage or storage_of(found),
+    )
+
+
+def answer(settings: Settings, planned: Planned, query: Any) -> Iterator[tuple[Any, ...]]:
+    """Body of `eval`: the rows of one call. No query (null) has no neighbours."""
+    if query is None:
+        return
+    if process_cache().settings != settings.cache:
+        use_settings(settings.cache)
+    reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot, planned.index, planned.storage)
+    found = reader.search(
+        np.asarray(query, np.float64),  # literals are decimals to Spark
+        planned.k,
+        columns=planned.columns,
+        where=planned.where,
+        search_list=planned.search_list,
+    )
+    for warning in found.warnings:
+        _tell(warning)
+    rows = as_spark(found.rows.drop_columns(["query"]))
+    yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in rows.columns), strict=True)
+
+
+@lru_cache(maxsize=64)
+def _tell(warning: str) -> None:
+    """Once: a call may be one of many for the rows that it is joined to."""
+    _logger.warning("vector_search: %s", warning)
+
+
+@lru_cache(maxsize=_READERS)
+def _reader(
+    identifier: tuple[str, ...],
+    location: str,
+    snapshot: int | str | datetime | None,
+    index: str,
+    storage: StorageConfig,
+) -> IndexReader:
+    return open_index(_table_at(identifier, location, storage), index, snapshot=snapshot, storage=storage, threads=1)
+
+
+def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig) -> Table:
+    """The table as of one metadata file. What reads its files is told by `storage` alone, not by its own properties."""
+    io = file_io(storage, location)
+    metadata = FromInputFile.table_metadata(io.new_input(location))
+    return Table(identifier, metadata, location, io, NoopCatalog("planned"))
+
+
+def _require_vectors(query: AnalyzeArgument) -> None:
+    kind = query.dataType
+    if not isinstance(kind, NullType) and not (
+        isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
+    ):
+        raise QueryError(f"vector_search: the query is {kind.simpleString()}, not an array of numbers")
+
+
+def _constant(name: str, argument: AnalyzeArgument) -> Any:
+    """The value of an argument that is the same for all rows. A TIMESTAMP is an instant, which PySpark hands over by
+    the clock of this machine's zone and without saying so: here it is made to say.
+    """
+    if argument.isTable or not argument.isConstantExpression:
+        raise QueryError(f"vector_search: {name} is to be a constant; only the query may differ from row to row")
+    if isinstance(argument.dataType, TimestampType) and argument.value is not None:
+        return argument.value.astimezone(UTC)
+    return argument.value

@@ -1,0 +1,86 @@
+"""CREATE, REFRESH, DROP INDEX and SHOW INDEXES, by `icepuffin.ops.index`."""
+
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.snapshots import resolve_snapshot
+from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition, materialize_index
+from icepuffin.ops.index.definition import KNOBS, IndexDefinition
+from icepuffin.ops.index.integrity import tagged_version
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.sql.errors import SqlError
+from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
+from icepuffin.ops.tasks.runner import TaskRunner
+
+Answer = tuple[pa.Table, str]
+"""Rows, and what was done, in words"""
+
+
+def run_on(
+    table: Table,
+    statement: CreateIndex | RefreshIndex | DropIndex | ShowIndexes,
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+) -> Answer:
+    """Raises SqlError, and what defining, building and dropping raise."""
+    match statement:
+        case CreateIndex():
+            return _create(table, statement)
+        case RefreshIndex():
+            return _refresh(table, statement, runner, storage)
+        case DropIndex():
+            return _drop(table, statement)
+        case ShowIndexes():
+            return _show(table, statement)
+
+
+def _create(table: Table, statement: CreateIndex) -> Answer:
+    if statement.unless_there and _has(table, statement.name):
+        return told(f"{statement.table} has an index {statement.name} already")
+    made = create_index(table, IndexDefinition(name=statement.name, column=statement.column, **_knobs(statement)))
+    return told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
+
+
+def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
+    definition = load_definition(table, statement.name)
+    head = resolve_snapshot(table).snapshot_id
+    report = materialize_index(table, definition, head, runner=runner, storage=storage)
+    columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
+    return pa.table({name: [getattr(report, name)] for name in columns}), report.reason
+
+
+def _drop(table: Table, statement: DropIndex) -> Answer:
+    if statement.if_there and not _has(table, statement.name):
+        return told(f"{statement.table} has no index {statement.name}")
+    return pa.table({"tag": list(drop_index(table, statement.name))}), f"index {statement.name} is dropped"
+
+
+def _show(table: Table, statement: ShowIndexes) -> Answer:
+    found = list_definitions(table)
+    columns: dict[str, list[Any]] = {
+        name: [getattr(item, name) for item in found] for name in ("name", "column", "metric", "vectors")
+    }
+    columns["versions"] = [len(versions(table, "ann", item.name)) for item in found]
+    at_tag = [tagged_version(table, item.name) for item in found]
+    columns["snapshot_id"] = pa.array([item.base_snapshot_id if item else None for item in at_tag], pa.int64())
+    return pa.table(columns), f"indexes in the properties of {statement.table}"
+
+
+def _has(table: Table, index: str) -> bool:
+    return any(item.name == index for item in list_definitions(table))
+
+
+def _knobs(statement: CreateIndex) -> dict[str, Any]:
+    unknown = [key for key in statement.options if key not in KNOBS]
+    if unknown:
+        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(KNOBS)}")
+    return {key: KNOBS[key].parse(value) for key, value in statement.options.items()}
+
+
+def told(text: str) -> Answer:
+    """Words alone, as a row too."""
+    return pa.table({"result": [text]}), text

@@ -1,0 +1,130 @@
+"""SQL texts -> statements. Queries are parsed by sqlglot (Spark's dialect), the four statements on indexes here."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.queries import read_query
+from icepuffin.ops.sql.statements import (
+    CreateIndex,
+    DropIndex,
+    Explain,
+    Foreign,
+    RefreshIndex,
+    ShowIndexes,
+    Statement,
+)
+from icepuffin.ops.sql.tokens import trees_of
+from icepuffin.ops.sql.values import Values, name_parameters
+
+TOO_DEEP = "it is nested too deeply"
+_PART = r"(?:\w+|`[^`]+`)"
+_NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
+_TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
+_COMMENT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*(?!\+).*?\*/""", re.DOTALL)
+"""Or a quoted text, which may hold what looks like one"""
+_EXPLAIN = re.compile(
+    r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CREATE = re.compile(
+    rf"\s*CREATE\s+INDEX\s+(?P<unless>IF\s+NOT\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}"
+    rf"\s+USING\s+(?P<kind>\w+)\s*\(\s*(?P<column>{_PART})\s*\)"
+    r"(?:\s*WITH\s*\((?P<options>.*)\))?\s*;?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_REFRESH = re.compile(rf"\s*REFRESH\s+INDEX\s+{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
+_DROP = re.compile(rf"\s*DROP\s+INDEX\s+(?P<if>IF\s+EXISTS\s+)?{_NAME}\s+ON\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
+_SHOW = re.compile(rf"\s*SHOW\s+INDEX(?:ES)?\s+(?:ON|FROM|IN)\s+{_TABLE}\s*;?\s*", re.IGNORECASE)
+_OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s*")
+
+
+def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
+    """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete."""
+    text = _COMMENT.sub(lambda found: found[1] or " ", text)
+    if found := _EXPLAIN.fullmatch(text):
+        return Explain(parse(found["rest"], parameters), bool(found["analyze"]))
+    return _on_an_index(text) or _query(text, parameters)
+
+
+def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
+    try:
+        named, given = name_parameters(text, parameters)
+        queries = trees_of(named)
+    except RecursionError:
+        return Foreign(named, TOO_DEEP, given, frozenset(given))
+    except NotIndexableError as error:
+        return Foreign(named, str(error), given, frozenset(given))
+    except SqlglotError as error:
+        line = str(error).splitlines()[0]
+        raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
+    if len(queries) != 1:
+        raise SqlError(f"give one statement, not {len(queries)}")
+    found = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
+    placeholders = frozenset(node.name for node in found if isinstance(node, exp.Placeholder))
+    otherwise = Foreign(named, "", given, placeholders)
+    if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in found):  # of t@17
+        raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
+    try:
+        return replace(read_query(queries[0], Values(given)), otherwise=otherwise)
+    except NotIndexableError as error:
+        return replace(otherwise, why=str(error))
+    except RecursionError:
+        return replace(otherwise, why=TOO_DEEP)
+
+
+def _on_an_index(text: str) -> Statement | None:
+    """One of the four statements on indexes; None for other texts."""
+    if found := _CREATE.fullmatch(text):
+        if found["kind"].lower() != "diskann":
+            raise SqlError(f"USING {found['kind']}: the only kind of index is diskann")
+        return CreateIndex(
+            _bare(found["table"]),
+            _bare(found["name"]),
+            _bare(found["column"]),
+            _options(found["options"] or ""),
+            unless_there=bool(found["unless"]),
+        )
+    if found := _REFRESH.fullmatch(text):
+        return RefreshIndex(_bare(found["table"]), _bare(found["name"]))
+    if found := _DROP.fullmatch(text):
+        return DropIndex(_bare(found["table"]), _bare(found["name"]), if_there=bool(found["if"]))
+    if found := _SHOW.fullmatch(text):
+        return ShowIndexes(_bare(found["table"]))
+    if re.match(r"\s*(CREATE|REFRESH|DROP|ALTER|SHOW)\s+INDEX(ES)?\b", text, re.IGNORECASE):
+        raise SqlError(
+            "write CREATE INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)], "
+            "REFRESH INDEX name ON ns.t, DROP INDEX [IF EXISTS] name ON ns.t or SHOW INDEXES ON ns.t"
+        )
+    return None
+
+
+def _bare(name: str) -> str:
+    """Without the backticks that SQL wants around spaces and reserved words."""
+    if any("." in quoted for quoted in re.findall(r"`([^`]*)`", name)):
+        raise SqlError(f"{name}: a name with a dot in it cannot be said here; quote each part, as in `ns`.`t`")
+    return name.replace("`", "")
+
+
+def _plain(text: str) -> str:
+    """Without colours and the names of sqlglot's classes."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r"<Token .*?text: (.*?), line:.*?>", r"\1", text).replace("SENTINEL", "its end")
+    return re.sub(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>", r"\1 is incomplete", text)
+
+
+def _options(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in filter(str.strip, text.split(",")):
+        option = _OPTION.fullmatch(part)
+        if option is None:
+            raise SqlError(f"WITH ({part.strip()}): write knob = value")
+        if option["key"].lower() in found:
+            raise SqlError(f"WITH ({part.strip()}): {option['key']} is given twice")
+        found[option["key"].lower()] = option["value"].strip("'")
+    return found

@@ -1,0 +1,96 @@
+"""A shard of the version that a refresh starts from, as it is in the new snapshot: what moved, what died."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.product_quantization import decode_pq
+from icepuffin.ops.datafile import take_rows, vectors_from_arrow
+from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.match_hashes import read_moves
+from icepuffin.ops.tasks.rows import Rows, by_slot
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BaseShard:
+    """Where an older shard lies, and what the new snapshot makes of its nodes."""
+
+    blob: ObjectRange
+    recall: float
+    curve: str
+    tombstones: bytes
+    """Nodes without a live row, as a deletion vector; those that moved are not among them"""
+    moves: tuple[ObjectRange, ...]
+    """Staged by `icepuffin.ops.tasks.match_hashes`"""
+    moved: int
+    """Nodes that they are about"""
+    files: tuple[tuple[int, LiveFile], ...]
+    """(slot, file) of all live files, of a lean index: its shards hold no vectors. Else empty"""
+    schema: Schema
+    field_id: int
+    storage: StorageConfig
+
+    def reader(self) -> ShardReader:
+        """Reads the blob as it was written."""
+        return ShardReader(PartSource(open_storage(self.blob.path, self.storage), self.blob))
+
+    def inputs(self) -> Iterator[bytes | str | int | float]:
+        """All that the shard is made of, whoever staged it: the name of a version's file never comes again."""
+        yield from (repr(self.blob), self.recall, self.curve, self.tombstones, self.moved, self.field_id)
+        yield repr([(slot, file.path) for slot, file in self.files])
+        for staged in self.moves:
+            yield open_storage(staged.path, self.storage).read_range(staged.path, staged.offset, staged.length)
+
+    def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
+        """bool[N]"""
+        out = np.ones(reader.header.count, np.bool_)
+        out[deletion_vector.decode(self.tombstones)] = False
+        return out
+
+    def locations(self, reader: ShardReader) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """(file slots u32[N], row positions int64[N]) in the new snapshot."""
+        slots, positions = reader.read_locations()
+        for staged in self.moves:
+            nodes, new_slots, new_positions = read_moves(open_storage(staged.path, self.storage), staged)
+            slots[nodes], positions[nodes] = new_slots, new_positions
+        return slots, positions
+
+    def rows(self, reader: ShardReader) -> Rows:
+        """All nodes. The vectors of a lean shard are read again from the data files; those of dead nodes, whose files
+        may be gone, are what their PQ codes stand for: they only lead walks on.
+        """
+        slots, positions = self.locations(reader)
+        vectors = reader.read_vectors()
+        if vectors is None:
+            vectors = self._from_files(reader, slots, positions)
+        return Rows(slots, positions, reader.read_content_hashes(), vectors.astype(np.float32, copy=False))
+
+    def live_rows(self, reader: ShardReader) -> Rows:
+        """By slot and position, as a build takes them."""
+        return self.rows(reader).take(np.flatnonzero(self.live(reader))).sorted()
+
+    def _from_files(
+        self, reader: ShardReader, slots: npt.NDArray[np.uint32], positions: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        codebook, codes = reader.read_pq()
+        if codebook is None or codes is None:
+            raise ValueError(f"{self.blob} has neither vectors nor PQ codes")
+        vectors = decode_pq(codes, codebook)
+        files = dict(self.files)
+        live = np.flatnonzero(self.live(reader))
+        for slot, places in by_slot(slots[live]):
+            nodes, file = live[places], files[slot]
+            rows = take_rows(
+                open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
+            )
+            found = vectors_from_arrow(rows.column(0), reader.header.dims)
+            vectors[nodes] = prepare(found, Metric(reader.header.metric))
+        return vectors

@@ -1,0 +1,38 @@
+"""The rows of a delta shard, dealt out to the shards that their partitions lead to, as new rows are."""
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.base_shard import BaseShard
+from icepuffin.ops.tasks.staged_blocks import BlockWriters
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpillTask:
+    """One delta shard."""
+
+    number: int
+    base: BaseShard
+    codebook: npt.NDArray[np.float32]
+    """f32[k, D]"""
+    partition_to_shard: npt.NDArray[np.uint32]
+    staging: str
+    storage: StorageConfig
+    threads: int = 1
+
+
+def spill(task: SpillTask) -> tuple[tuple[int, str, int], ...]:
+    """-> (shard, path, rows) of the blocks. Memory: the shard's vectors."""
+    rows = task.base.live_rows(task.base.reader())
+    labels, _ = kmeans.assign(rows.vectors, task.codebook, threads=task.threads)
+    with contextlib.ExitStack() as stack:
+        stem = f"{task.staging}/spilled-{task.number}"
+        writers = BlockWriters(stem, rows.vectors.shape[1], open_storage(task.staging, task.storage), stack)
+        writers.write(rows, task.partition_to_shard[labels])
+    return writers.blocks()

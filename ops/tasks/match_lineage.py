@@ -1,0 +1,246 @@
+"""Rows of format v3 by their lineage: which row it is, and which commit wrote it last. No vector is read.
+
+Iceberg gives each row of a v3 table an id. Who rewrites a file writes the ids of its rows along, and the number of the
+commit that last changed each (columns `_row_id` and `_last_updated_sequence_number`). Where a file lacks them, or has
+nulls, the id is the file's first one plus the row's position, and the number that of the file (Iceberg spec, "Row
+Lineage"). Equal in both is the same row with the same values, whatever lies between two snapshots.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ann_kernels.matching import pair_equal
+from icepuffin.ops.catalog.live_files import ROW_ID
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
+from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, matched
+from icepuffin.ops.tasks.rows import Rows, by_slot, range_of
+from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
+from icepuffin.ops.tasks.vectors import vectors_at, with_vector
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import ShardReader
+
+Versions = npt.NDArray[np.uint64]
+"""One number u64 for each row and the commit that last wrote it"""
+
+_COLUMNS = Schema(
+    NestedField(ROW_ID, "_row_id", LongType()),
+    NestedField(2147483539, "_last_updated_sequence_number", LongType()),
+)
+_IDS = [field.field_id for field in _COLUMNS.fields]
+_BATCH_ROWS = 1 << 18
+_FILES_AT_ONCE = 8
+"""That a task reads a little of: mostly it waits for the store"""
+_ROWS_A_FILE = 64
+"""That are held against their nodes: the first of a row group, so that little is read and decoded"""
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 by the golden ratio: no two pairs give one number as long as rows x commits of a table are under 2^62"""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineageTask:
+    """Some new files to be read for the lineage of their rows."""
+
+    number: int
+    files: tuple[tuple[int, LiveFile], ...]
+    """(slot, file)"""
+    range_bits: int
+    staging: str
+    storage: StorageConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineageMatchTask:
+    """One range of versions."""
+
+    match: MatchTask
+    """Its blocks hold versions in place of hashes"""
+    before: tuple[tuple[int, LiveFile], ...]
+    """(slot, file) that the nodes' rows lay in"""
+    after: tuple[tuple[int, LiveFile], ...]
+    """(slot, file) of the new rows"""
+    schema: Schema
+    field_id: int
+    dims: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows that lay in one file and lie in another now."""
+
+    before: int
+    """Slot"""
+    after: int
+    """Slot"""
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineageMatches:
+    """What was recognised, and whether to believe it."""
+
+    rows: MatchResult
+    sources: tuple[Source, ...]
+    refuted: str
+    """A file that holds another vector than its lineage says; empty where none was met"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nodes:
+    """Nodes without rows, by shard and node."""
+
+    owners: npt.NDArray[np.int64]
+    nodes: npt.NDArray[np.int64]
+    slots: npt.NDArray[np.uint32]
+    versions: Versions
+    hashes: npt.NDArray[np.uint64]
+    """Content hashes of their vectors"""
+
+
+def read_lineage(task: LineageTask) -> tuple[tuple[int, str, int], ...]:
+    """-> (range of versions, path, rows) of the blocks. Memory: a batch of rows."""
+    deleted = deleted_by_file(lambda path: open_storage(path, task.storage), (file for _, file in task.files))
+    with contextlib.ExitStack() as stack:
+        storage = open_storage(task.staging, task.storage)
+        writers = BlockWriters(f"{task.staging}/lineage-{task.number}", 0, storage, stack)
+        for slot, file in task.files:
+            for positions, versions in row_versions(file, task.storage, deleted[file.path]):
+                slots = np.full(len(positions), slot, np.uint32)
+                rows = Rows(slots, positions, versions, np.empty((len(positions), 0), np.float32))
+                writers.write(rows, range_of(versions, task.range_bits))
+    return writers.blocks()
+
+
+def match_lineage(task: LineageMatchTask) -> LineageMatches:
+    """Give the new rows the dead nodes of equal versions. Memory: eight bytes for each row of the files before, and
+    what a match by hashes takes.
+
+    The first rows of each new file are held against the nodes that they would get: who wrote a wrong lineage, or moved
+    a file here from another table, is found out.
+    """
+    storage = open_storage(task.match.staging, task.match.storage)
+    new = read_blocks(storage, task.match.blocks, 0)
+    dead = _dead_nodes(task)
+    partner = pair_equal(dead.versions, new.hashes)
+    found = np.flatnonzero(partner >= 0)
+    taken = partner[found]
+    hashes = np.zeros(new.count, np.uint64)
+    hashes[taken] = dead.hashes[found]
+    known = np.zeros(new.count, np.bool_)
+    known[taken] = True
+    return LineageMatches(
+        rows=matched(task.match, storage, new, dead.owners, dead.nodes, partner),
+        sources=_sources(dead.slots[found], new.slots[taken]),
+        refuted=_refuted(task, new, known, hashes),
+    )
+
+
+def row_versions(
+    file: LiveFile, storage: StorageConfig, deleted: npt.NDArray[np.int64] | None = None
+) -> Iterator[tuple[npt.NDArray[np.int64], Versions]]:
+    """(row positions int64[n], versions u64[n]) of the rows of a file that has row ids, but for those `deleted`."""
+    first = file.first_row_id
+    if first is None:
+        raise ValueError(f"{file.path} has no row ids")
+    for batch in read_live(
+        open_storage(file.path, storage), file, _COLUMNS, _IDS, batch_rows=_BATCH_ROWS, deleted=deleted
+    ):
+        ids = _filled(batch.columns.column(0), first + batch.positions)
+        commits = _filled(batch.columns.column(1), np.full(len(ids), file.file_sequence_number, np.int64))
+        yield batch.positions, _version(ids, commits)
+
+
+def _version(ids: npt.NDArray[np.uint64], commits: npt.NDArray[np.uint64]) -> Versions:
+    return (ids + commits * _SPREAD) * _SPREAD
+
+
+def _filled(column: pa.Array, otherwise: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    return np.asarray(pc.coalesce(column, pa.array(otherwise)).to_numpy(zero_copy_only=False)).view(np.uint64)
+
+
+def _dead_nodes(task: LineageMatchTask) -> _Nodes:
+    """Those in the task's range whose rows lay in a file that can be read."""
+    storage = task.match.storage
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        versions = list(threads.map(lambda item: _all_versions(item[1], storage), task.before))
+    rows = np.zeros(1 + max(slot for slot, _ in task.before), np.int64)
+    rows[[slot for slot, _ in task.before]] = [len(of_file) for of_file in versions]
+    starts = np.zeros(len(rows), np.int64)
+    starts[[slot for slot, _ in task.before]] = np.cumsum([0, *map(len, versions)])[:-1]
+    every = np.concatenate(versions)
+    parts = []
+    for number, blob, dead in task.match.shards:
+        reader = ShardReader(PartSource(open_storage(blob.path, storage), blob))
+        slots, positions = reader.read_locations()
+        nodes = deletion_vector.decode(dead)
+        nodes = nodes[slots[nodes] < len(rows)]
+        nodes = nodes[positions[nodes] < rows[slots[nodes]]]
+        mine = every[starts[slots[nodes]] + positions[nodes]]
+        inside = range_of(mine, task.match.range_bits) == task.match.number
+        nodes = nodes[inside]
+        owners = np.full(len(nodes), number)
+        parts.append((owners, nodes, slots[nodes], mine[inside], reader.read_content_hashes()[nodes]))
+    return _Nodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:
+    """By row position; none where the file is gone: its rows are known by their hashes alone.
+
+    A file that has no column of ids is not opened. Had it one in spite of its manifest, no row would have these ids.
+    """
+    if file.first_row_id is not None and not file.has_row_ids:
+        ids = np.arange(file.record_count, dtype=np.uint64) + np.uint64(file.first_row_id)
+        return _version(ids, np.full(len(ids), file.file_sequence_number, np.uint64))
+    try:
+        parts = [versions for _, versions in row_versions(file, storage, np.empty(0, np.int64))]
+    except DataFileError as error:
+        _log.warning("rows that lay in %s are looked for by their vectors: %s", file.path, error)
+        parts = []
+    return np.concatenate([np.empty(0, np.uint64), *parts])
+
+
+def _sources(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> tuple[Source, ...]:
+    ways = pc.value_counts(pa.array(before.astype(np.uint64) << np.uint64(32) | after))
+    pairs = zip(ways.field("values").to_pylist(), ways.field("counts").to_pylist(), strict=True)
+    return tuple(Source(way >> 32, way & 0xFFFFFFFF, rows) for way, rows in pairs)
+
+
+def _refuted(task: LineageMatchTask, new: Rows, known: npt.NDArray[np.bool_], hashes: npt.NDArray[np.uint64]) -> str:
+    """The first file of which a row has another content hash than its node."""
+    files = dict(task.after)
+
+    def differing(rows: tuple[int, npt.NDArray[np.intp]]) -> str:
+        slot, places = rows
+        positions, vectors = _first_rows(task, files[slot])
+        at = places[np.searchsorted(new.positions[places], positions).clip(max=len(places) - 1)]
+        looked = known[at] & (new.positions[at] == positions)
+        return files[slot].path if (content_hash(vectors[looked]) != hashes[at[looked]]).any() else ""
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
+        return next(filter(None, threads.map(differing, by_slot(new.slots))), "")
+
+
+def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """(positions, vectors) of the first rows of the row group in the middle that have one."""
+    opened = DataFile(open_storage(file.path, task.match.storage), file, task.schema, [task.field_id])
+    group = opened.groups // 2
+    rows = opened.first(_ROWS_A_FILE, group)
+    if rows is None:
+        return np.empty(0, np.int64), np.empty((0, task.dims), np.float32)
+    start = opened.start(group)
+    positions, column = with_vector(LiveBatch(np.arange(start, start + rows.num_rows), rows))
+    return positions, vectors_at(column, positions, file, task.dims)

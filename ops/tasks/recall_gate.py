@@ -1,0 +1,141 @@
+"""The recall gate of a shard: what share of the true nearest rows a search of the new graph finds, before it is
+published; and the curve of recall over the width of the search, for those who want a certain recall.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.top_k import exact_top_k
+from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.recall_curve import OVERSAMPLE, Width, encode
+from icepuffin.puffin.blobs.shard import Shard
+
+GATE_QUERIES = 64
+GATE_K = 10
+CURVE_QUERIES = 128
+CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
+CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
+
+
+def measure_recall(
+    shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
+) -> float:
+    """recall@10 of this shard for some of its own live rows, each asked for its neighbours but itself.
+
+    Searched is what the shard holds, counted is what is near in the table: `vectors` f32[N, D], prepared, which the
+    shard may hold rounded, or as codes only. Equal distances count as hits. 1.0 where there is nothing to find. A lean
+    shard is ranked again by exact distance, as a search does it.
+    """
+    nodes = np.flatnonzero(live)
+    if len(nodes) < 2:
+        return 1.0
+    rng = np.random.default_rng(seed)
+    asked = np.sort(rng.choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
+    metric = Metric(shard.metric)
+    k = min(GATE_K + 1, len(nodes))
+    exact_ids, exact = exact_top_k(vectors[asked], vectors, k, metric, live=live)
+    searcher = _searcher(shard, vectors, live)
+    lean = _lean(shard)
+    wide = k * OVERSAMPLE if lean else k
+    found, _, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
+    distances = _exact_of(vectors, asked, found, metric)
+    itself = asked[:, None]
+    others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
+    wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
+    limits = _slack(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
+    hits = ((distances <= limits) & (found >= 0) & (found != itself)).sum(axis=1)
+    return float(np.mean(np.minimum(hits, wanted) / wanted))
+
+
+def measure_curve(
+    shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
+) -> str:
+    """recall@10 and distances per query for several widths; "" for a handful of rows.
+
+    As `icepuffin.ops.recall_curve` keeps them.
+
+    Asked are some of the shard's own rows, held out: no edge leads to them and none of them is an answer. With their
+    edges they would be met at once, and the curve would promise what no new vector gets. Deterministic.
+    """
+    nodes = np.setdiff1d(np.flatnonzero(live), [shard.medoid])
+    count = min(CURVE_QUERIES, len(nodes) // GATE_K)
+    if not count:
+        return ""
+    asked = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
+    others = live.copy()
+    others[asked] = False
+    metric = Metric(shard.metric)
+    _, exact = exact_top_k(vectors[asked], vectors, GATE_K, metric, live=others)
+    limits = _slack(exact[:, -1:])
+    searcher = _searcher(shard, vectors, others)
+    lean = _lean(shard)
+    knobs = [(max(shard.search_list, 2 * GATE_K * many), many) for many in CURVE_OVERSAMPLES] if lean else []
+    points = []
+    with _held_out(shard, asked):
+        for width, many in knobs or [(width, 1) for width in CURVE_WIDTHS]:
+            found, _, stats = searcher.search(vectors[asked], GATE_K * many, search_list=width, threads=threads)
+            distances = _exact_of(vectors, asked, found, metric)
+            hits = np.minimum((distances <= limits).sum(axis=1), GATE_K)
+            points.append(Width(width, many, float(hits.mean()) / GATE_K, float(stats.distances.mean())))
+    return encode(points)
+
+
+def _lean(shard: Shard) -> bool:
+    return shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
+
+
+def _searcher(shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> Searcher:
+    graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
+    if _lean(shard):
+        pq: Any = shard.pq_codebook, shard.pq_codes
+        return Searcher(graph, None, Metric(shard.metric), live=live, pq=pq)
+    kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
+    return Searcher(graph, kept, Metric(shard.metric), live=live)
+
+
+@contextmanager
+def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
+    """Take the edges to `nodes` out of the graph for a while: in place, as a copy would be a build's largest array."""
+    gone = np.zeros(shard.count, np.bool_)
+    gone[nodes] = True
+    block = 16_384
+    leading = [
+        start + np.flatnonzero((gone[part] & (part >= 0)).any(axis=1))
+        for start in range(0, shard.count, block)
+        for part in (shard.neighbors[start : start + block],)
+    ]
+    rows = np.concatenate(leading)
+    before, degrees = shard.neighbors[rows], shard.degrees[rows]
+    try:
+        for row in rows:
+            kept = shard.neighbors[row][: shard.degrees[row]]
+            kept = kept[~gone[kept]]
+            shard.neighbors[row] = -1
+            shard.neighbors[row, : len(kept)] = kept
+            shard.degrees[row] = len(kept)
+        yield
+    finally:
+        shard.neighbors[rows], shard.degrees[rows] = before, degrees
+
+
+def _exact_of(
+    vectors: npt.NDArray[np.float32], asked: npt.NDArray[np.intp], found: npt.NDArray[np.int64], metric: Metric
+) -> npt.NDArray[np.float64]:
+    """f64[Q, k], the exact distances of what was found by whatever the shard holds; inf where there is none."""
+    out = np.full(found.shape, np.inf)
+    for row, node in enumerate(asked):
+        mine = found[row][found[row] >= 0]
+        _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
+        out[row, : len(mine)] = distances[0, : len(mine)]
+    return out
+
+
+def _slack(limit: Any) -> Any:
+    """A little above a distance, of whatever sign and size: those of the inner product are negative."""
+    return limit + 1e-6 * np.abs(limit)

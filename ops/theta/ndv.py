@@ -1,0 +1,76 @@
+"""Reading NDVs from a table's metadata, with the rule of when one may be used."""
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
+
+from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.theta.ancestry import ancestors
+from icepuffin.ops.theta.build_id import is_ours, is_outdated
+from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+
+
+def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
+    """The NDVs that the metadata holds for a snapshot; no file is read.
+
+    From the snapshot's own statistics slot, or else its nearest ancestor's that has any. An NDV is fresh, and only then
+    to be used by a planner, if we counted it for this very snapshot: its snapshot id and sequence number are the
+    snapshot's, and its build id is of a format that is trusted. What another engine stamped with a snapshot is not
+    known to count that snapshot's rows (see `icepuffin.ops.theta.build_id`). Raises UnknownSnapshotError.
+    """
+    name, snapshot = table_name(table), find_snapshot(table, snapshot_id)
+    statistics = _nearest(table, snapshot)
+    entries = {}
+    for field_id, blob in listed_thetas(statistics).items():
+        column = table.schema().find_column_name(field_id)
+        ndv = ndv_property(blob)
+        if column is not None and ndv is not None:
+            fresh, why = _freshness(blob, snapshot)
+            entries[column] = ColumnNdv(column, field_id, ndv, fresh, why, is_ours(blob.properties))
+    return ThetaStatistics(name, snapshot_id, entries, statistics.statistics_path if statistics else None)
+
+
+def overwritten_by(table: Table, snapshot_id: int) -> str | None:
+    """The file in the snapshot's slot, where it lists sketches and none that we counted for it: somebody's ANALYZE
+    replaced them, and a materialisation merges the two. None where ours are there, or nothing is.
+    """
+    statistics = find(table, snapshot_id)
+    listed = listed_thetas(statistics)
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    ours = snapshot is not None and any(
+        is_ours(blob.properties) and counted_for(blob, snapshot) for blob in listed.values()
+    )
+    return statistics.statistics_path if statistics is not None and listed and not ours else None
+
+
+def ndv_property(blob: BlobMetadata) -> int | None:
+    """The `ndv` property as a number; None where it is absent or no number (Trino writes whole numbers as text)."""
+    try:
+        ndv = int(float((blob.properties or {})["ndv"]))
+    except (KeyError, ValueError, OverflowError):
+        return None
+    return ndv if ndv >= 0 else None
+
+
+def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
+    for candidate in (snapshot, *ancestors(table, snapshot)):
+        statistics = find(table, candidate.snapshot_id)
+        if listed_thetas(statistics):
+            return statistics
+    return None
+
+
+def _freshness(blob: BlobMetadata, snapshot: Snapshot) -> tuple[bool, str]:
+    remedy = "materialise the sketches again"
+    if is_outdated(blob.properties):
+        return False, f"counted by an older release, for snapshot {blob.snapshot_id}; {remedy}"
+    if not is_ours(blob.properties):
+        return False, f"counted by another engine, for snapshot {blob.snapshot_id} as it says; {remedy}"
+    if counted_for(blob, snapshot):
+        return True, f"counted for snapshot {snapshot.snapshot_id}"
+    return False, (
+        f"counted for snapshot {blob.snapshot_id} (sequence number {blob.sequence_number}), "
+        f"not for {snapshot.snapshot_id} (sequence number {snapshot.sequence_number}); {remedy}"
+    )

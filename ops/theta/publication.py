@@ -1,0 +1,69 @@
+"""Writing a snapshot's statistics file and registering it, beside what others left in the slot."""
+
+import logging
+import uuid
+from collections.abc import Sequence
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.catalog.statistics import StatisticsError, find, register
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
+from icepuffin.puffin.errors import PuffinError
+
+logger = logging.getLogger(__name__)
+_ATTEMPTS = 5
+
+
+def publish(
+    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
+) -> tuple[int, tuple[CarriedBlob, ...], str]:
+    """(bytes written, what was carried over, note). Merges what is in the slot at this moment.
+
+    A writer between our look and our commit is looked at and merged, too. The slot has no compare-and-swap: one who
+    comes in the very commit is overwritten, and found missing by its own next run, as ours is by the sensor.
+
+    Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, and what the catalog raises. A
+    file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
+    """
+    for _ in range(_ATTEMPTS):
+        published = _publish_over(table, store, snapshot, sketches)
+        if published is not None:
+            return published
+    raise StatisticsError(
+        f"{table_name(table)}: others keep writing the statistics of snapshot {snapshot.snapshot_id}; try again later"
+    )
+
+
+def _publish_over(
+    table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
+) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
+    """None where somebody else has written the slot since it was looked at; our file is taken away again then."""
+    name, snapshot_id = table_name(table), snapshot.snapshot_id
+    refresh(table)
+    find_snapshot(table, snapshot_id)
+    current = table.schema().field_ids
+    new = [sketch for sketch in sketches if sketch.field_id in current]
+    old, note = find(table, snapshot_id), ""
+    carried: tuple[CarriedBlob, ...] = ()
+    if old is not None:
+        try:
+            carried = carried_over(store, old, replaced={s.field_id for s in new}, current_fields=current)
+        except (IcepuffinError, PuffinError) as error:
+            note = f"the old statistics file could not be read and was replaced, not merged: {error}"
+            logger.warning("%s, snapshot %d: %s", name, snapshot_id, note)
+    path = f"{table.location().rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
+    data, info, listed = statistics_file(snapshot, new, carried)
+    store.create(path, data)
+    reached(Step.STATISTICS_WRITTEN)
+    sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
+    over = old.statistics_path if old else None
+    if not register(table, snapshot_id, path=path, blobs=listed, over=over, **sizes):
+        store.delete(path)
+        return None
+    return len(data), carried, note

@@ -1,0 +1,153 @@
+"""The statistics slot of a snapshot: one Puffin file that every engine reads, and the last writer owns.
+
+Rules (Iceberg spec "Table statistics"; Trino and Spark as readers): every listed theta blob carries `ndv`, has exactly
+one field, and that field is in the current schema. What others left in the slot is carried over: their sketches of
+columns that we do not sketch are listed on, blobs of other types are copied but not listed (PyIceberg cannot load a
+table that lists a type which it does not know).
+"""
+
+import io
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import BlobMetadata as ListedBlob
+from pyiceberg.table.statistics import StatisticsFile
+
+from icepuffin.ann_kernels.theta import estimate
+from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.storage import Storage
+from icepuffin.ops.theta.build_id import PROPERTY, is_outdated, sealed_as
+from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
+from icepuffin.puffin.blobs import theta as theta_blob
+from icepuffin.puffin.blobs.theta import ThetaSketch
+from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.types import THETA_V1
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedBlob:
+    """A blob of the slot that another writer left, with its payload."""
+
+    metadata: BlobMetadata
+    data: bytes
+    listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewSketch:
+    """A sketch of ours for the slot."""
+
+    field_id: int
+    sketch: ThetaSketch
+    build_id: str
+
+
+def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]:
+    """The listed theta blobs of a slot, by field id."""
+    blobs = statistics.blob_metadata if statistics else []
+    return {b.fields[0]: b for b in blobs if b.type == THETA_V1 and len(b.fields) == 1}
+
+
+def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
+    """Whether a blob was counted for this very snapshot (tables of format v1 have no sequence numbers: 0)."""
+    return (blob.snapshot_id, blob.sequence_number) == (snapshot.snapshot_id, snapshot.sequence_number or 0)
+
+
+def ndv_of(sketch: ThetaSketch) -> int:
+    """The `ndv` property of a sketch: the estimate, cut to a whole number as Java's `(long)` does."""
+    return int(estimate(sketch.theta, len(sketch.hashes)))
+
+
+def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mapping[int, str]) -> dict[int, ThetaSketch]:
+    """The sketches in a statistics file that are sealed with these build ids, by field id.
+
+    Raises PuffinError, or what the storage raises.
+    """
+    reader = PuffinReader(storage.source(statistics.statistics_path))
+    blobs = {b.fields[0]: b for b in reader.footer.of_type(THETA_V1) if len(b.fields) == 1}
+    return {
+        i: theta_blob.decode(reader.read_blob(blobs[i]))
+        for i, build_id in build_ids.items()
+        if i in blobs and sealed_as(blobs[i].properties) == build_id
+    }
+
+
+def carried_over(
+    storage: Storage, statistics: StatisticsFile, *, replaced: Collection[int], current_fields: Collection[int]
+) -> tuple[CarriedBlob, ...]:
+    """What a new statistics file must take over from the one in the slot.
+
+    Not the sketches of `replaced` columns, nor of columns that are no more, nor those of a release of ours whose format
+    is not trusted any more. A sketch that cannot be decoded or has no `ndv` is copied but no longer listed.
+    """
+    reader = PuffinReader(storage.source(statistics.statistics_path))
+    carried = []
+    for blob in reader.footer.blobs:
+        if blob.type == THETA_V1 and len(blob.fields) == 1:
+            if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
+                continue
+            data = reader.read_blob(blob)
+            carried.append(CarriedBlob(blob, data, listed="ndv" in blob.properties and _is_sketch(data)))
+        else:
+            carried.append(CarriedBlob(blob, reader.read_blob(blob), listed=False))
+    return tuple(carried)
+
+
+def _is_sketch(data: bytes) -> bool:
+    try:
+        theta_blob.decode(data)
+    except PuffinError as error:
+        logger.warning("a theta sketch in the statistics slot cannot be read and is no longer listed: %s", error)
+        return False
+    return True
+
+
+def statistics_file(
+    snapshot: Snapshot, sketches: Iterable[NewSketch], carried: Iterable[CarriedBlob]
+) -> tuple[bytes, FileInfo, list[ListedBlob]]:
+    """(the Puffin file for a slot, its sizes, the blobs to list in the table's entry)."""
+    sink = io.BytesIO()
+    writer = PuffinWriter(sink)
+    listed: list[ListedBlob] = []
+    for new in sketches:
+        blob = writer.add_blob(
+            THETA_V1,
+            fields=[new.field_id],
+            snapshot_id=snapshot.snapshot_id,
+            sequence_number=snapshot.sequence_number or 0,
+            data=theta_blob.encode(new.sketch),
+            codec="zstd",
+            properties={"ndv": str(ndv_of(new.sketch)), PROPERTY: new.build_id},
+        )
+        listed.append(_listed(blob))
+    for old in carried:
+        meta = old.metadata
+        blob = writer.add_blob(
+            meta.type,
+            fields=meta.fields,
+            snapshot_id=meta.snapshot_id,
+            sequence_number=meta.sequence_number,
+            data=old.data,
+            codec=meta.compression_codec,
+            properties=meta.properties,
+        )
+        if old.listed:
+            listed.append(_listed(blob))
+    finished = writer.finish({"created-by": CREATED_BY})
+    return sink.getvalue(), finished, listed
+
+
+def _listed(blob: BlobMetadata) -> ListedBlob:
+    return ListedBlob.model_validate(
+        {
+            "type": blob.type,
+            "snapshot-id": blob.snapshot_id,
+            "sequence-number": blob.sequence_number,
+            "fields": list(blob.fields),
+            "properties": dict(blob.properties),
+        }
+    )

@@ -1,0 +1,238 @@
+"""The distributed tier gives what the in-process reader gives: here by tasks that a runner of this process runs.
+
+On Spark: tests/ops/spark/test_search.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexDefinition, materialize_index
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.search import (
+    Coverage,
+    IndexReader,
+    IndexUnavailableError,
+    StalePolicy,
+    distributed,
+    exact_search,
+    open_index,
+)
+from icepuffin.ops.search.candidates import Candidates, merge
+from icepuffin.ops.search.distributed import balanced
+from icepuffin.ops.search.filtered import strategy_of
+from icepuffin.ops.search.shards import Indexed
+from icepuffin.ops.search.worker import merged
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import ROWS, STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+LEAN = replace(DEFINITION, vectors="none", pq_m=8)
+ROUNDED = replace(DEFINITION, vectors="f16")
+
+
+class SeveralAtOnce(LocalRunner):
+    """Cuts work as for three executors."""
+
+    parallelism = 3
+
+
+class Labelled(SeveralAtOnce):
+    """Remembers what was run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: list[str] = []
+
+    def run(
+        self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
+    ) -> list[R]:
+        self.jobs.append(label)
+        return super().run(function, tasks, label=label, progress=progress)
+
+
+def both(table: Table, definition: IndexDefinition = DEFINITION, **options: Any) -> tuple[IndexReader, IndexReader]:
+    """(in this process, by tasks)."""
+    here = open_index(table, definition, storage=STORAGE, **options)
+    runner = SeveralAtOnce()
+    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0, **options)
+    return here, there
+
+
+@pytest.fixture(autouse=True)
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no index is warm."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN, ROUNDED])
+@pytest.mark.parametrize(
+    "options", [{}, {"search_list": 15}, {"shards": 2}, {"where": "id >= 200"}, {"rerank": False}, {"rerank": True}]
+)
+def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefinition, options: dict[str, Any]) -> None:
+    index_head(table, definition)
+    here, there = both(table, definition)
+    assert (here.tier, there.tier) == ("in-process", "distributed")
+    for asked in (queries(1), queries(200)):
+        mine, theirs = here.search(asked, 7, **options), there.search(asked, 7, **options)
+        assert theirs.rows.equals(mine.rows)
+        assert theirs.coverage is mine.coverage
+        assert theirs.profile.nodes_expanded == mine.profile.nodes_expanded or "where" in options
+        assert {item.shard for item in theirs.profile.work} == {item.shard for item in mine.profile.work}
+
+
+@pytest.mark.parametrize("definition", [LEAN, ROUNDED])
+def test_many_candidates_are_ranked_by_tasks(
+    table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_RANKED_HERE", 100)
+    index_head(table, definition)
+    here = open_index(table, definition, storage=STORAGE)
+    runner = Labelled()
+    there = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    for count, jobs in ((3, ["search shards"]), (4, ["search shards", "rank candidates"])):  # of 30 candidates each
+        runner.jobs.clear()
+        assert there.search(queries(count), rerank=True).rows.equals(here.search(queries(count), rerank=True).rows)
+        assert runner.jobs == jobs
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN])
+def test_rows_added_and_deleted_since_are_treated_alike(table: Table, definition: IndexDefinition) -> None:
+    index_head(table, definition)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 150)})
+    table.refresh()
+    for stale in (StalePolicy.COMPLETE, StalePolicy.NEAREST_ONLY):
+        here, there = both(table, definition, stale=stale)
+        mine, theirs = here.search(queries(30), 9), there.search(queries(30), 9)
+        assert theirs.coverage is mine.coverage is not Coverage.EXACT_VERSION
+        assert theirs.rows.equals(mine.rows)
+        assert theirs.profile.tail_rows == mine.profile.tail_rows
+        assert theirs.warnings == mine.warnings
+
+
+def test_threshold_queries_read_the_table_where_no_vector_is_here(table: Table) -> None:
+    index_head(table)
+    here, there = both(table)
+    assert there.within(queries(3), 3.0).rows.equals(here.within(queries(3), 3.0).rows)
+
+
+def test_a_shard_that_no_task_can_read_leads_to_the_exact_answer(table: Table) -> None:
+    report = index_head(table)
+    path = to_path(str(report.puffin_path))
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 0xFF
+    path.write_bytes(data)
+    _, there = both(table)
+    assert there.coverage is Coverage.EXACT_SCAN
+    assert any(".puffin" in warning for warning in there.search(queries(1)).warnings)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:1000])])
+@pytest.mark.parametrize("policy", list(StalePolicy))
+def test_a_shard_that_no_task_can_read_any_more_leads_there_as_well(
+    table: Table, uncached: None, harm: Callable[[Path], object], policy: StalePolicy
+) -> None:
+    report = index_head(table)
+    _, there = both(table, stale=policy)
+    assert there.tier == "distributed"
+    harm(to_path(str(report.puffin_path)))
+    if policy is StalePolicy.FAIL:
+        with pytest.raises(IndexUnavailableError, match=r"\.puffin, which was opened, cannot be read any more"):
+            there.search(queries(1))
+        return
+    for where in (None, "id >= 300"):
+        found = there.search(queries(3), 5, where=where, columns=["id"])
+        true = exact_search(table, "embedding", Metric.L2, queries(3), 5, storage=STORAGE, where=where, columns=["id"])
+        assert found.rows.equals(true.rows)
+        assert found.coverage is Coverage.EXACT_SCAN
+        assert ".puffin" in found.warnings[0]
+
+
+@pytest.mark.services
+def test_tasks_read_an_object_store_with_what_they_are_given(tmp_path: Path, s3: StorageConfig) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"s3://lake/{tmp_path.name}"}
+    catalog = open_catalog("far", {**properties, **s3.properties})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    table.append(make_rows(0, 200))
+    head = table.refresh().metadata.current_snapshot_id or 0
+    materialize_index(table, LEAN, head, runner=LocalRunner(), storage=s3)
+    table.refresh()
+    here = open_index(table, LEAN, storage=s3)
+    there = open_index(table, LEAN, storage=s3, runner=SeveralAtOnce(), in_process_mb=0)
+    assert there.tier == "distributed"
+    assert there.search(queries(9), 5).rows.equals(here.search(queries(9), 5).rows)
+
+
+def test_the_tier_and_the_reason_are_in_the_profile(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_head(table)
+    runner = SeveralAtOnce()
+
+    def told(**options: Any) -> tuple[str, str]:
+        profile = open_index(table, DEFINITION, storage=STORAGE, **options).search(queries(1)).profile
+        return profile.tier, profile.tier_why
+
+    assert told() == ("in-process", "the index is in memory")
+    assert "not over the threshold of 100 MB" in told(runner=runner)[1]
+    tier, why = told(runner=runner, in_process_mb=0)
+    assert tier == "distributed"
+    assert "over the threshold of 0 MB" in why
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "10")
+    told()
+    tier, why = told(runner=runner, in_process_mb=0)
+    assert tier == "in-process"
+    assert "in this process's memory" in why
+
+
+@given(st.lists(st.integers(0, 100), max_size=30), st.integers(1, 8))
+def test_groups_hold_everything_once_and_none_is_much_heavier(weights: list[int], count: int) -> None:
+    groups = balanced(weights, count)
+    assert sorted(place for group in groups for place in group) == list(range(len(weights)))
+    loads = [sum(weights[place] for place in group) for group in groups]
+    assert not loads or max(loads) - min(loads) <= max(weights)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 5), st.integers(1, 6))
+def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
+    rng = np.random.default_rng(seed)
+    runs = []
+    for _ in range(parts):
+        distances = rng.integers(0, 4, (3, 5)).astype(np.float32)
+        found = Candidates(rng.integers(0, 3, (3, 5)), rng.permutation(99)[:15].reshape(3, 5), distances)
+        gone = np.arange(5) >= rng.integers(0, 6, (3, 1))
+        found = Candidates(
+            np.where(gone, -1, found.files), np.where(gone, -1, found.positions), np.where(gone, np.inf, distances)
+        )
+        runs.append(merge([found], 5))
+    one, other = merged(runs, k), merge([*runs, Candidates.none(3, k)], k)
+    for name in ("files", "positions", "distances"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize(
+    ("ways", "way"),
+    [
+        ((), "beam"),
+        (("exact over matches", "exact over matches"), "exact over matches"),
+        (("exact over matches", "filtered beam"), "filtered beam"),
+        (("filtered beam", "exact over matches"), "filtered beam"),
+    ],
+)
+def test_an_answer_is_exact_only_where_every_group_compared(ways: tuple[str, ...], way: str) -> None:
+    assert strategy_of([Indexed(Candidates.none(1, 3), each) for each in ways]) == way

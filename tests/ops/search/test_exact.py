@@ -1,0 +1,243 @@
+"""What is called exact, through tables: the same rows and distances as float64, on every path and in every batch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops import datafile
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.datafile import exact_vectors, read_live
+from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.search.pruning import Balls
+from icepuffin.ops.search.range_search import rows_of
+from icepuffin.ops.search.scan import VectorSource
+from icepuffin.ops.search.shards import LoadedVersion
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.file_balls import ball_around
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE
+from tests.naive.vectors import assert_nearest, exact_distances
+from tests.ops.index.history import DEFINITION, index_head
+
+Vectors = npt.NDArray[np.float64]
+ALL = "id >= 0"
+
+
+def offset(rng: np.random.Generator, count: int) -> Vectors:
+    return 10_000 + rng.standard_normal((count, 16))
+
+
+def metres(rng: np.random.Generator, count: int) -> Vectors:
+    """Points on a map: 10 km square, 4,000 km north of the origin."""
+    return np.array([500_000.0, 4_400_000.0]) + 10_000 * rng.random((count, 2))
+
+
+def times(rng: np.random.Generator, count: int) -> Vectors:
+    """Seconds since 1970, beside other features."""
+    return np.column_stack([1.7e9 + 86_400 * 30 * rng.random(count), rng.standard_normal((count, 3))])
+
+
+def large(rng: np.random.Generator, count: int) -> Vectors:
+    return 1e20 * rng.standard_normal((count, 8))
+
+
+def small(rng: np.random.Generator, count: int) -> Vectors:
+    return 1e-23 * rng.standard_normal((count, 8))
+
+
+def twins(rng: np.random.Generator, count: int) -> Vectors:
+    """Every vector forty times."""
+    return np.repeat(rng.standard_normal((-(-count // 40), 16)), 40, axis=0)[:count]
+
+
+KINDS = [offset, metres, times, large, small, twins]
+
+
+def rows(vectors: Vectors, element: pa.DataType, first: int = 0) -> pa.Table:
+    column = pa.array(list(vectors), pa.list_(pa.float64())).cast(pa.list_(element))
+    return pa.table({"id": np.arange(first, first + len(vectors)), "embedding": column})
+
+
+def made(catalog: Catalog, vectors: Vectors, element: pa.DataType) -> Table:
+    """In three files, some rows of the first deleted."""
+    parts = np.array_split(vectors, 3)
+    first = rows(parts[0], element)
+    table = catalog.create_table("db.t", first.schema, properties={"format-version": "2"})
+    start = 0
+    for part in parts:
+        table.append(rows(part, element, start))
+        start += len(part)
+    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 200, 7)})
+    return table.refresh()
+
+
+class Truth:
+    """The live rows of a table's head in the order of ties: by file, then by position."""
+
+    def __init__(self, table: Table) -> None:
+        live = live_files(table.refresh(), table.metadata.current_snapshot_id or 0)
+        schema = table.schema()
+        fields = [schema.find_field(name).field_id for name in ("id", "embedding")]
+        batches = [
+            batch.columns
+            for file in live.files
+            for batch in read_live(open_storage(file.path, STORAGE), file, schema, fields)
+        ]
+        self.ids = np.concatenate([np.asarray(batch["id"]) for batch in batches])
+        self.vectors = np.concatenate([exact_vectors(batch["embedding"]) for batch in batches])
+        self._place = {int(row): place for place, row in enumerate(self.ids)}
+
+    def check(self, found: SearchResult, queries: Vectors, k: int, metric: str) -> None:
+        assert found.warnings == ()
+        for number, query in enumerate(queries):
+            mine = [row for row in found.rows.to_pylist() if row["query"] == number]
+            places = [self._place[row["id"]] for row in mine]
+            assert_nearest(places, [row["distance"] for row in mine], query, self.vectors, k, metric)
+
+    def check_within(self, reader: IndexReader, queries: Vectors, metric: str) -> None:
+        """Thresholds between the distances of two rows, and at the very distance of one."""
+        for query in queries:
+            true = np.sort(exact_distances(query, self.vectors, metric)).astype(np.float64)
+            gap = int(np.argmax(np.diff(true[:200])))
+            between = float((true[gap] + true[gap + 1]) / 2)
+            found = reader.within(query, between, columns=["id"])
+            assert found.warnings == ()
+            assert found.rows.num_rows == gap + 1
+            last = found.rows["distance"][-1].as_py()
+            assert reader.within(query, last, inclusive=True, columns=["id"]).rows.num_rows == gap + 1
+            assert reader.within(query, last, columns=["id"]).rows.num_rows <= gap
+
+
+def asked(vectors: Vectors, count: int = 12) -> Vectors:
+    """Some rows themselves, and points between rows."""
+    rng = np.random.default_rng(1)
+    some = vectors[rng.integers(0, len(vectors), count)].copy()
+    half = count // 2
+    some[half:] = (some[half:] + vectors[rng.integers(0, len(vectors), count - half)]) / 2
+    return some
+
+
+def check_batches(search: Callable[[Vectors], SearchResult], queries: Vectors) -> None:
+    """One query at a time gives what all together give."""
+    together = search(queries).rows.to_pylist()
+    for number in (0, len(queries) - 1):
+        alone = search(queries[number : number + 1]).rows.to_pylist()
+        assert [{**row, "query": number} for row in alone] == [row for row in together if row["query"] == number]
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+@pytest.mark.parametrize("element", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_scans_give_what_float64_gives(
+    sql_catalog: Catalog, kind: Callable[..., Vectors], element: pa.DataType, metric: str
+) -> None:
+    table = made(sql_catalog, kind(np.random.default_rng(0), 1500), element)
+    truth = Truth(table)
+    queries = asked(truth.vectors.astype(np.float64))
+    reader = open_exact(table, "embedding", metric, storage=STORAGE)
+    truth.check(reader.search(queries, 10, columns=["id"]), queries, 10, metric)
+    truth.check(reader.search(queries[:2], 10, columns=["id"], where=ALL), queries[:2], 10, metric)
+    check_batches(lambda some: reader.search(some, 10, columns=["id"]), queries)
+    if kind is not twins or metric == "l2":
+        truth.check_within(reader, queries[-3:], metric)
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+@pytest.mark.parametrize("kind", [offset, metres, times, twins])
+def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(
+    sql_catalog: Catalog, kind: Callable[..., Vectors], metric: str
+) -> None:
+    """A condition that every row meets turned recall 1.0 into .017."""
+    table = made(sql_catalog, kind(np.random.default_rng(0), 1500), pa.float32())
+    definition = replace(DEFINITION, metric=metric, shards=2, target_recall=0.01)
+    index_head(table, definition)
+    truth = Truth(table)
+    queries = asked(truth.vectors.astype(np.float64))
+    exact = open_exact(table, "embedding", metric, storage=STORAGE)
+    local = open_index(table, definition, storage=STORAGE)
+    remote = open_index(table, definition, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    for reader in (local, remote):
+        found = reader.search(queries, 10, columns=["id"], where=ALL)
+        assert found.profile.strategy == "exact over matches"
+        truth.check(found, queries, 10, metric)
+        assert found.rows.equals(exact.search(queries, 10, columns=["id"]).rows)
+        check_batches(lambda some, reader=reader: reader.search(some, 10, columns=["id"], where=ALL), queries)
+        truth.check_within(reader, queries[-2:], metric)
+    table.append(rows(kind(np.random.default_rng(5), 300), pa.float32(), 1500))
+    truth = Truth(table)
+    for runner in (None, LocalRunner(1)):
+        stale = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+        found = stale.search(queries, 10, columns=["id"], where=ALL)
+        assert found.profile.tail_rows == 300
+        truth.check(found, queries, 10, metric)
+        truth.check_within(stale, queries[-2:], metric)
+
+
+@given(
+    seed=st.integers(0, 2**32), metric=st.sampled_from([Metric.L2, Metric.COSINE]), dims=st.sampled_from([1, 3, 64]),
+    offset=st.sampled_from([0.0, 1e4, 1e9]),
+)  # fmt: skip
+@settings(max_examples=100, deadline=None)
+def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric, dims: int, offset: float) -> None:
+    rng = np.random.default_rng(seed)
+    raw = offset + rng.standard_normal((40, dims)) * rng.choice([1e-3, 1.0, 100.0])
+    center, radius = ball_around(prepare(raw, metric))
+    balls = Balls(1, np.zeros(1, np.int64), center[None], np.array([radius], np.float32).astype(np.float64))
+    query = prepare_exact(offset + 500 * rng.standard_normal((1, dims)), metric)
+    each = np.zeros(40, np.int64), np.arange(40)
+    for far in pair_distances(query, raw, *each, metric, raw=True):
+        assert balls.reached(query, float(far), metric, rounded=True)[0]
+
+
+def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog) -> None:
+    """All three were at a distance of 0 from the second, and within 1.0 of it."""
+    vectors = np.array([[1e9, 0.0], [1e9 + 20, 0.0], [1e9 + 100, 0.0]])
+    table = sql_catalog.create_table("db.t", rows(vectors, pa.float64()).schema, properties={"format-version": "2"})
+    table.append(rows(vectors, pa.float64()))
+    index_head(table, replace(DEFINITION, shards=1))
+    exact = open_exact(table, "embedding", "l2", storage=STORAGE)
+    index = open_index(table, replace(DEFINITION, shards=1), storage=STORAGE)
+    for reader in (exact, index):
+        near = reader.within(vectors[1], 1.0, columns=["id"])
+        assert (near.rows["id"].to_pylist(), near.rows["distance"].to_pylist()) == ([1], [0.0])
+        assert near.warnings == ()
+    assert exact.search(vectors[1], 3, columns=["id"]).rows["distance"].to_pylist() == [0.0, 20.0, 80.0]
+    ranked = index.search(vectors[1], 3, columns=["id"], rerank=True)
+    assert ranked.rows["distance"].to_pylist() == [0.0, 20.0, 80.0]
+    assert ranked.warnings == ()
+    (warning,) = index.search(vectors[1], 3).warnings
+    assert "rounded to float" in warning
+    remote = open_index(table, replace(DEFINITION, shards=1), storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    assert remote.search(vectors[1], 3).warnings == (warning,)
+    assert remote.within(vectors[1], 1.0, columns=["id"]).rows["id"].to_pylist() == [1]
+
+
+def test_long_vectors_are_read_in_batches_of_few(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 65,536 dimensions 8,192 rows were 2 GB."""
+    assert [datafile.batch_rows(dims) for dims in (None, 16, 1_536, 65_536)] == [8_192, 8_192, 8_192, 256]
+    vectors = np.random.default_rng(0).standard_normal((750, 8))
+    table = made(sql_catalog, vectors, pa.float32())
+    index_head(table, DEFINITION)
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    monkeypatch.setattr(datafile, "BATCH_BYTES", 100 * 8 * 4)
+    field_id = table.schema().find_field("embedding").field_id
+    source = VectorSource(live, table.schema(), field_id, Metric.L2, STORAGE)
+    sizes = [len(rows.positions) for rows in source.rows(range(3), 8, None)]
+    assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)
+    loaded = open_index(table, DEFINITION, storage=STORAGE)._source.loaded
+    assert isinstance(loaded, LoadedVersion)
+    sizes = [len(rows.positions) for rows in rows_of(loaded, np.ones(len(live.files), np.bool_), None)]
+    assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)

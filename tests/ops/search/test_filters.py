@@ -1,0 +1,244 @@
+"""Searches under a condition: the same rows as brute force over the matching ones, whatever the strategy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import GreaterThanOrEqual
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.datafile import DataFileError
+from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.search import Coverage, FilterError, exact_search, open_exact, open_index
+from icepuffin.ops.search.matches import Matches, find_matches
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, ids_by_query, index_head
+
+TableFactory = Callable[..., Table]
+LEAN = IndexDefinition(
+    name="lean", column="embedding", metric="cosine", max_degree=16, search_list=40, shards=2, vectors="none",
+    target_recall=0.5,
+)  # fmt: skip
+
+
+class SeveralAtOnce(LocalRunner):
+    """Cuts work as for three executors."""
+
+    parallelism = 3
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    for start in range(0, 1800, 600):
+        made.append(make_rows(start, start + 600))
+    return made
+
+
+def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, list[int]]:
+    """Brute force over PyIceberg's own filtered scan."""
+    rows = table.scan(row_filter=where).to_arrow()
+    ids, vectors = np.asarray(rows["id"]), np.array(rows["embedding"].to_pylist(), np.float64).reshape(len(rows), 16)
+    asked = queries().astype(np.float64)
+    if metric == "cosine":
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        asked = asked / np.linalg.norm(asked, axis=1, keepdims=True)
+    distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
+    return dict(enumerate(ids[np.argsort(distances, axis=1)[:, :k]].tolist()))
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_every_format_is_asked(table_factory: TableFactory, version: str) -> None:
+    made = table_factory(**{"format-version": version})
+    made.append(make_rows(0, 50))
+    found = exact_search(made, "embedding", Metric.L2, queries(1), 20, where="section = 'section 3'", columns=["id"])
+    assert sorted(found.rows["id"].to_pylist()) == list(range(3, 50, 5))
+
+
+CONDITIONS = [
+    "id >= 0",
+    "section = 'section 3'",
+    "id >= 1700 and section != 'section 1'",
+    "id = 77",
+    "name like 'name 17%'",
+]
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, LEAN], ids=["fat", "lean"])
+@pytest.mark.parametrize("where", CONDITIONS)
+def test_a_condition_gives_the_nearest_matching_rows(table: Table, definition: IndexDefinition, where: str) -> None:
+    index_head(table, definition)
+    found = open_index(table, definition, storage=STORAGE).search(queries(), where=where, columns=["id"])
+    assert found.coverage is Coverage.EXACT_VERSION
+    wanted, mine = true_ids(table, where, definition.metric), ids_by_query(found.rows)
+    assert all(len(mine[query]) == len(wanted[query]) for query in wanted)
+    assert np.mean([len(set(mine[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]) >= 0.95
+    matching = set(table.scan(row_filter=where, selected_fields=("id",)).to_arrow()["id"].to_pylist())
+    assert found.profile.matching_rows == len(matching)
+    assert {row for rows in mine.values() for row in rows} <= matching
+
+
+def test_few_matches_are_compared_and_many_are_walked_to(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    assert reader.search(queries(1), where="id < 20").profile.strategy == "exact over matches"
+    wide = reader.search(queries(1), 1, search_list=10, where="id >= 5")
+    assert wide.profile.strategy == "filtered beam"
+    assert wide.profile.distances < 1700
+
+
+def test_a_condition_asked_again_is_not_evaluated_again(table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    first = reader.search(queries(2), where="id < 20", columns=["id"])
+    for file in live_files(table, table.metadata.current_snapshot_id or 0).files:
+        path = to_path(file.path)
+        path.rename(path.with_suffix(".away"))
+    with pytest.raises(DataFileError):
+        reader.search(queries(2), where="id < 21", columns=["id"])
+    assert reader._conditions.get("id < 20", lambda: pytest.fail("evaluated again")).count == 20
+    assert first.profile.matching_rows == 20
+
+
+@pytest.mark.parametrize("where", ["id >= 5", "id < 20"])
+def test_nodes_are_masked_once_a_condition(table: Table, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    first = reader.search(queries(2), where=where, columns=["id"])
+    monkeypatch.setattr(Matches, "mask", lambda *_: pytest.fail("masked again"))
+    assert reader.search(queries(2), where=where, columns=["id"]).rows.equals(first.rows)
+    assert set(first.rows["id"].to_pylist()) <= set(
+        reader.within(queries(2), 100.0, where=where, columns=["id"]).rows["id"].to_pylist()
+    )
+
+
+def test_no_match_is_an_empty_answer(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), where="id = -1")
+    assert found.rows.num_rows == 0
+    assert found.profile.matching_rows == 0
+
+
+def test_rows_that_the_index_lacks_are_filtered_too(table: Table) -> None:
+    index_head(table)
+    table.refresh().append(make_rows(1800, 2000))
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(), where="id >= 1790", columns=["id"])
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.profile.tail_rows == 200
+    assert ids_by_query(found.rows) == true_ids(table, "id >= 1790", "l2")
+
+
+def test_deleted_rows_do_not_match(table: Table) -> None:
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 300)})
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 5000, where="section = 'section 0'")
+    assert found.rows.num_rows == found.profile.matching_rows == 300
+
+
+def test_without_an_index_the_condition_holds_as_well(table: Table) -> None:
+    found = exact_search(table, "embedding", "l2", queries(), storage=STORAGE, where="id < 90", columns=["id"])
+    assert ids_by_query(found.rows) == true_ids(table, "id < 90", "l2")
+
+
+def test_a_condition_means_the_columns_of_the_snapshot(table: Table) -> None:
+    index_head(table)
+    before = table.metadata.current_snapshot_id
+    with table.update_schema() as update:
+        update.rename_column("section", "part")
+    table.append(make_rows(1800, 1810).rename_columns(["id", "name", "part", "embedding"]))
+    old = open_index(table, DEFINITION, snapshot=before, storage=STORAGE)
+    assert old.search(queries(1), where="section = 'section 1'").profile.matching_rows == 360
+    with pytest.raises(FilterError, match="its columns are id, name, section"):
+        old.search(queries(1), where="part = 'section 1'")
+
+
+def test_a_change_of_the_schema_alone_is_seen_at_the_head_of_main(table: Table) -> None:
+    create_index(table, DEFINITION)
+    index_head(table)
+    head = table.metadata.current_snapshot_id
+    with table.update_schema() as update:
+        update.rename_column("section", "part")
+        update.rename_column("embedding", "vector")
+        update.add_column("added", StringType())
+    for snapshot in (None, "main"):
+        now = open_index(table.refresh(), "e", snapshot=snapshot, storage=STORAGE)
+        found = now.search(queries(1), 3, where="part = 'section 1' and added is null", columns=["part", "added"])
+        assert found.rows["part"].to_pylist() == ["section 1"] * 3
+        assert found.rows["added"].null_count == 3
+        assert now.search(queries(1), where="added = 'x'").rows.num_rows == 0
+    as_then = open_index(table, "e", snapshot=head, storage=STORAGE)
+    assert as_then.search(queries(1), 3, where="section = 'section 1'").rows.num_rows == 3
+
+
+def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    condition = GreaterThanOrEqual("id", 1200)  # type: ignore[arg-type, misc]
+    matches = find_matches(table, live, table.schema(), condition, STORAGE)
+    assert (matches.files_read, matches.count) == (1, 600)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("section = ", "cannot be read"),
+        ("", "cannot be read"),
+        ("nothing = 1", "its columns are"),
+        ("id = 'x'", "does not fit"),
+        (5, "does not fit"),
+    ],
+)
+def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, said: str) -> None:
+    with pytest.raises(FilterError, match=said):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), where=where)
+
+
+def test_masks_of_many_files_cost_one_pass() -> None:
+    """Each file was looked for among all nodes: 100,000 files took longer than the build."""
+    count = 100_000
+    files = np.random.default_rng(0).permutation(np.repeat(np.arange(-1, count), 2))
+    positions = np.arange(len(files), dtype=np.int64) % 7
+    matches = Matches({number: np.array([0, 3]) for number in range(0, count, 2)}, count)
+    mask = matches.mask(files, positions)
+    assert (mask == ((files >= 0) & (files % 2 == 0) & np.isin(positions, [0, 3]))).all()
+
+
+@pytest.mark.parametrize("scale", [1e-7, 0.0], ids=["near", "equal"])
+def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
+    table_factory: TableFactory, scale: float
+) -> None:
+    """Under cosine: rows so alike that f32 cannot tell their directions apart, in files of the index and in a tail."""
+    rng = np.random.default_rng(0)
+    center = rng.standard_normal(DIMS)
+    definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
+    made = table_factory()
+    for first in (0, 200, 400):
+        near = center * rng.uniform(0.5, 2.0, (200, 1)) + scale * rng.standard_normal((200, DIMS))
+        near[::2] += 0.3 * rng.standard_normal((100, DIMS))
+        rows = make_rows(first, first + 200).to_pydict()
+        made.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+        if first == 200:
+            index_head(made, definition)
+    exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
+    asked = np.concatenate([np.stack([center, center + 0.2, -center]), rng.standard_normal((130, DIMS))])
+    # before the other: what is in this process's memory is not searched by tasks
+    remote = open_index(made, definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
+    local = open_index(made, definition, storage=STORAGE)
+    assert (local.tier, remote.tier) == ("in-process", "distributed")
+    for reader, k in product((local, remote), (1, 10, 299, 900)):
+        found = reader.search(asked, k, where="id >= 3", columns=["id"], search_list=200)
+        wanted = exact.search(asked, k, where="id >= 3", columns=["id"])
+        assert found.profile.strategy == "exact over matches"
+        assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+        assert found.rows.select(["query", "rank", "id"]).equals(wanted.rows.select(["query", "rank", "id"]))
+        far = np.asarray(wanted.rows["distance"])
+        assert (np.abs(np.asarray(found.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()

@@ -1,0 +1,163 @@
+"""How hard a search tries: by hand, or by the curve that was measured with the index."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.index.version_reader import open_version
+from icepuffin.ops.recall_curve import ShardCentroids, reaches, widths
+from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
+from icepuffin.ops.search.tuning import Advice, Knobs
+from tests.conftest import STORAGE, make_rows, queries, vectors_of
+from tests.ops.index.history import DEFINITION, ids_by_query, index_head
+
+TableFactory = Callable[..., Table]
+SHARDED = replace(DEFINITION, shards=6, max_degree=12, search_list=30)
+LEAN = replace(DEFINITION, shards=2, vectors="none", pq_m=8, target_recall=0.3)
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 3000))
+    return made
+
+
+def recall(reader: IndexReader, table: Table, **knobs: object) -> float:
+    asked = queries(60)
+    metric = reader.definition.metric_value
+    true = ids_by_query(exact_search(table, "embedding", metric, asked, 10, storage=STORAGE, columns=["id"]).rows)
+    mine = ids_by_query(reader.search(asked, 10, columns=["id"], **knobs).rows)  # type: ignore[arg-type]
+    return float(np.mean([len(set(mine[query]) & set(true[query])) / 10 for query in true]))
+
+
+def test_the_curve_is_kept_with_the_version(table: Table) -> None:
+    index_head(table, SHARDED)
+    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    for text in opened.curves:
+        points = widths(text)
+        assert [point.search_list for point in points] == [10, 16, 25, 40, 64, 100, 160, 250]
+        assert points[-1].recall >= 0.95
+        assert points[0].distances < points[-1].distances
+    routing = reaches(opened.routing_curve)
+    assert routing[0].shards < routing[-1].shards < 6
+    assert routing[0].recall < routing[-1].recall
+
+
+def test_a_refresh_carries_the_curve_on(table: Table) -> None:
+    index_head(table, SHARDED)
+    table.refresh().append(make_rows(3000, 3005))
+    index_head(table, SHARDED)
+    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    assert all(
+        widths(text) for text, entry in zip(opened.curves, opened.routing.shards, strict=True) if entry.live > 50
+    )
+    assert reaches(opened.routing_curve)
+
+
+@pytest.mark.parametrize("definition", [SHARDED, LEAN], ids=["fat", "lean"])
+@pytest.mark.parametrize("target", [0.8, 0.9, 0.97])
+def test_a_target_is_met_by_new_queries(table: Table, definition: object, target: float) -> None:
+    index_head(table, definition)  # type: ignore[arg-type]
+    reader = open_index(table, definition, storage=STORAGE)  # type: ignore[arg-type]
+    knobs = reader.search(queries(1), target_recall=target).profile.knobs
+    assert knobs is not None
+    assert knobs.expected is not None
+    assert knobs.expected >= target
+    assert recall(reader, table, target_recall=target) >= target - 0.03
+
+
+def test_a_lower_target_costs_less(table: Table) -> None:
+    index_head(table, SHARDED)
+    reader = open_index(table, SHARDED, storage=STORAGE)
+    costs = [reader.search(queries(), target_recall=target).profile.distances for target in (0.6, 0.9, 0.99)]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[-1] / 2
+
+
+def test_a_target_out_of_reach_is_said(table: Table) -> None:
+    definition = replace(DEFINITION, vectors="none", pq_m=1, shards=1, target_recall=0.0)
+    index_head(table, definition)
+    found = open_index(table, definition, storage=STORAGE).search(queries(1), target_recall=1.0)
+    assert "no width that was measured reaches recall 1" in found.warnings[0]
+
+
+def test_fewer_shards_are_asked_for_less_work(table: Table) -> None:
+    index_head(table, SHARDED)
+    reader = open_index(table, SHARDED, storage=STORAGE)
+    whole, two = reader.search(queries()).profile, reader.search(queries(), shards=2).profile
+    assert sum(item.queries for item in two.work) == 2 * 20
+    assert sum(item.queries for item in whole.work) == 6 * 20
+    assert two.distances < whole.distances / 2
+    assert recall(reader, table, shards=6) == recall(reader, table)
+    assert recall(reader, table, shards=2) <= recall(reader, table)
+
+
+def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -> None:
+    """A batch gives what its queries give one by one."""
+    index_head(table, SHARDED)
+    reader = open_index(table, SHARDED, storage=STORAGE)
+    asked = queries(12)
+    batch = ids_by_query(reader.search(asked, shards=1, columns=["id"]).rows)
+    for number, query in enumerate(asked):
+        assert ids_by_query(reader.search(query, shards=1, columns=["id"]).rows)[0] == batch[number]
+
+
+def test_a_shard_without_a_centroid_is_asked_by_every_query() -> None:
+    codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
+    advice = Advice(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
+    asked: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
+    near = advice.probed(asked, Knobs(10, shards=1))
+    assert near is not None
+    assert near.tolist() == [[True, False, False, True, True], [False, False, True, True, True]]
+    near = advice.probed(np.array([[5, 0]], np.float32), Knobs(10, slack=0.1))
+    assert near is not None
+    assert near.tolist() == [[True, True, False, True, True]]
+    assert advice.probed(asked, Knobs(10)) is None
+
+
+def test_under_a_condition_every_shard_is_probed_and_that_is_said(table: Table) -> None:
+    index_head(table, SHARDED)
+    found = open_index(table, SHARDED, storage=STORAGE).search(queries(1), 200, shards=1, where="id >= 500")
+    assert found.rows.num_rows == 200
+    assert "every shard is probed" in found.warnings[0]
+
+
+def test_more_candidates_make_lean_shards_better(table: Table) -> None:
+    index_head(table, LEAN)
+    reader = open_index(table, LEAN, storage=STORAGE)
+    assert recall(reader, table, oversample=1) < recall(reader, table, oversample=16)
+
+
+@pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
+@pytest.mark.parametrize("where", [None, "id < 1500", "id < 40"])
+def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: str, where: str | None) -> None:
+    definition = replace(LEAN, vectors=vectors)
+    index_head(table, definition)
+    reader = open_index(table, definition, storage=STORAGE)
+    asked = np.concatenate([queries(9), vectors_of(np.arange(3))])
+    found = reader.search(asked, columns=["id"], where=where, rerank=True)
+    gaps = vectors_of(np.asarray(found.rows["id"])) - asked[np.asarray(found.rows["query"])]
+    np.testing.assert_allclose(found.rows["distance"], np.linalg.norm(gaps.astype(np.float64), axis=1), rtol=1e-6)
+    assert not found.warnings
+    unranked = reader.search(asked, where=where, rerank=False)
+    assert bool(unranked.warnings) == (vectors == "none")
+    assert unranked.profile.bytes_read["index"] == 0
+    assert unranked.rows["distance"].equals(found.rows["distance"]) == (vectors == "f32")
+    unasked = reader.search(asked, where=where)
+    assert unasked.rows["distance"].equals((found if vectors == "none" else unranked).rows["distance"])
+    np.testing.assert_allclose(unasked.rows["distance"], found.rows["distance"], rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"search_list": 0}, {"shards": 0}, {"oversample": -1}, {"target_recall": 0}, {"target_recall": "0.9"}, {"k": 2.5}],
+)
+def test_knobs_out_of_range_are_refused(table: Table, wrong: dict[str, float]) -> None:
+    with pytest.raises(QueryError):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), **wrong)  # type: ignore[arg-type]

@@ -1,0 +1,137 @@
+"""What an index looks like, and how one answer came about."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.assets.charts import PictureError, drawable, save
+from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.expiration import expire_derived
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.snapshots import data_snapshots
+from icepuffin.ops.index import create_index, materialize_index
+from icepuffin.ops.index.recall_history import recall_history
+from icepuffin.ops.search import open_index
+from icepuffin.ops.search.overview import overview, time_widths
+from icepuffin.ops.search.result import explain
+from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    made = table_factory()
+    made.append(make_rows(0, 900))
+    file = live_files(made, made.metadata.current_snapshot_id or 0).files[0]
+    index_head(made)
+    append_position_deletes(made.refresh(), {file.path: np.arange(0, 90)})
+    index_head(made)
+    made.refresh().append(make_rows(900, 1200))
+    return made
+
+
+def test_an_overview_counts_shards_tombstones_and_coverage(table: Table) -> None:
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    assert sum(shard.live for shard in seen.shards) == 810
+    assert sum(shard.tombstones for shard in seen.shards) == 90
+    assert seen.tombstone_ratio == pytest.approx(0.1)
+    assert (seen.rows, seen.rows_covered, seen.coverage) == (1200, 900, 0.75)
+    assert seen.base_snapshot_id != seen.head_snapshot_id
+    assert seen.curve[0].recall <= seen.curve[-1].recall
+    assert seen.routing
+
+
+def test_rows_that_came_later_are_shown_as_such(table: Table) -> None:
+    index_head(table)
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    assert seen.coverage == 1.0
+    assert sum(shard.nodes for shard in seen.shards if not shard.led_to) in (0, 300)
+
+
+def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -> None:
+    create_index(table, DEFINITION)
+    head = index_head(table)
+    table.refresh()
+    for version in versions(table, "ann", "e"):
+        if version.derived_snapshot_id != head.index_snapshot_id:
+            expire_derived(table, [version.derived_snapshot_id], [])
+    backfilled = data_snapshots(table)[0].snapshot_id
+    old = materialize_index(table, DEFINITION, backfilled, runner=LocalRunner(1), storage=STORAGE)
+    assert versions(table.refresh(), "ann", "e")[-1].derived_snapshot_id == old.index_snapshot_id
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    assert (seen.index_snapshot_id, seen.coverage) == (head.index_snapshot_id, 1.0)
+    (shown,) = SqlSession(lambda _: (table, STORAGE)).sql("SHOW INDEXES ON db.t").rows.to_pylist()
+    assert (shown["versions"], shown["snapshot_id"]) == (2, head.snapshot_id)
+    history = recall_history(versions(table, "ann", "e"))
+    assert [item.base_snapshot_id for item in history] == [backfilled, head.snapshot_id]
+
+
+def test_an_index_without_a_version_has_no_overview(table: Table) -> None:
+    assert overview(table, replace(DEFINITION, name="other"), STORAGE) is None
+
+
+def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path) -> None:
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    save(seen, tmp_path / "index.png")
+    assert (tmp_path / "index.png").read_bytes().startswith(b"\x89PNG")
+    timed = time_widths(open_index(table, DEFINITION, storage=STORAGE), seen.curve, queries=3)
+    assert len(timed) == len(seen.curve)
+    assert min(timed) > 0
+    save(seen, tmp_path / "index.html", timed)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<svg" in page
+    assert "http://www.w3.org/2000/svg" in page
+    with pytest.raises(PictureError, match=r"\.png, \.svg, \.html"):
+        save(seen, tmp_path / "index.bmp")
+
+
+def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
+    """In letters that the font has; the page has the others in a text of its own."""
+    seen = overview(table, DEFINITION, STORAGE)
+    assert seen is not None
+    named = replace(seen, table="db.\u8cc7\u6599")
+    save(named, tmp_path / "index.png")
+    save(named, tmp_path / "index.html")
+    assert "<h1>db.\u8cc7\u6599: index e</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert drawable("d\u00e9j\u00e0 \u8cc7") == "d\u00e9j\u00e0 \u25a1"
+
+
+def test_an_answer_explains_itself(table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    found = reader.search(queries(2), where="id >= 0", search_list=50)
+    told = dict(explain(found))
+    assert len(told) == len(list(explain(found))), "no part has another's name"
+    assert "nearest-version+tail" in told["answer"]
+    assert f"made for {found.base_snapshot_id}" in told["version"]
+    assert told["tier"] == "in-process: the index is in memory"
+    assert "bytes of shards" in told["opened"]
+    assert told["strategy"].endswith("1,110 rows match")
+    assert "300 rows scanned" in told["distances"]
+    assert {"filter", "index", "scan", "rows", "total"} <= set(told)
+    assert found.profile.bytes_read["rows"] > 0
+    assert "filter" in found.explain()
+
+
+def test_an_explanation_counts_each_shard_and_what_was_read(table: Table) -> None:
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    first, again = reader.search(queries(1), target_recall=0.9), reader.search(queries(1), target_recall=0.9)
+    assert sum(item.distances for item in first.profile.work) == first.profile.distances
+    assert sum(item.expanded for item in first.profile.work) == first.profile.nodes_expanded
+    assert first.profile.bytes_read["rows"] > again.profile.bytes_read["rows"] == 0
+    assert "recall to expect" in dict(explain(first))["knobs"]
+    pruned = dict(explain(reader.within(queries(1), 1.0)))
+    assert "out of reach" in pruned["pruning"]

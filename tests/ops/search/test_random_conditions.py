@@ -1,0 +1,219 @@
+"""Random conditions beside DuckDB: every type and operator, nulls, NaN, numbers out of range, partitions, deletes."""
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg import expressions
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import Table
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+)
+
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.search.errors import FilterError
+from icepuffin.ops.search.matches import find_matches
+from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.storage.local import to_path
+from tests.conftest import STORAGE
+from tests.ops.search.partitioned import TYPES, random_table
+
+IB: Any = expressions
+COMPARED = {"=": "EqualTo", "!=": "NotEqualTo", "<": "LessThan", "<=": "LessThanOrEqual", ">": "GreaterThan"}
+COMPARED[">="] = "GreaterThanOrEqual"
+OUT_OF_RANGE: dict[str, list[Any]] = {
+    "i32": [99_999_999_999, -99_999_999_999, 2**31, -(2**31) - 1],
+    "i64": [2**63, -(2**63) - 1],
+    "price": [Decimal("99999999.99"), Decimal("-99999999.99")],
+}
+PARTITIONS: list[tuple[str, Transform[Any, Any] | None]] = [
+    ("i64", None),
+    ("text", IdentityTransform()),
+    ("f64", IdentityTransform()),
+    ("utc", IdentityTransform()),
+    ("i64", BucketTransform(4)),
+    ("text", TruncateTransform(2)),
+    ("price", TruncateTransform(50)),
+    ("i32", TruncateTransform(4)),
+    ("local", DayTransform()),
+    ("utc", HourTransform()),
+    ("day", MonthTransform()),
+]
+
+
+class Conditions:
+    """Draws conditions, each as an expression, as a text of ours, and as one of DuckDB's."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def draw(self, depth: int = 3) -> tuple[BooleanExpression, str, str]:
+        rng = self._rng
+        kind = rng.random()
+        if depth == 0 or kind < 0.4:
+            return self._leaf(rng.choice(list(TYPES)))
+        one = self.draw(depth - 1)
+        if kind < 0.55:
+            return IB.Not(one[0]), f"NOT ({one[1]})", f"NOT ({one[2]})"
+        other = self.draw(depth - 1)
+        made, word = (IB.And, "AND") if kind < 0.8 else (IB.Or, "OR")
+        return made(one[0], other[0]), f"({one[1]}) {word} ({other[1]})", f"({one[2]}) {word} ({other[2]})"
+
+    def odd(self) -> bool:
+        return self._rng.random() < 0.5
+
+    def _leaf(self, name: str) -> tuple[BooleanExpression, str, str]:
+        rng = self._rng
+        kind, negated = rng.random(), rng.random() < 0.5
+        word = "NOT " if negated else ""
+        if kind < 0.15:
+            text = f"{name} IS {word}NULL"
+            return (IB.NotNull if negated else IB.IsNull)(name), text, text
+        if kind < 0.4:
+            values = [self._constant(name) for _ in range(rng.randrange(1, 5))]
+            ours, theirs = (", ".join(said(name, value) for value in values) for said in (plain, duck))
+            return (
+                (IB.NotIn if negated else IB.In)(name, values),
+                f"{name} {word}IN ({ours})",
+                f"{name} {word}IN ({theirs})",
+            )
+        if name == "text" and kind < 0.7:
+            start = rng.choice(["a", "ab", "z" * 20, "ä"])
+            made = (IB.NotStartsWith if negated else IB.StartsWith)(name, start)
+            return made, f"{name} {word}LIKE '{start}%'", f"{word}starts_with({name}, '{start}')"
+        sign = rng.choice(["=", "!="] if name == "flag" else list(COMPARED))
+        value = self._constant(name)
+        made = getattr(IB, COMPARED[sign])(name, value)
+        return made, f"{name} {sign} {plain(name, value)}", f"{name} {sign} {duck(name, value)}"
+
+    def _constant(self, name: str) -> Any:
+        if name in OUT_OF_RANGE and self._rng.random() < 0.15:
+            return self._rng.choice(OUT_OF_RANGE[name])
+        while (value := TYPES[name][1](self._rng)) != value:  # NaN is no constant
+            pass
+        return value
+
+
+def plain(_: str, value: Any) -> str:
+    """As conditions and SQL write it here."""
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, Decimal):
+        return f"{value:.2f}"
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    return "'{}'".format(str(value).replace("'", "''"))
+
+
+def duck(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        return "'{}'::BLOB".format("".join(f"\\x{byte:02X}" for byte in value))
+    if isinstance(value, float):
+        return f"'{value}'::DOUBLE"
+    kind = (
+        "TIMESTAMPTZ"
+        if name == "utc"
+        else {dt.datetime: "TIMESTAMP", dt.date: "DATE", dt.time: "TIME"}.get(type(value))
+    )
+    return plain(name, value) + (f"::{kind}" if kind else "")
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    folder: Path = tmp_path_factory.mktemp("random")
+    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    made.create_namespace("db")
+    return made
+
+
+@pytest.fixture
+def duckdb_of() -> Iterator[Any]:
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+
+        def ids(where: str) -> list[int]:
+            return sorted(row[0] for row in db.execute(f"SELECT id FROM live WHERE {where}").fetchall())
+
+        def over(rows: pa.Table) -> Any:
+            db.register("arrow", rows.drop_columns(["embedding"]))
+            db.execute("CREATE TABLE live AS SELECT * FROM arrow")
+            return ids
+
+        yield over
+
+
+class Found:
+    """The rows of a table by conditions on them."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._live = live_files(table, table.metadata.current_snapshot_id or 0)
+        files = [to_path(file.path) for file in self._live.files]
+        self._ids = [np.asarray(pq.read_table(file, columns=["id"])["id"]) for file in files]
+
+    def ids(self, where: str | BooleanExpression) -> list[int]:
+        found = find_matches(self._table, self._live, self._table.schema(), where, STORAGE).positions
+        return sorted(number for file, rows in found.items() for number in self._ids[file][rows].tolist())
+
+
+@pytest.mark.parametrize(("column", "transform"), PARTITIONS, ids=lambda value: str(value or "plain"))
+def test_random_conditions_find_the_rows_that_duckdb_finds(
+    catalog: Catalog, duckdb_of: Any, column: str, transform: Transform[Any, Any] | None
+) -> None:
+    number = PARTITIONS.index((column, transform))
+    table, rows = random_table(catalog, f"db.t{number}", column, transform)
+    found, true_ids, drawn = Found(table), duckdb_of(rows), Conditions(number)
+    for _ in range(30):
+        where, text, theirs = drawn.draw()
+        assert found.ids(text if drawn.odd() and "X'" not in text else where) == true_ids(theirs), theirs
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "SELECT id FROM db.sql WHERE {} ORDER BY l2_distance(embedding, ARRAY(1, 1)) LIMIT 999",
+        "SELECT id FROM db.sql WHERE l2_distance(embedding, ARRAY(1, 1)) < 1e9 AND ({})",
+        "SELECT id FROM (SELECT * FROM db.sql ORDER BY l2_distance(embedding, ARRAY(1, 1)) LIMIT 999) WHERE {}",
+    ],
+    ids=["nearest", "within", "found"],
+)
+def test_random_conditions_in_sql_find_the_rows_that_duckdb_finds(catalog: Catalog, duckdb_of: Any, form: str) -> None:
+    session, drawn = SqlSession.on(catalog, storage=STORAGE), Conditions(1)
+    if not catalog.table_exists("db.sql"):
+        random_table(catalog, "db.sql", "i64", None)
+    true_ids = duckdb_of(catalog.load_table("db.sql").scan().to_arrow())
+    for _ in range(25):
+        _, text, theirs = drawn.draw()
+        assert sorted(session.sql(form.format(text)).rows["id"].to_pylist()) == true_ids(theirs), text
+
+
+def test_a_condition_that_is_always_true_finds_every_row(catalog: Catalog) -> None:
+    table, rows = random_table(catalog, "db.every", "i64", None)
+    found = Found(table)
+    assert found.ids(IB.AlwaysTrue()) == rows["id"].to_pylist()
+    assert found.ids(IB.AlwaysFalse()) == []
+    assert found.ids("i32 < 99999999999") == rows.filter(rows["i32"].is_valid())["id"].to_pylist()
+
+
+@pytest.mark.parametrize("where", ["f64 = 'nan'", "f64 = 'much'"])
+def test_what_a_float_is_not_compared_with_is_refused(catalog: Catalog, where: str) -> None:
+    table = catalog.load_table("db.every")
+    with pytest.raises(FilterError, match=r"is nan|is no double"):
+        Found(table).ids(where)

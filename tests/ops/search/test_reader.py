@@ -1,0 +1,270 @@
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.datafile import DataFileError
+from icepuffin.ops.index import IndexReport
+from icepuffin.ops.search import (
+    Coverage,
+    IndexUnavailableError,
+    QueryError,
+    StalePolicy,
+    UnknownColumnError,
+    exact_search,
+    open_index,
+)
+from icepuffin.ops.storage.local import to_path
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
+
+TableFactory = Callable[..., Table]
+
+
+def test_without_an_index_the_answer_is_exact_and_says_so(table: Table) -> None:
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.EXACT_SCAN
+    assert found.index_snapshot_id is None
+    assert recall == 1.0
+
+
+def test_exact_search_equals_brute_force(table: Table) -> None:
+    rows = table.scan().to_arrow()
+    vectors = np.array(rows["embedding"].to_pylist(), np.float32)
+    asked = queries(7)
+    found = exact_search(table, "embedding", Metric.L2, asked, 5, storage=STORAGE, columns=["id"])
+    distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
+    wanted = np.array(rows["id"])[np.argsort(distances, axis=1)[:, :5]]
+    assert list(ids_by_query(found.rows).values()) == wanted.tolist()
+    np.testing.assert_allclose(found.rows["distance"], np.sort(distances, axis=1)[:, :5].reshape(-1), rtol=1e-5)
+
+
+def test_rows_come_with_their_columns_in_rank_order(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(3), 4, columns=["name", "id"])
+    rows = found.rows.to_pylist()
+    assert found.rows.column_names == ["query", "rank", "distance", "name", "id"]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 3
+    assert all(row["name"] == f"name {row['id']}" for row in rows)
+    assert all(a["distance"] <= b["distance"] for a, b in pairwise(rows) if a["query"] == b["query"])
+
+
+def test_rows_added_since_the_index_are_found_by_scanning_them(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.profile.tail_rows == 100
+    assert recall >= 0.95
+
+
+def test_rows_deleted_since_the_index_are_not_returned(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    file = live_files(table, table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 150)})
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.profile.tail_rows == 0
+    assert recall >= 0.95
+
+
+def test_an_older_snapshot_brings_back_rows_that_a_newer_index_buried(table: Table) -> None:
+    before = table.metadata.current_snapshot_id
+    file = live_files(table, before or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 150)})
+    index_head(table)
+    found, recall = found_and_true(table, before)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert recall >= 0.95
+
+
+def test_the_policy_for_stale_indexes_is_obeyed(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    table.refresh()
+    with pytest.raises(IndexUnavailableError, match="refresh it"):
+        open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.FAIL)
+    exact = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.EXACT).search(queries(2))
+    assert exact.coverage is Coverage.EXACT_SCAN
+    nearest = open_index(table, DEFINITION, storage=STORAGE, stale="nearest-only").search(queries(2))
+    assert nearest.coverage is Coverage.NEAREST_VERSION_ONLY
+    assert "not in the index" in nearest.warnings[0]
+    assert max(nearest.rows["id"].to_pylist()) < 600
+    with pytest.raises(QueryError, match="complete, exact, nearest-only, fail"):
+        open_index(table, DEFINITION, storage=STORAGE, stale="newest")
+
+
+def test_a_snapshot_can_be_named_by_id_tag_branch_and_time(table: Table) -> None:
+    first = table.metadata.snapshot_log[0]
+    table.manage_snapshots().create_tag(first.snapshot_id, "v1").commit()
+    table.refresh()
+    at = datetime.fromtimestamp(first.timestamp_ms / 1000, UTC)
+    for name in (first.snapshot_id, str(first.snapshot_id), "v1", at, at.isoformat()):
+        assert open_index(table, DEFINITION, snapshot=name, storage=STORAGE).snapshot_id == first.snapshot_id
+    assert open_index(table, DEFINITION, snapshot="main", storage=STORAGE).snapshot_id != first.snapshot_id
+    for name in (17, "no such ref", datetime(2001, 1, 1, tzinfo=UTC)):
+        with pytest.raises(UnknownSnapshotError):
+            open_index(table, DEFINITION, snapshot=name, storage=STORAGE)
+
+
+def test_the_index_tag_names_the_data_snapshot_that_it_is_for(table: Table) -> None:
+    report = index_head(table)
+    table.refresh()
+    assert open_index(table, DEFINITION, snapshot="ann_e", storage=STORAGE).snapshot_id == report.snapshot_id
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float64(), 16)])
+def test_queries_may_be_a_column(table: Table, kind: pa.DataType) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    column = pa.chunked_array([pa.array(part.tolist(), kind) for part in np.split(queries(4), 2)])
+    assert reader.search(column).rows.equals(reader.search(queries(4)).rows)
+
+
+def test_more_rows_than_there_are_gives_all(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 10_000)
+    assert sorted(found.rows["id"].to_pylist()) == list(range(600))
+
+
+@pytest.mark.parametrize(
+    ("query", "k", "said"),
+    [
+        (np.zeros(3, np.float32), 5, "3 dimensions"),
+        (np.full(16, np.nan, np.float32), 5, "NaN"),
+        (np.zeros(16, np.float32), 0, "at least 1"),
+        (np.array([["a"] * 16]), 5, "not numbers"),
+    ],
+)
+def test_a_query_that_cannot_be_asked_is_refused(table: Table, query: np.ndarray, k: int, said: str) -> None:
+    index_head(table)
+    with pytest.raises(QueryError, match=said):
+        open_index(table, DEFINITION, storage=STORAGE).search(query, k)
+
+
+def test_an_unknown_column_is_named(table: Table) -> None:
+    with pytest.raises(UnknownColumnError, match="'nope'"):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 1, columns=["nope"])
+    with pytest.raises(QueryError, match=r"such as \['name'\]"):
+        open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 1, columns="name")
+
+
+def test_a_missing_data_file_is_named(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    for file in live_files(table, reader.snapshot_id).files:
+        to_path(file.path).unlink()
+    with pytest.raises(DataFileError, match="missing"):
+        reader.search(queries(1), 3)
+
+
+def test_a_lost_or_broken_index_file_leads_to_the_exact_answer(table: Table) -> None:
+    report = index_head(table)
+    assert report.puffin_path is not None
+    path = to_path(report.puffin_path)
+    data = bytearray(path.read_bytes())
+    data[200] ^= 0xFF
+    path.write_bytes(bytes(data))
+    found, recall = found_and_true(table)
+    assert (found.coverage, recall) == (Coverage.EXACT_SCAN, 1.0)
+    path.unlink()
+    assert found_and_true(table)[0].coverage is Coverage.EXACT_SCAN
+
+
+def _corrupt(report: IndexReport) -> None:
+    """Flip a byte in the middle of the last shard; footer and routing stay whole."""
+    path = Path(to_path(str(report.puffin_path)))
+    data = bytearray(path.read_bytes())
+    data[len(data) * 2 // 3] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _remove(report: IndexReport) -> None:
+    Path(to_path(str(report.puffin_path))).unlink()
+
+
+@pytest.mark.parametrize("harm", [_corrupt, _remove])
+def test_an_index_file_that_cannot_be_read_is_said_and_the_answer_exact(
+    table: Table, harm: Callable[[IndexReport], None]
+) -> None:
+    harm(index_head(table))
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.EXACT_SCAN
+    assert found.profile.why == "no version can be read"
+    assert any(".puffin" in warning for warning in found.warnings)
+    assert recall == 1.0
+    with pytest.raises(IndexUnavailableError, match=r"\.puffin"):
+        open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.FAIL)
+
+
+def test_an_older_version_stands_in_for_one_that_cannot_be_read(table: Table) -> None:
+    index_head(table)
+    table.refresh()
+    table.append(make_rows(600, 700))
+    _corrupt(index_head(table))
+    found, recall = found_and_true(table)
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.warnings
+    assert recall >= 0.95
+
+
+def test_nodes_of_files_that_are_scanned_take_no_places_in_the_beam(table: Table) -> None:
+    """A version that lacks some live rows of a file: the file is scanned, and its nodes must not crowd out others."""
+    before = table.metadata.current_snapshot_id
+    file = live_files(table, before or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 10)})
+    index_head(table)
+    found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).search(queries(3), 500, columns=["id"])
+    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert found.rows.num_rows == 1500
+
+
+def test_columns_with_names_of_the_answers_own_are_told_apart(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 60).rename_columns(["id", "rank", "table_rank", "embedding"])
+    table = sql_catalog.create_table("db.clash", rows.schema)
+    table.append(rows)
+    index_head(table)
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), 3)
+    assert found.rows.column_names == ["query", "rank", "distance", "id", "table_table_rank", "table_rank"]
+    assert found.rows["rank"].to_pylist() == [1, 2, 3] * 2
+    assert all(row["table_table_rank"] == f"name {row['id']}" for row in found.rows.to_pylist())
+    assert all(row["table_rank"] == f"section {row['id'] % 5}" for row in found.rows.to_pylist())
+
+
+def test_partitions_of_any_name_are_read(table_factory: TableFactory) -> None:
+    """Writers name a folder by the value, percent-encoded, and that is its name: `section=c%2Fd`."""
+    table = table_factory()
+    with table.update_spec() as spec:
+        spec.add_identity("section")
+    rows = make_rows(0, 60)
+    names = ["a b", "c/d", "e%f", "g#h", "k=l", "ü+ñ"] * 10
+    table.append(rows.set_column(2, "section", pa.array(names)))
+    index_head(table)
+    found, recall = found_and_true(table)
+    assert (found.coverage, len(live_files(table, found.snapshot_id).files)) == (Coverage.EXACT_VERSION, 6)
+    assert recall >= 0.95
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    assert set(reader.search(queries(1), where="section = 'c/d'").rows["section"].to_pylist()) == {"c/d"}
+
+
+def test_a_version_built_otherwise_still_answers(table: Table) -> None:
+    index_head(table)
+    found = open_index(table, replace(DEFINITION, max_degree=8), storage=STORAGE).search(queries(2))
+    assert found.coverage is Coverage.EXACT_VERSION
+    other_metric = open_index(table, replace(DEFINITION, metric="cosine"), storage=STORAGE).search(queries(2))
+    assert other_metric.coverage is Coverage.EXACT_SCAN

@@ -1,0 +1,173 @@
+"""Columns of every type, in conditions and in answers."""
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from pyiceberg import expressions
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.search import FilterError, open_index
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.index.history import DEFINITION
+
+COUNT = 30
+DAY = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+IB: Any = expressions
+"""Their classes take arguments by position, which their types do not say"""
+
+
+def code(number: int) -> UUID:
+    return UUID(int=number << 120 | 5)
+
+
+VALUES: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "flag": (pa.bool_(), lambda n: n % 2 == 0),
+    "small": (pa.int32(), lambda n: n),
+    "ratio": (pa.float32(), lambda n: n / 2),
+    "score": (pa.float64(), lambda n: n / 4),
+    "price": (pa.decimal128(9, 2), lambda n: Decimal(n) / 4),
+    "day": (pa.date32(), lambda n: DAY.date() + dt.timedelta(n)),
+    "hour": (pa.time64("us"), lambda n: dt.time(n % 24, 30)),
+    "local": (pa.timestamp("us"), lambda n: DAY.replace(tzinfo=None) + dt.timedelta(n)),
+    "utc": (pa.timestamp("us", "UTC"), lambda n: DAY + dt.timedelta(n)),
+    "text": (pa.string(), lambda n: f"t{n:02}"),
+    "code": (pa.uuid(), code),
+    "hash": (pa.binary(4), lambda n: bytes([n, 1, 2, 3])),
+    "raw": (pa.binary(), lambda n: bytes([n])),
+    "place": (pa.struct([("city", pa.string()), ("zip", pa.int32())]), lambda n: {"city": f"c{n}", "zip": n}),
+    "tags": (pa.list_(pa.string()), lambda n: [f"a{n}", "b"]),
+    "facts": (pa.map_(pa.string(), pa.int32()), lambda n: [("k", n)]),
+}
+"""Column -> (type, the value of a row by its id); each seventh row has nulls"""
+
+
+def value(name: str, number: int) -> Any:
+    return None if number % 7 == 6 else VALUES[name][1](number)
+
+
+def column(name: str, numbers: range) -> pa.Array:
+    if name == "code":
+        stored = pa.array([None if number % 7 == 6 else code(number).bytes for number in numbers], pa.binary(16))
+        return pa.ExtensionArray.from_storage(pa.uuid(), stored)
+    return pa.array([value(name, number) for number in numbers], VALUES[name][0])
+
+
+def typed_rows(first: int, last: int) -> pa.Table:
+    columns = {name: column(name, range(first, last)) for name in VALUES}
+    return pa.table({"id": range(first, last), **columns, "embedding": make_rows(first, last)["embedding"]})
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    folder = tmp_path_factory.mktemp("types")
+    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    made.create_namespace("db")
+    return made
+
+
+@pytest.fixture(scope="module")
+def typed(catalog: Catalog) -> Table:
+    """Two files; these tests only read it."""
+    table = catalog.create_table("db.typed", typed_rows(0, 1).schema, properties={"format-version": "2"})
+    table.append(typed_rows(0, 20))
+    table.append(typed_rows(20, COUNT))
+    return table
+
+
+def matching(table: Table, where: str | BooleanExpression) -> list[int]:
+    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), COUNT, where=where, columns=["id"])
+    return sorted(found.rows["id"].to_pylist())
+
+
+CONDITIONS: list[tuple[str | BooleanExpression, Callable[[int], bool]]] = [
+    ("flag = true", lambda n: n % 2 == 0),
+    ("small <= 4", lambda n: n <= 4),
+    ("small = '4'", lambda n: n == 4),
+    (IB.LessThan("small", 4.0), lambda n: n < 4),
+    ("ratio < 2.5", lambda n: n < 5),
+    ("score = 0.25", lambda n: n == 1),
+    ("price < 1.5", lambda n: n < 6),
+    ("small < 4.5", lambda n: n <= 4),
+    ("small >= 4.5", lambda n: n > 4),
+    ("small = 4.5", lambda n: False),
+    ("small != 4.5", lambda n: True),
+    ("price > 0.255", lambda n: n > 1),
+    ("price not in (0.255, 0.25)", lambda n: n != 1),
+    ("day < '2026-01-03T12:00:00'", lambda n: n <= 2),
+    (IB.LessThan("day", DAY.replace(day=3)), lambda n: n <= 2),
+    (IB.EqualTo("day", DAY.replace(day=3)), lambda n: False),
+    (IB.GreaterThanOrEqual("day", DAY.replace(day=3)), lambda n: n > 2),
+    (IB.LessThan("local", DAY.date().replace(day=3)), lambda n: n < 2),
+    (IB.EqualTo("price", 0.5), lambda n: n == 2),
+    ("price in (0.25, 0.5)", lambda n: n in (1, 2)),
+    ("day < '2026-01-03'", lambda n: n < 2),
+    ("hour = '03:30:00'", lambda n: n % 24 == 3),
+    ("local < '2026-01-03'", lambda n: n < 2),
+    ("local = '2026-01-03 12:00:00'", lambda n: n == 2),
+    ("local = '2026-01-03T12:00:00'", lambda n: n == 2),
+    ("utc <= '2026-01-03T14:00:00+02:00'", lambda n: n <= 2),
+    ("utc = '2026-01-03 12:00:00Z'", lambda n: n == 2),
+    (IB.LessThan("utc", DAY.replace(day=3)), lambda n: n < 2),
+    ("text not like 't1%'", lambda n: not 10 <= n < 20),
+    ("text not in ('t01', 't02')", lambda n: n not in (1, 2)),
+    (IB.Not(IB.In("text", {"t01", "t02"})), lambda n: n not in (1, 2)),
+    (f"code = '{code(3)}'", lambda n: n == 3),
+    (f"code < '{code(25)}'", lambda n: n < 25),
+    (f"code not in ('{code(3)}', '{code(5)}')", lambda n: n not in (3, 5)),
+    (IB.In("code", [code(3), code(25)]), lambda n: n in (3, 25)),
+    ("code is not null", lambda n: True),
+    (IB.EqualTo("hash", bytes([3, 1, 2, 3])), lambda n: n == 3),
+    (IB.LessThan("raw", b"\x03"), lambda n: n < 3),
+    *((f"{name} is not null", lambda n: True) for name in ("place", "tags", "facts")),
+]
+
+
+@pytest.mark.parametrize(("where", "wanted"), CONDITIONS, ids=[str(item[0])[:60] for item in CONDITIONS])
+def test_a_condition_on_a_column_of_each_type(
+    typed: Table, where: str | BooleanExpression, wanted: Callable[[int], bool]
+) -> None:
+    """A null satisfies none of them, not even those that say what a column is not."""
+    assert matching(typed, where) == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("small = '4.5'", "'4.5' is no int, as small is"),
+        ("small > true", "small is int, which True is not"),
+        ("price = 'much'", r"'much' is no decimal\(9, 2\), as price is"),
+        ("local = '2026'", "Invalid timestamp without zone"),
+        ("local = '2026-01-03T12:00:00+00:00'", "local is timestamp, write it without a zone"),
+        ("local > 1767441600000000", "local is timestamp, which 1767441600000000 is not"),
+        ("day > 20455", "day is date, which 20455 is not"),
+        ("flag = 1", "flag is boolean, which 1 is not"),
+        ("text = 5", "text is string, which 5 is not"),
+        ("utc = '2026-01-03T12:00:00'", "utc is timestamptz, write it with a zone"),
+        ("utc > '2026-01-03'", "utc is timestamptz, write it with a zone"),
+        ("code = 'abc'", "UUID"),
+        ("hash = '03010203'", r"hash is fixed\[4\], which a text cannot say"),
+        ("raw = '03'", "give an expression with bytes"),
+        ("place.city = 'c3'", "only top-level ones are read"),
+        ("tags = 'b'", r"Cannot convert StringLiteral into list<string>"),
+        ("facts = 'k'", "into map<string, int>"),
+    ],
+)
+def test_a_constant_that_a_type_cannot_hold_is_refused(typed: Table, where: str, said: str) -> None:
+    with pytest.raises(FilterError, match=said):
+        matching(typed, where)
+
+
+def test_columns_of_each_type_are_returned(typed: Table) -> None:
+    names = ["id", *VALUES]
+    rows = open_index(typed, DEFINITION, storage=STORAGE).search(queries(1), COUNT, columns=names).rows.to_pylist()
+    assert len(rows) == COUNT
+    for row in rows:
+        assert {name: row[name] for name in VALUES} == {name: value(name, row["id"]) for name in VALUES}

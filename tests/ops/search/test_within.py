@@ -1,0 +1,314 @@
+"""Threshold queries: exactly the rows that brute force finds, whatever was pruned."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.table import Table
+
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.distance import prepare
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import IndexReport
+from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
+from icepuffin.ops.search.pruning import Balls
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks.file_balls import partition_balls
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin import PuffinReader
+from icepuffin.puffin.sources import FileSource
+from icepuffin.puffin.types import CENTROID_V1
+from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
+from tests.naive.thresholds import within
+from tests.naive.vectors import distance
+from tests.ops.index.history import DEFINITION, index_head
+
+TableFactory = Callable[..., Table]
+METRICS = ["l2", "cosine", "ip"]
+
+
+def clustered(first: int, count: int, center: Sequence[float], seed: int = 0) -> pa.Table:
+    """Rows around one point: a file of them is far from others."""
+    rng = np.random.default_rng([seed, first])
+    ids = np.arange(first, first + count)
+    vectors = np.asarray(center) + 0.3 * rng.standard_normal((count, DIMS))
+    columns = {"id": ids, "name": [f"n{i}" for i in ids], "section": [f"section {i % 5}" for i in ids]}
+    return pa.table({**columns, "embedding": pa.array(vectors.tolist(), pa.list_(pa.float32()))}, schema=ROWS)
+
+
+CENTERS = 3 * np.eye(DIMS)[:6]
+
+
+@pytest.fixture
+def table(table_factory: TableFactory) -> Table:
+    """Six files, each about one point of its own."""
+    made = table_factory()
+    for number, center in enumerate(CENTERS):
+        made.append(clustered(100 * number, 100, center.tolist()))
+    return made
+
+
+def held(table: Table, where: str = "id >= 0") -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    rows = table.refresh().scan(row_filter=where).to_arrow()
+    return np.asarray(rows["id"]), np.array(rows["embedding"].to_pylist(), np.float32)
+
+
+def check(
+    found: SearchResult, table: Table, asked: npt.NDArray[np.float32], t: float, metric: str, where: str = "id >= 0"
+) -> int:
+    """Every row that brute force is sure of, and none that it is sure to be farther; -> how many."""
+    ids, vectors = held(table, where)
+    rows = found.rows.to_pylist()
+    for number, query in enumerate(asked):
+        inside, doubtful = within(query, vectors, t, metric)
+        mine = [row for row in rows if row["query"] == number]
+        answer = {row["id"] for row in mine}
+        assert {int(ids[row]) for row in inside} <= answer
+        assert answer <= {int(ids[row]) for row in inside | doubtful}
+        assert [row["rank"] for row in mine] == list(range(1, len(mine) + 1))
+        assert [row["distance"] for row in mine] == sorted(row["distance"] for row in mine)
+        assert all(row["distance"] < t for row in mine)
+    return len(rows)
+
+
+@pytest.mark.parametrize("vectors", ["f32", "f16", "none"])
+@pytest.mark.parametrize(("metric", "t"), [("l2", 1.6), ("cosine", 0.12), ("ip", -8.0)])
+def test_exactly_the_rows_under_the_distance_come_back(table: Table, metric: str, t: float, vectors: str) -> None:
+    definition = replace(DEFINITION, metric=metric, vectors=vectors, target_recall=0.3)
+    index_head(table, definition)
+    asked = np.asarray(CENTERS[:3] + 0.1, np.float32)
+    found = open_index(table, definition, storage=STORAGE).within(asked, t, columns=["id"])
+    assert found.coverage is Coverage.EXACT_VERSION
+    assert check(found, table, asked, t, metric) > 50
+    assert found.profile.pruning is not None
+    assert (found.profile.pruning.files_pruned == 3) == (metric != "ip")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_factory: TableFactory, seed: int) -> None:
+    """Under cosine: rows so alike that f32 cannot tell their directions apart, in a file of the index and in a tail."""
+    rng = np.random.default_rng(seed)
+    center = rng.standard_normal(DIMS)
+    made = table_factory()
+    for first in (0, 200, 400):
+        rows = make_rows(first, first + 200).to_pydict()
+        near = center * rng.uniform(0.5, 2.0, (200, 1)) + 1e-7 * rng.standard_normal((200, DIMS))
+        near[::2] += 0.3 * rng.standard_normal((100, DIMS))
+        made.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+        if first == 200:
+            index_head(made, replace(DEFINITION, metric="cosine", target_recall=0.3))
+    definition = replace(DEFINITION, metric="cosine", target_recall=0.3)
+    exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
+    reader = open_index(made, definition, storage=STORAGE)
+    assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    asked = np.stack([center, center + 0.2, -center])
+    ranks = exact.search(asked[:1], 600, columns=["id"]).rows["distance"].to_pylist()
+    for t in (ranks[0], ranks[7], ranks[150], ranks[299], ranks[400], 0.0, 1.9999999999, 2.0):
+        for inclusive in (False, True):
+            for limit in (None, 1, 100):
+                told = {"inclusive": inclusive, "limit": limit, "columns": ["id"]}
+                found, wanted = reader.within(asked, t, **told).rows, exact.within(asked, t, **told).rows
+                assert found.select(["query", "rank", "id"]).equals(wanted.select(["query", "rank", "id"]))
+                far = np.asarray(wanted["distance"])
+                assert (np.abs(np.asarray(found["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
+
+
+def test_files_out_of_reach_are_not_read(table: Table) -> None:
+    definition = replace(DEFINITION, vectors="none", target_recall=0.3)
+    index_head(table, definition)
+    reader = open_index(table, definition, storage=STORAGE)
+    kept = next(task.file.file_path for task in table.scan(row_filter="id = 200").plan_files())
+    for file in live_files(table, reader.snapshot_id).files:
+        if file.path != kept:
+            to_path(file.path).rename(to_path(file.path).with_suffix(".away"))
+    found = reader.within(CENTERS[2], 1.5, columns=["id"])
+    assert {row // 100 for row in found.rows["id"].to_pylist()} == {2}
+    assert found.profile.pruning is not None
+    assert (found.profile.pruning.files_pruned, found.profile.pruning.rows_pruned) == (5, 500)
+    assert found.profile.pruning.share == pytest.approx(5 / 6)
+
+
+def test_inner_product_prunes_nothing_and_says_why(table: Table) -> None:
+    definition = replace(DEFINITION, metric="ip")
+    index_head(table, definition)
+    pruning = open_index(table, definition, storage=STORAGE).within(CENTERS[0], -5.0).profile.pruning
+    assert pruning is not None
+    assert pruning.files_pruned == 0
+    assert "triangle inequality" in pruning.why
+
+
+def test_deleted_rows_are_not_within_reach(table: Table) -> None:
+    index_head(table)
+    file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(table, {file.path: np.arange(0, 60)})
+    asked = np.asarray(CENTERS, np.float32)
+    before_refresh = open_index(table.refresh(), DEFINITION, storage=STORAGE).within(asked, 1.5, columns=["id"])
+    assert before_refresh.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    check(before_refresh, table, asked, 1.5, "l2")
+    index_head(table)
+    check(open_index(table, DEFINITION, storage=STORAGE).within(asked, 1.5, columns=["id"]), table, asked, 1.5, "l2")
+
+
+def test_rows_without_balls_are_scanned(table: Table) -> None:
+    index_head(table)
+    table.refresh().append(clustered(600, 100, CENTERS[1].tolist(), seed=5))
+    asked = np.asarray(CENTERS[1:2], np.float32)
+    found = open_index(table.refresh(), DEFINITION, storage=STORAGE).within(asked, 1.5, columns=["id"])
+    check(found, table, asked, 1.5, "l2")
+    assert found.profile.tail_rows == 100
+    assert max(found.rows["id"].to_pylist()) >= 600
+    nearest = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.NEAREST_ONLY).within(asked, 1.5)
+    assert max(nearest.rows["id"].to_pylist()) < 600
+    assert "not in the index" in nearest.warnings[0]
+
+
+def test_a_ball_is_not_trusted_for_rows_that_were_dead_when_it_was_made(table: Table) -> None:
+    """An outlier is deleted before the index is built, and alive in the older snapshot that is asked."""
+    table.append(
+        pa.concat_tables([clustered(600, 50, CENTERS[0].tolist()), clustered(650, 1, (40 * np.eye(DIMS)[9]).tolist())])
+    )
+    before = table.metadata.current_snapshot_id
+    path = next(t.file.file_path for t in table.scan(row_filter="id = 650").plan_files())
+    append_position_deletes(table, {path: np.array([50])})
+    index_head(table)
+    asked = np.asarray(40 * np.eye(DIMS)[9:10], np.float32)
+    found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).within(asked, 5.0, columns=["id"])
+    assert found.rows["id"].to_pylist() == [650]
+    assert open_index(table, DEFINITION, storage=STORAGE).within(asked, 5.0).rows.num_rows == 0
+
+
+@pytest.mark.parametrize("stage", ["indexed", "stale"])
+def test_a_condition_and_a_limit(table: Table, stage: str) -> None:
+    index_head(table)
+    if stage == "stale":
+        table.refresh().append(clustered(600, 100, CENTERS[2].tolist()))
+    asked = np.asarray(CENTERS[:3], np.float32)
+    reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    found = reader.within(asked, 1.5, where="section = 'section 3'", columns=["id"])
+    assert check(found, table, asked, 1.5, "l2", "section = 'section 3'") > 10
+    three = reader.within(asked, 1.5, where="section = 'section 3'", columns=["id"], limit=3)
+    assert three.rows["id"].to_pylist() == [row["id"] for row in found.rows.to_pylist() if row["rank"] <= 3]
+    assert reader.within(asked, 1.5, where="id < 0").rows.num_rows == 0
+
+
+def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
+    """Its shards are not in this process: vectors are read from the data files that are in reach."""
+    index_head(table)
+    remote = open_index(table, DEFINITION, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    assert remote.tier == "distributed"
+    asked = np.asarray(CENTERS[:2] + 0.1, np.float32)
+    found = remote.within(asked, 1.6, columns=["id"])
+    assert check(found, table, asked, 1.6, "l2") > 50
+    assert found.profile.pruning is not None
+    assert found.profile.pruning.files_pruned == 4
+
+
+def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
+    asked = np.asarray(CENTERS[:2], np.float32)
+    for metric, t in (("l2", 1.5), ("cosine", 0.1), ("ip", -8.0)):
+        reader = open_exact(table, "embedding", Metric.parse(metric), storage=STORAGE)
+        found = reader.within(asked, t, columns=["id"])
+        assert found.coverage is Coverage.EXACT_SCAN
+        check(found, table, asked, t, metric)
+
+
+def test_the_threshold_itself_is_taken_only_when_asked(table: Table) -> None:
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    tenth = reader.within(CENTERS[0], 5.0, columns=["id"], limit=10).rows["distance"][9].as_py()
+    assert reader.within(CENTERS[0], tenth, columns=["id"]).rows.num_rows == 9
+    assert reader.within(CENTERS[0], tenth, inclusive=True, columns=["id"]).rows.num_rows == 10
+
+
+@pytest.mark.parametrize(("t", "count"), [(-1.0, 0), (0.0, 0), (float("inf"), 600), (1e200, 600)])
+def test_distances_at_the_ends(table: Table, t: float, count: int) -> None:
+    index_head(table)
+    assert open_index(table, DEFINITION, storage=STORAGE).within(CENTERS[0], t).rows.num_rows == count
+
+
+@pytest.mark.parametrize("t", [float("nan"), "near", None])
+def test_a_distance_that_is_none_is_refused(table: Table, t: float) -> None:
+    with pytest.raises(QueryError, match="distance"):
+        open_index(table, DEFINITION, storage=STORAGE).within(CENTERS[0], t)
+
+
+def test_centroids_that_cannot_be_read_cost_pruning_and_are_said(table: Table) -> None:
+    report: IndexReport = index_head(table)
+    path = to_path(str(report.puffin_path))
+    blob = next(blob for blob in PuffinReader(FileSource(path)).footer.blobs if blob.type == CENTROID_V1)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    data = bytearray(path.read_bytes())
+    data[blob.offset + blob.length // 2] ^= 0xFF
+    path.write_bytes(data)
+    asked = np.asarray(CENTERS[:1], np.float32)
+    found = reader.within(asked, 1.5, columns=["id"])
+    check(found, table, asked, 1.5, "l2")
+    assert found.profile.pruning is not None
+    assert found.profile.pruning.files_pruned == 0
+    assert "centroids cannot be read" in found.warnings[0]
+
+
+@given(
+    seed=st.integers(0, 2**32), metric=st.sampled_from(["l2", "cosine"]), scale=st.sampled_from([1e-3, 1.0, 1e4]),
+    dims=st.sampled_from([1, 3, 64, 700]), spread=st.sampled_from([0.0, 1e-6, 1e-2, 1.0]),
+    parted=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: int, spread: float, parted: bool) -> None:
+    """Balls as the build makes them, thresholds at the very distance of a row: its file is always in reach."""
+    rng = np.random.default_rng(seed)
+    kind = Metric.parse(metric)
+    center = rng.standard_normal(dims) * scale
+    vectors = prepare((center + spread * scale * rng.standard_normal((40, dims))).astype(np.float32), kind)
+    codebook = vectors[rng.choice(len(vectors), 3)] + np.float32(1e-7 * scale)
+    labels, squared = kmeans.assign(vectors, codebook)
+    reach = np.full(3, -1.0, np.float32)
+    np.maximum.at(reach, labels, np.sqrt(squared))
+    cover = partition_balls(reach, codebook)
+    balls = Balls(
+        files=1,
+        numbers=np.zeros(len(cover), np.int64),
+        centers=np.array([center for center, _ in cover], np.float32),
+        radii=np.array([radius for _, radius in cover], np.float32).astype(np.float64),
+    )
+    query = prepare((center + scale * rng.standard_normal((1, dims))).astype(np.float32), kind)
+    for vector in vectors:
+        exact = distance(query[0], vector, "l2")
+        t = exact if kind is Metric.L2 else exact**2 / 2
+        assert balls.reached(query, t, kind)[0]
+
+
+@given(seed=st.integers(0, 10_000), t=st.floats(0.0, 8.0), number=st.integers(0, 2))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_threshold_agrees_with_brute_force(
+    indexed: list[tuple[str, Table, IndexReader]], seed: int, t: float, number: int
+) -> None:
+    metric, table, reader = indexed[number]
+    asked = queries(40)[seed % 40 : seed % 40 + 1]
+    t = {"l2": t, "cosine": t / 4, "ip": 8 - 3 * t}[metric]
+    check(reader.within(asked, t, columns=["id"]), table, asked, t, metric)
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Table, IndexReader]]:
+    """One table in several files, an open index of each metric."""
+    folder = tmp_path_factory.mktemp("within")
+    catalog = open_catalog("w", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
+    for start in range(0, 400, 100):
+        table.append(make_rows(start, start + 100))
+    found: list[tuple[str, Table, IndexReader]] = []
+    for metric, vectors in zip(METRICS, ("f32", "none", "f16"), strict=True):
+        definition = replace(DEFINITION, name=metric, metric=metric, vectors=vectors, target_recall=0.2)
+        index_head(table, definition)
+        found.append((metric, table, open_index(table.refresh(), definition, storage=STORAGE)))
+    return found
