@@ -87,7 +87,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             int(context.partition_key),
             engine=engine,
             storage=storage_of(table),
-            watched_ref=spec.watched_refs[0],
+            watched_ref=spec.first_ref,
             log=context.log.info,
         )
         return dg.MaterializeResult(

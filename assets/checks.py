@@ -25,16 +25,16 @@ _ASKED = 50
 
 def is_late(spec: TableSpec, lag: Lag) -> bool:
     """Counts data snapshots first: a quiet table is not stale, however old its newest snapshot is."""
-    return lag.snapshots > spec.max_freshness_lag and lag.minutes >= spec.max_freshness_minutes
+    return lag.snapshots > spec.settings.max_freshness_lag and lag.minutes >= spec.settings.max_freshness_minutes
 
 
 def lag_now(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinition, table: Table) -> Lag:
     """How far the index is behind. Of the newest snapshots, Dagster knows where a run found nothing to index."""
-    ref = spec.watched_refs[0]
+    ref = spec.first_ref
     lag = index_lag(table, index, ref)
     if not is_late(spec, lag):
         return lag
-    newest = newest_data_snapshots(table, ref, min(spec.max_freshness_lag + 1, _ASKED))
+    newest = newest_data_snapshots(table, ref, min(spec.settings.max_freshness_lag + 1, _ASKED))
     empty = _found_empty(instance, spec.index_key(index.name), [str(item.snapshot_id) for item in newest])
     return index_lag(table, index, ref, empty=empty) if empty else lag
 
@@ -77,13 +77,17 @@ def freshness_evaluation(
 
 def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChecksDefinition:
     """The sensor tells the same check whenever something has changed; running it asks now."""
-    since = f", the oldest for {spec.max_freshness_minutes:g} minutes" if spec.max_freshness_minutes else ""
+    since = (
+        f", the oldest for {spec.settings.max_freshness_minutes:g} minutes"
+        if spec.settings.max_freshness_minutes
+        else ""
+    )
 
     @dg.asset_check(
         asset=spec.index_key(definition.name),
         name="freshness",
         description=(
-            f"Warns if more than {spec.max_freshness_lag} of the newest data snapshots lack a version{since}. "
+            f"Warns if more than {spec.settings.max_freshness_lag} of the newest data snapshots lack a version{since}. "
             "A snapshot with nothing to index needs none."
         ),
     )

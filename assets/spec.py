@@ -5,40 +5,51 @@ Dagster is imported by those who ask for its keys and policies: the command line
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icepuffin.ops.index.retention import Retention
+from icepuffin.assets.table_settings import TableSettings
 
 if TYPE_CHECKING:
     import dagster as dg
 
     from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.index.retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """One table that is kept up to date, and what is derived from it."""
 
-    catalog: str
-    identifier: str
-    """`namespace.table`; the namespace may have several levels."""
+    settings: TableSettings
     indexes: tuple["IndexDefinition", ...] = ()
-    theta_sketches: bool = True
-    theta_columns: tuple[str, ...] | None = None
-    """Columns that get sketches; None: by their types."""
-    watched_refs: tuple[str, ...] = ("main",)
-    retries: int = 2
-    retry_delay_seconds: float = 30.0
-    max_freshness_lag: int = 1
-    """Data snapshots that the newest version may be behind before the freshness check warns..."""
-    max_freshness_minutes: float = 0.0
-    """... if the oldest of them is at least this old."""
-    retention: Retention = field(default_factory=Retention)
-    """Which versions stay; `retentions` says otherwise for some of the indexes."""
-    retentions: Mapping[str, Retention] = field(default_factory=dict)
+    """Indexes of the settings, and those that the table's own properties define."""
     note: str = ""
-    """Something the UI should say about this table, such as why its properties could not be read."""
+    """A remark for the UI, such as why the table's properties could not be read."""
+
+    @property
+    def catalog(self) -> str:
+        return self.settings.catalog
+
+    @property
+    def identifier(self) -> str:
+        """`namespace.table`; the namespace may have several levels."""
+        return self.settings.name
+
+    @property
+    def first_ref(self) -> str:
+        """The watched ref whose head the indexes' tags follow."""
+        return self.settings.watched_refs[0]
+
+    @property
+    def retention(self) -> "Retention":
+        """Which versions stay, unless `retentions` names the index."""
+        return self.settings.keep.retention
+
+    @property
+    def retentions(self) -> Mapping[str, "Retention"]:
+        """Retention per index, for the indexes with a policy of their own."""
+        return {name: item.keep.retention for name, item in self.settings.indexes.items() if item.keep is not None}
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -62,7 +73,7 @@ class TableSpec:
 
     @property
     def derived_keys(self) -> tuple["dg.AssetKey", ...]:
-        theta = (self.theta_key,) if self.theta_sketches else ()
+        theta = (self.theta_key,) if self.settings.theta_sketches else ()
         return (*theta, *(self.index_key(index.name) for index in self.indexes))
 
     @property
@@ -75,8 +86,8 @@ class TableSpec:
         import dagster as dg  # noqa: PLC0415
 
         return dg.RetryPolicy(
-            max_retries=self.retries,
-            delay=self.retry_delay_seconds,
+            max_retries=self.settings.retries,
+            delay=self.settings.retry_delay_seconds,
             backoff=dg.Backoff.EXPONENTIAL,
             jitter=dg.Jitter.PLUS_MINUS,
         )

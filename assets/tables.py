@@ -14,7 +14,7 @@ def table_asset(spec: TableSpec) -> dg.AssetSpec:
         kinds={"iceberg", "table"},
         description=(
             f"The Iceberg table {spec.identifier} of catalog {spec.catalog}, a partition a data snapshot. "
-            f"Watched: {', '.join(spec.watched_refs)}.{' ' + spec.note if spec.note else ''}"
+            f"Watched: {', '.join(spec.settings.watched_refs)}.{' ' + spec.note if spec.note else ''}"
         ),
-        metadata={"catalog": spec.catalog, "table": spec.identifier, "watched refs": list(spec.watched_refs)},
+        metadata={"catalog": spec.catalog, "table": spec.identifier, "watched refs": list(spec.settings.watched_refs)},
     )

@@ -34,7 +34,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             int(context.partition_key),
             engine=engine,
             storage=storage_of(table),
-            columns=spec.theta_columns,
+            columns=spec.settings.theta_columns,
             log=context.log.info,
         )
         metadata = of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id))

@@ -20,7 +20,7 @@ from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_jo
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.schedules import schedules
 from icepuffin.orchestration.sensor.definition import snapshot_sensor
-from icepuffin.orchestration.settings import RetentionSettings, Settings, TableSettings, load
+from icepuffin.orchestration.settings import RetentionSettings, Settings, load
 
 logger = logging.getLogger(__name__)
 _FOUND = "icepuffin/indexes"
@@ -30,7 +30,7 @@ def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.De
     """The definitions of every table of the settings; `found`: by key of a table, what its properties define."""
     catalogs = catalogs_of(settings)
     parts = [
-        _apart(shown_spec(table, catalogs, (found or {}).get(key)), table, settings.retention)
+        _apart(shown_spec(table, catalogs, (found or {}).get(key)), settings.retention)
         for key, table in settings.tables.items()
     ]
     return dg.Definitions.merge(
@@ -39,34 +39,34 @@ def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.De
     )
 
 
-def _apart(spec: TableSpec, table: TableSettings, retention: RetentionSettings) -> dg.Definitions:
+def _apart(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
     """The definitions of one table. Where Dagster does not take them its own asset says why, and the others load."""
     try:
-        return table_definitions(spec, table, retention)
+        return table_definitions(spec, retention)
     except (dg.DagsterError, CheckError) as error:
         logger.exception("%s: nothing of it is in Dagster but its name", spec.identifier)
         note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
         return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
 
 
-def table_definitions(spec: TableSpec, table: TableSettings, retention: RetentionSettings) -> dg.Definitions:
+def table_definitions(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
     """Assets, checks, jobs, sensor and schedules of one table."""
     assets: list[dg.AssetSpec | dg.AssetsDefinition] = [table_asset(spec)]
-    if spec.theta_sketches:
+    if spec.settings.theta_sketches:
         assets.append(theta_sketches_asset(spec))
     assets += [ann_index_asset(spec, index) for index in spec.indexes]
     checks = [check(spec, index) for index in spec.indexes for check in (freshness_check, integrity_check)]
-    maintenance = maintenance_job(spec, table, retention)
+    maintenance = maintenance_job(spec, retention)
     if not spec.derived_keys:
         return dg.Definitions(assets=assets, jobs=[maintenance])
-    refresh = refresh_job(spec, table)
-    verify = verify_job(spec, table) if spec.indexes else None
+    refresh = refresh_job(spec)
+    verify = verify_job(spec) if spec.indexes else None
     return dg.Definitions(
         assets=assets,
         asset_checks=checks,
         jobs=[refresh, maintenance, *([verify] if verify else [])],
-        sensors=[snapshot_sensor(spec, table, refresh)],
-        schedules=list(schedules(spec, table, refresh, maintenance, verify)),
+        sensors=[snapshot_sensor(spec, refresh)],
+        schedules=list(schedules(spec, refresh, maintenance, verify)),
     )
 
 

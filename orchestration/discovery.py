@@ -7,20 +7,15 @@ from dataclasses import dataclass, replace
 from pyiceberg.table import Table
 
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import list_definitions
 from icepuffin.ops.index.definition import IndexDefinition, meeting
-from icepuffin.ops.index.retention import Keep, Retention
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.settings import IndexSettings, KeepSettings, TableSettings
 
 
 def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:
     return IndexDefinition(name=name, **settings.model_dump(exclude={"keep"}))
-
-
-def retention(keep: KeepSettings) -> Retention:
-    return Retention(Keep(keep.versions), keep.last, keep.days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +86,5 @@ def table_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = N
     for definition in found.definitions:
         given = definitions.get(definition.name)
         definitions[definition.name] = replace(given, field_id=definition.field_id) if given else definition
-    return TableSpec(
-        catalog=table.catalog,
-        identifier=table.name,
-        indexes=tuple(definitions[name] for name in sorted(definitions)),
-        theta_sketches=table.theta_sketches,
-        theta_columns=table.theta_columns,
-        watched_refs=table.watched_refs,
-        retries=table.retries,
-        retry_delay_seconds=table.retry_delay_seconds,
-        max_freshness_lag=table.max_freshness_lag,
-        max_freshness_minutes=table.max_freshness_minutes,
-        retention=retention(table.keep),
-        retentions={name: retention(item.keep) for name, item in table.indexes.items() if item.keep is not None},
-        note=f"Indexes in table properties are not shown: {found.unknown}." if found.unknown else "",
-    )
+    note = f"Indexes in table properties are not shown: {found.unknown}." if found.unknown else ""
+    return TableSpec(table, tuple(definitions[name] for name in sorted(definitions)), note)

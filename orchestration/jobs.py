@@ -10,21 +10,21 @@ from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.maintenance import collect, maintain_index, told
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
-from icepuffin.orchestration.settings import RetentionSettings, TableSettings
+from icepuffin.orchestration.settings import RetentionSettings
 
 
-def refresh_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDefinition:
+def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     """Sketches and every index of one snapshot. In one process: a process an op would start a JVM each."""
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
         selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
         executor_def=run_process_executor,
-        tags=job_tags(spec, settings.max_runtime_seconds),
+        tags=job_tags(spec),
         description=f"Theta sketches and index versions of one snapshot of {spec.identifier}.",
     )
 
 
-def verify_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDefinition:
+def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     """The checks that read whole index files, and how far behind the indexes are."""
     freshness = dg.AssetSelection.checks(
         *(dg.AssetCheckKey(spec.index_key(index.name), "freshness") for index in spec.indexes)
@@ -33,7 +33,7 @@ def verify_job(spec: TableSpec, settings: TableSettings) -> UnresolvedAssetJobDe
         name=f"verify_{spec.slug}",
         selection=_whole_file_checks(spec) | freshness,
         executor_def=run_process_executor,
-        tags=job_tags(spec, settings.max_runtime_seconds),
+        tags=job_tags(spec),
         description=f"Are the index files of {spec.identifier} whole, and how far behind are they?",
     )
 
@@ -44,7 +44,7 @@ def _whole_file_checks(spec: TableSpec) -> dg.AssetSelection:
     )
 
 
-def maintenance_job(spec: TableSpec, settings: TableSettings, retention: RetentionSettings) -> dg.JobDefinition:
+def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefinition:
     """Rebuild shards that are too full of tombstones, let go of versions, then delete what no version needs."""
 
     @dg.op(
@@ -57,7 +57,7 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
         table = catalogs.table(spec.catalog, spec.identifier)
         storage = storage_of(table)
         for definition in spec.indexes:
-            report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.watched_refs[0])
+            report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.first_ref)
             if report is None:
                 context.log.info("index %s: no shard is worn", definition.name)
                 continue
@@ -87,7 +87,7 @@ def maintenance_job(spec: TableSpec, settings: TableSettings, retention: Retenti
     @dg.job(
         name=f"maintain_{spec.slug}",
         executor_def=run_process_executor,
-        tags=job_tags(spec, settings.max_runtime_seconds),
+        tags=job_tags(spec),
         description=(
             f"Rebuild worn shards of {spec.identifier}, let go of versions by `keep`, sweep files that nothing needs."
         ),

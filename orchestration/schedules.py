@@ -10,21 +10,20 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.sensor.facts import run_tags, snapshot_materialization, watched_snapshots
-from icepuffin.orchestration.settings import TableSettings
 
 
 def schedules(
     spec: TableSpec,
-    settings: TableSettings,
     refresh: UnresolvedAssetJobDefinition,
     maintenance: dg.JobDefinition,
     verify: UnresolvedAssetJobDefinition | None,
 ) -> Iterator[dg.ScheduleDefinition]:
     """Those that the settings name; they run only where `schedules_running` says so or the UI starts them."""
+    settings = spec.settings
     running = settings.schedules_running
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
     if settings.nightly != "off" and spec.derived_keys:
-        yield _nightly(spec, settings, refresh, status)
+        yield _nightly(spec, refresh, status)
     if settings.maintenance != "off":
         yield dg.ScheduleDefinition(
             name=f"maintain_{spec.slug}_schedule",
@@ -43,14 +42,13 @@ def schedules(
 
 def _nightly(
     spec: TableSpec,
-    settings: TableSettings,
     refresh: UnresolvedAssetJobDefinition,
     status: dg.DefaultScheduleStatus,
 ) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"nightly_{spec.slug}",
         job=refresh,
-        cron_schedule=settings.nightly,
+        cron_schedule=spec.settings.nightly,
         default_status=status,
         description="The newest snapshot of each watched ref: finds what is finished, mends what failed or was lost.",
     )
@@ -61,7 +59,7 @@ def _nightly(
             table = catalogs.look(spec.catalog, spec.identifier)
         except IcepuffinError as error:
             return dg.SkipReason(str(error))
-        heads = [item for item in watched_snapshots(table, spec.watched_refs) if item.is_head]
+        heads = [item for item in watched_snapshots(table, spec.settings.watched_refs) if item.is_head]
         if not heads:
             return dg.SkipReason(f"{spec.identifier} has no snapshot yet")
         known = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
@@ -74,7 +72,7 @@ def _nightly(
             dg.RunRequest(
                 run_key=f"nightly:{context.scheduled_execution_time:%Y-%m-%dT%H:%M}:{item.key}",
                 partition_key=item.key,
-                tags=run_tags(spec, item.key, settings.max_runtime_seconds),
+                tags=run_tags(spec, item.key),
             )
             for item in heads
         ]

@@ -11,10 +11,9 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,8 +24,8 @@ from pydantic import (
 )
 
 from icepuffin.assets.spec import is_within, node, slug
+from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index.definition import KNOBS, DefinitionError, MetricName, VectorFormat, meeting, validate_name
 from icepuffin.orchestration.overrides import OverrideError, Written, flattened, named_by, overridden
 
 FILE_NAME = "icepuffin.toml"
@@ -35,29 +34,8 @@ _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def _cron(value: str) -> str:
-    if value == "off":
-        return value
-    from dagster._utils.schedules import is_valid_cron_schedule  # noqa: PLC0415  most commands start without Dagster
-
-    if len(value.split()) != _CRON_FIELDS or not is_valid_cron_schedule(value):
-        raise ValueError(
-            "is no schedule: write five cron fields (minute, hour, day of month, month, day of week) or off"
-        )
-    return value
-
-
-_CRON_FIELDS = 5
-Cron = Annotated[str, AfterValidator(_cron)]
-"""Five fields: minute, hour, day of month, month, day of week, in UTC; or `off`."""
-
-
 class SettingsError(IcepuffinError):
     """The settings file is missing, is no TOML, or a value cannot be used. Names the key, and the file or variable."""
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class CatalogSettings(BaseModel):
@@ -84,87 +62,7 @@ class CatalogSettings(BaseModel):
         yield "not_shown", len(self.properties) - len(shown)
 
 
-class KeepSettings(_Model):
-    """Which versions of an index stay beside the newest, and for how long."""
-
-    versions: Literal["all", "tagged", "newest"] = "all"
-    last: int | None = Field(default=None, ge=1)
-    days: float | None = Field(default=None, gt=0.0)
-
-
-def _knob(name: str) -> Any:
-    """A knob of an index, with the default and the limits that its definition has."""
-    knob = KNOBS[name]
-    return Field(default=knob.default) if knob.choices else Field(default=knob.default, ge=knob.low, le=knob.high)
-
-
-class IndexSettings(_Model):
-    """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
-
-    column: str
-    metric: MetricName = _knob("metric")
-    max_degree: int = _knob("max_degree")
-    search_list: int = _knob("search_list")
-    alpha: float = _knob("alpha")
-    pq_m: int = _knob("pq_m")
-    vectors: VectorFormat = _knob("vectors")
-    shards: int | None = _knob("shards")
-    seed: int = _knob("seed")
-    target_recall: float = _knob("target_recall")
-    rebuild_ratio: float = _knob("rebuild_ratio")
-    max_deltas: int = _knob("max_deltas")
-    delta_share: float = _knob("delta_share")
-    keep: KeepSettings | None = None
-
-
-class TableSettings(_Model):
-    """One table that is kept up to date."""
-
-    catalog: str
-    name: str = Field(pattern=r"^[^.]+(\.[^.]+)+$")
-    snapshots: Literal["every", "newest"] = "every"
-    watched_refs: tuple[str, ...] = ("main",)
-    theta_sketches: bool = True
-    theta_columns: tuple[str, ...] | None = None
-    indexes: dict[str, IndexSettings] = Field(default_factory=dict)
-    indexes_from_table: bool = True
-    keep: KeepSettings = KeepSettings()
-    sensor_running: bool = False
-    sensor_interval_seconds: int = Field(default=30, ge=1, le=86_400)
-    runs_ahead: int = Field(default=5, ge=1, le=1000)
-    nightly: Cron = "0 2 * * *"
-    maintenance: Cron = "0 4 * * 0"
-    schedules_running: bool = False
-    max_runtime_seconds: int = Field(default=86_400, ge=60)
-    retries: int = Field(default=2, ge=0, le=10)
-    retry_delay_seconds: float = Field(default=30.0, ge=0.0)
-    max_freshness_lag: int = Field(default=1, ge=0)
-    max_freshness_minutes: float = Field(default=0.0, ge=0.0)
-
-    @field_validator("indexes")
-    @classmethod
-    def _names(cls, value: dict[str, IndexSettings]) -> dict[str, IndexSettings]:
-        for name in value:
-            try:
-                validate_name(name)
-            except DefinitionError as error:
-                raise ValueError(str(error)) from None
-        if pair := meeting(value):
-            raise ValueError(f"'{pair[0]}' and '{pair[1]}' would be one in Dagster: rename one of them")
-        return value
-
-    @field_validator("watched_refs")
-    @classmethod
-    def _refs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        ours = [ref for ref in value if ref.startswith("ann_") or ref == "theta_sketches"]
-        if ours:
-            raise ValueError(f"'{ours[0]}' is a tag that icepuffin writes itself; watch branches and tags of your own")
-        if not value:
-            raise ValueError("at least one ref must be watched, usually 'main'")
-        return value
-
-
-class SparkSettings(_Model):
+class SparkSettings(SettingsModel):
     """Where the heavy work runs."""
 
     master: str = "local[*]"
@@ -180,7 +78,7 @@ class SparkSettings(_Model):
         return _texts(value) if isinstance(value, Mapping) else value
 
 
-class ShardCacheSettings(_Model):
+class ShardCacheSettings(SettingsModel):
     """Where readers keep shards ready, and how many bytes of them."""
 
     directory: Path | None = None
@@ -188,14 +86,14 @@ class ShardCacheSettings(_Model):
     memory_mb: int = Field(default=2_048, ge=0)
 
 
-class RetentionSettings(_Model):
+class RetentionSettings(SettingsModel):
     """How careful the sweep is: of versions that the tables' `keep` lets go, and of files that nothing references."""
 
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
     dry_run: bool = False
 
 
-class PriceSettings(_Model):
+class PriceSettings(SettingsModel):
     """What work costs; plans and materialisations then tell money beside seconds."""
 
     currency: str = Field(default="EUR", pattern=r"^[A-Za-z]{3}$")
@@ -204,7 +102,7 @@ class PriceSettings(_Model):
     read_gib: float = Field(default=0.0, ge=0.0)
 
 
-class Settings(_Model):
+class Settings(SettingsModel):
     """Everything that can be set. See `docs/settings.md`."""
 
     catalogs: dict[str, CatalogSettings]

@@ -48,16 +48,16 @@ def command(on: OnTable, /, index: str | None, snapshot: str | None) -> None:
     from icepuffin.ops.runs.sketches import estimate_sketches
 
     session, spec = on.session, on.spec
-    snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])
+    snapshot_id = on.snapshot_id(snapshot or spec.first_ref)
     chosen = on.chosen(index)
     where: Any = {"engine": session.engine, "storage": on.storage}
     sketches = (
-        estimate_sketches(on.loaded, snapshot_id, **where, columns=spec.theta_columns)
-        if spec.theta_sketches and index is None
+        estimate_sketches(on.loaded, snapshot_id, **where, columns=spec.settings.theta_columns)
+        if spec.settings.theta_sketches and index is None
         else None
     )
     found = {
-        item.name: estimate_snapshot(on.loaded, item, snapshot_id, **where, watched_ref=spec.watched_refs[0])
+        item.name: estimate_snapshot(on.loaded, item, snapshot_id, **where, watched_ref=spec.first_ref)
         for item in chosen
     }
     if on.as_json:

@@ -37,17 +37,17 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
     from icepuffin.ops.runs.sketches import sketch_snapshot
 
     session, spec = on.session, on.spec
-    snapshot_id = on.snapshot_id(snapshot or spec.watched_refs[0])
+    snapshot_id = on.snapshot_id(snapshot or spec.first_ref)
     chosen = on.chosen(index)
     reports: dict[str, Any] = {}
     with session.bars(quiet=on.as_json) as bars:
-        if spec.theta_sketches and index is None:
+        if spec.settings.theta_sketches and index is None:
             reports[_SKETCHES] = sketch_snapshot(
                 on.loaded,
                 snapshot_id,
                 engine=session.engine,
                 storage=on.storage,
-                columns=spec.theta_columns,
+                columns=spec.settings.theta_columns,
                 progress=partial(bars, "sketches"),
             )
         for item in chosen:
@@ -57,7 +57,7 @@ def command(on: OnTable, /, snapshot: str | None, index: str | None, *, verify: 
                 snapshot_id,
                 engine=session.engine,
                 storage=on.storage,
-                watched_ref=spec.watched_refs[0],
+                watched_ref=spec.first_ref,
                 verify=verify,
                 progress=partial(_staged, bars, item.name),
             )

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.text import Text
 
+    from icepuffin.assets.table_settings import TableSettings
     from icepuffin.ops.resources import Catalogs, Engine
-    from icepuffin.orchestration.settings import Settings, TableSettings
+    from icepuffin.orchestration.settings import Settings
 
 _PIPE_WIDTH = 160
 
@@ -82,7 +83,7 @@ class Session:
 
     def table_settings(self, catalog: str | None, table: str) -> "TableSettings":
         """The settings of a table; the defaults for one that is not in the file."""
-        from icepuffin.orchestration.settings import TableSettings
+        from icepuffin.assets.table_settings import TableSettings
 
         name = self.catalog_name(catalog, table)
         known = [item for item in self.settings.tables.values() if (item.catalog, item.name) == (name, table)]

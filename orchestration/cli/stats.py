@@ -44,7 +44,7 @@ def command(on: OnTable, /, snapshot: str | None) -> None:
                 "versions": len(found),
                 "snapshots": [str(version.base_snapshot_id) for version in found],
                 "covers_snapshot": snapshot_id in {version.base_snapshot_id for version in found},
-                "lag": dataclasses.asdict(index_lag(on.loaded, index, on.spec.watched_refs[0])),
+                "lag": dataclasses.asdict(index_lag(on.loaded, index, on.spec.first_ref)),
             }
             for name, (index, found) in indexes.items()
         },

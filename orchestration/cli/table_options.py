@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from icepuffin.assets.spec import TableSpec
+    from icepuffin.assets.table_settings import TableSettings
     from icepuffin.ops.index.definition import IndexDefinition
     from icepuffin.ops.model import StorageConfig
-    from icepuffin.orchestration.settings import TableSettings
 
 table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
 catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")

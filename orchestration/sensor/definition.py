@@ -12,7 +12,6 @@ from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unknown_freshness_events
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
-from icepuffin.orchestration.settings import TableSettings
 
 _AWAY_MINUTES = 15
 """How long a catalog may be away before the freshness checks warn."""
@@ -24,9 +23,10 @@ def sensor_name(spec: TableSpec) -> str:
     return f"watch_{spec.slug}"
 
 
-def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Reads metadata only. Where the catalog does not answer, the tick is skipped with the reason; nothing is lost."""
 
+    settings = spec.settings
     which = "each" if settings.snapshots == "every" else "the newest"
 
     @dg.sensor(
@@ -34,7 +34,7 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
         job=job,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
-        description=f"New snapshots of {spec.identifier} on {', '.join(spec.watched_refs)}; a run for {which}.",
+        description=f"New snapshots of {spec.identifier} on {', '.join(settings.watched_refs)}; a run for {which}.",
     )
     def watch_table(context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.SensorResult:
         try:
@@ -43,7 +43,7 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
             return _catalog_away(spec, SensorCursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
         cursor = SensorCursor.parse(context.cursor, uuid)
-        evaluation = evaluate(context.instance, spec, settings, table, cursor)
+        evaluation = evaluate(context.instance, spec, table, cursor)
         plan = evaluation.plan
         if evaluation.recorded or evaluation.dropped:
             context.log.info(
@@ -54,11 +54,11 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
             )
         for run_id in evaluation.ended_runs:
             context.log.warning("run %s was ended: its process is gone", run_id)
-        requests = [_request(spec, settings, uuid, key) for key in plan.request]
+        requests = [_request(spec, uuid, key) for key in plan.request]
         if plan.returned_to:
-            requests.append(_request(spec, settings, uuid, plan.returned_to, returns=plan.cursor.returns))
+            requests.append(_request(spec, uuid, plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:
-            requests.append(_request(spec, settings, uuid, plan.merge, merged=plan.cursor.merged))
+            requests.append(_request(spec, uuid, plan.merge, merged=plan.cursor.merged))
         events, freshness = freshness_events(context.instance, spec, table, cursor.freshness)
         return dg.SensorResult(
             run_requests=requests,
@@ -70,13 +70,11 @@ def snapshot_sensor(spec: TableSpec, settings: TableSettings, job: UnresolvedAss
     return watch_table
 
 
-def _request(
-    spec: TableSpec, settings: TableSettings, uuid: str, key: str, *, returns: int = 0, merged: str = ""
-) -> dg.RunRequest:
+def _request(spec: TableSpec, uuid: str, key: str, *, returns: int = 0, merged: str = "") -> dg.RunRequest:
     return dg.RunRequest(
         run_key=run_key(uuid, key, returns, merged),
         partition_key=key,
-        tags=run_tags(spec, key, settings.max_runtime_seconds),
+        tags=run_tags(spec, key),
     )
 
 
@@ -84,7 +82,7 @@ def _catalog_away(spec: TableSpec, cursor: SensorCursor, why: str) -> dg.SensorR
     """Requests nothing and keeps the cursor. After a while the freshness checks report that the lag is unknown."""
     now = time.time()
     since = cursor.away_since or now
-    overdue = now - since >= 60 * max(_AWAY_MINUTES, spec.max_freshness_minutes)
+    overdue = now - since >= 60 * max(_AWAY_MINUTES, spec.settings.max_freshness_minutes)
     names = [index.name for index in spec.indexes]
     warn = overdue and any(cursor.freshness.get(name) != _UNKNOWN for name in names)
     freshness = dict.fromkeys(names, _UNKNOWN) if warn else cursor.freshness

@@ -24,7 +24,6 @@ from icepuffin.orchestration.sensor.plan import (
     plan_runs,
     snapshots_to_record,
 )
-from icepuffin.orchestration.settings import TableSettings
 
 WRITING_SECONDS = 3.0
 """How long one evaluation writes into Dagster's database. The rest waits for the next evaluation."""
@@ -47,16 +46,15 @@ class SensorEvaluation:
     """Runs of any table that were marked as failed because their process is gone."""
 
 
-def evaluate(
-    instance: dg.DagsterInstance, spec: TableSpec, settings: TableSettings, table: Table, cursor: SensorCursor
-) -> SensorEvaluation:
+def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: SensorCursor) -> SensorEvaluation:
     """Write for WRITING_SECONDS at most (but one record in any case), and plan from what Dagster shows then.
 
     An evaluation that was cut off is repeated with the same cursor: nothing is recorded, added or requested twice.
     """
+    settings = spec.settings
     until = time.monotonic() + WRITING_SECONDS
     ended_runs = end_lost_runs(instance)
-    facts = gather_facts(instance, spec, table, cursor, settings.snapshots)
+    facts = gather_facts(instance, spec, table, cursor)
     new = snapshots_to_record(facts, cursor, settings.snapshots)
     recorded = _record(instance, spec, table, facts, new, until)
     expired = () if hides_snapshots(table) else expired_partitions(facts)

@@ -15,7 +15,6 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.orchestration.sensor.plan import (
-    Policy,
     SensorCursor,
     TableFacts,
     WatchedSnapshot,
@@ -67,16 +66,14 @@ def _parents(table: Table) -> dict[str, str | None]:
     return parents
 
 
-def gather_facts(
-    instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: SensorCursor, policy: Policy
-) -> TableFacts:
+def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: SensorCursor) -> TableFacts:
     """Everything that `plan_runs` needs. Dagster is asked only about pending snapshots, and about a head that is new: a
     table has far more snapshots than these, and expired ones besides.
     """
-    watched = watched_snapshots(table, spec.watched_refs)
-    first = spec.watched_refs[0]
+    watched = watched_snapshots(table, spec.settings.watched_refs)
+    first = spec.first_ref
     head = str(resolve_snapshot(table, first).snapshot_id) if _exists(table, first) and watched else ""
-    foreign = overwritten_by(table, int(head)) if spec.theta_sketches and head else None
+    foreign = overwritten_by(table, int(head)) if spec.settings.theta_sketches and head else None
     tags = {TABLE_TAG: "/".join(spec.path)}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = instance.get_runs(unfinished, limit=1, ascending=True)
@@ -97,7 +94,7 @@ def gather_facts(
         overwritten_by=foreign or "",
     )
     head_is_new = head not in ("", cursor.head) or bare.overwritten_by not in ("", cursor.merged)
-    wanted = {*pending_snapshots(bare, cursor, policy), *([head] if head_is_new else [])}
+    wanted = {*pending_snapshots(bare, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
     done = [_materialized(instance, key, wanted) for key in spec.derived_keys]
     return replace(
         bare,
@@ -184,11 +181,11 @@ def unknown_freshness_events(spec: TableSpec, since: float, why: str) -> list[dg
     return [freshness_evaluation(spec, index.name, passed=False, metadata=metadata) for index in spec.indexes]
 
 
-def job_tags(spec: TableSpec, max_runtime_seconds: int) -> dict[str, str]:
+def job_tags(spec: TableSpec) -> dict[str, str]:
     """Tags of every run of the table's jobs. Dagster ends a run after `max_runtime_seconds`."""
-    return {TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(max_runtime_seconds)}
+    return {TABLE_TAG: "/".join(spec.path), "dagster/max_runtime": str(spec.settings.max_runtime_seconds)}
 
 
-def run_tags(spec: TableSpec, key: str, max_runtime_seconds: int) -> dict[str, str]:
+def run_tags(spec: TableSpec, key: str) -> dict[str, str]:
     """Tags of a run for one snapshot."""
-    return {**job_tags(spec, max_runtime_seconds), SNAPSHOT_TAG: key}
+    return {**job_tags(spec), SNAPSHOT_TAG: key}

@@ -12,6 +12,7 @@ from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
 
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.definitions import build
@@ -22,7 +23,7 @@ from icepuffin.orchestration.sensor.definition import sensor_name
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import gather_facts, run_tags
 from icepuffin.orchestration.sensor.plan import RunPlan, SensorCursor, plan_runs
-from icepuffin.orchestration.settings import Settings, TableSettings
+from icepuffin.orchestration.settings import Settings
 
 _CURSOR = "icepuffin/tick/"
 _EVALUATED = "icepuffin/tick-time/"
@@ -87,7 +88,7 @@ def _due_runs(instance: dg.DagsterInstance, table: TableSettings, catalogs: Cata
     loaded = catalogs.table(table.catalog, table.name)
     spec = shown_spec(table, catalogs, indexes_of(loaded, table))
     cursor = _cursor(instance, spec, loaded)
-    facts = gather_facts(instance, spec, loaded, cursor, table.snapshots)
+    facts = gather_facts(instance, spec, loaded, cursor)
     keys = [item.key for item in facts.watched]
     all_visible = replace(facts, partitions=keys, recorded=keys)
     plan = plan_runs(all_visible, cursor, policy=table.snapshots, runs_ahead=len(keys))
@@ -116,12 +117,10 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
     return SensorCursor.parse(text, uuid), seconds
 
 
-def evaluate_table(
-    instance: dg.DagsterInstance, spec: TableSpec, table: TableSettings, catalogs: Catalogs
-) -> TableTick:
+def evaluate_table(instance: dg.DagsterInstance, spec: TableSpec, catalogs: Catalogs) -> TableTick:
     """What the sensor does, without the runs. Until `save_cursor`, the same evaluation can be repeated."""
     loaded = catalogs.table(spec.catalog, spec.identifier)
-    return TableTick("/".join(spec.path), evaluate(instance, spec, table, loaded, _cursor(instance, spec, loaded)))
+    return TableTick("/".join(spec.path), evaluate(instance, spec, loaded, _cursor(instance, spec, loaded)))
 
 
 def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) -> None:
@@ -130,9 +129,7 @@ def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) ->
     instance.daemon_cursor_storage.set_cursor_values(values)
 
 
-def run_partition(
-    instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, table: TableSettings, key: str
-) -> LocalRun:
+def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, key: str) -> LocalRun:
     """Run the refresh job for one snapshot in this process. A failure is a result, and is in the instance."""
     job = definitions.resolve_job_def(f"refresh_{spec.slug}")
     run_id = str(uuid4())
@@ -140,7 +137,7 @@ def run_partition(
         instance=instance,
         partition_key=key,
         run_id=run_id,
-        tags={**run_tags(spec, key, table.max_runtime_seconds), **process_tags(run_id)},
+        tags={**run_tags(spec, key), **process_tags(run_id)},
         run_config=_QUIET,
         raise_on_error=False,
     )
@@ -170,12 +167,12 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
             continue
         spec = shown_spec(table, catalogs, indexes[key])
         try:
-            ticked = evaluate_table(instance, spec, table, catalogs)
+            ticked = evaluate_table(instance, spec, catalogs)
         except IcepuffinError as error:
             yield SkippedTable(_path(table), str(error))
             continue
         yield ticked
         plan = ticked.evaluation.plan
         for snapshot in plan.runs if spec.derived_keys else ():
-            yield run_partition(instance, definitions, spec, table, snapshot)
+            yield run_partition(instance, definitions, spec, snapshot)
         save_cursor(instance, spec, plan)

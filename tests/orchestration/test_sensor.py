@@ -101,10 +101,10 @@ def test_a_branch_is_followed_once_it_is_watched(lake: Lake, instance: dg.Dagste
 def test_expired_snapshots_lose_their_partition(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    save_cursor(instance, spec, evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation.plan)
+    save_cursor(instance, spec, evaluate_table(instance, spec, catalogs).evaluation.plan)
     oldest = lake.table.metadata.snapshots[0].snapshot_id
     lake.table.maintenance.expire_snapshots().by_id(oldest).commit()
-    assert evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation.dropped == (str(oldest),)
+    assert evaluate_table(instance, spec, catalogs).evaluation.dropped == (str(oldest),)
     left = instance.get_dynamic_partitions(partitions_name(spec))
     assert list(left) == [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
 
@@ -123,8 +123,8 @@ def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, in
 def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
-    first = evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation
-    again = evaluate_table(instance, spec, settings.tables["packages"], catalogs).evaluation
+    first = evaluate_table(instance, spec, catalogs).evaluation
+    again = evaluate_table(instance, spec, catalogs).evaluation
     assert first.plan.request == again.plan.request
     assert again.recorded == ()
     assert [event.partition for event in recorded(instance)] == list(first.recorded)

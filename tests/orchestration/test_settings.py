@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from icepuffin.assets.table_settings import IndexSettings, KeepSettings, TableSettings
 from icepuffin.ops.cache import process_cache, use_settings
 from icepuffin.ops.index.definition import KNOBS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
-from icepuffin.orchestration.settings import IndexSettings, Settings, SettingsError, TableSettings, find, load
+from icepuffin.orchestration.settings import Settings, SettingsError, find, load
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 MINIMAL = '[catalogs.lake]\ntype = "sql"\nuri = "sqlite:////lake.db"\n'
@@ -159,7 +160,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "Top level": Settings,
     "[tables.<key>]": TableSettings,
     "[tables.<key>.indexes.<name>]": IndexSettings,
-    "[tables.<key>.keep]": module.KeepSettings,
+    "[tables.<key>.keep]": KeepSettings,
     "[spark]": module.SparkSettings,
     "[cache]": module.ShardCacheSettings,
     "[retention]": module.RetentionSettings,

@@ -11,13 +11,13 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Keep, Retention
 from icepuffin.ops.runs.maintenance import collect
 from icepuffin.orchestration.sensor.evaluate import evaluate
 from icepuffin.orchestration.sensor.plan import SensorCursor
-from icepuffin.orchestration.settings import TableSettings
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.test_retention import with_versions
@@ -66,8 +66,8 @@ def test_no_partition_is_dropped_on_a_partial_view(lake: Lake) -> None:
     for number in range(3):
         whole.append(make_rows(number, number + 1))
     name, cursor = f"{lake.namespace}.t", SensorCursor(str(whole.metadata.table_uuid))
-    spec, settings = TableSpec("partial", name), TableSettings(catalog="partial", name=name)
+    spec = TableSpec(TableSettings(catalog="partial", name=name))
     with dg.DagsterInstance.ephemeral() as instance:
-        assert len(evaluate(instance, spec, settings, lake.load("t"), cursor).recorded) == 3
-        assert evaluate(instance, spec, settings, partial(lake), cursor).dropped == ()
+        assert len(evaluate(instance, spec, lake.load("t"), cursor).recorded) == 3
+        assert evaluate(instance, spec, partial(lake), cursor).dropped == ()
         assert len(instance.get_dynamic_partitions(partitions_name(spec))) == 3

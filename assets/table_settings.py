@@ -1,0 +1,114 @@
+"""Settings of one table and of its indexes: what `[tables.<key>]` in `icepuffin.toml` takes.
+
+What each setting costs is written in `docs/settings.md`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
+
+from icepuffin.ops.index.definition import KNOBS, DefinitionError, Knob, meeting, validate_name
+from icepuffin.ops.index.retention import Keep, Retention
+
+_CRON_FIELDS = 5
+
+
+class SettingsModel(BaseModel):
+    """Frozen, without unknown keys; an error does not repeat the value, which may be secret."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _cron(value: str) -> str:
+    if value == "off":
+        return value
+    from dagster._utils.schedules import is_valid_cron_schedule  # noqa: PLC0415  most commands start without Dagster
+
+    if len(value.split()) != _CRON_FIELDS or not is_valid_cron_schedule(value):
+        raise ValueError(
+            "is no schedule: write five cron fields (minute, hour, day of month, month, day of week) or off"
+        )
+    return value
+
+
+Cron = Annotated[str, AfterValidator(_cron)]
+"""Five fields in UTC (minute, hour, day of month, month, day of week), or `off`."""
+
+
+class KeepSettings(SettingsModel):
+    """Which versions of an index stay beside the newest, and for how long."""
+
+    versions: Literal["all", "tagged", "newest"] = "all"
+    last: int | None = Field(default=None, ge=1)
+    days: float | None = Field(default=None, gt=0.0)
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(Keep(self.versions), self.last, self.days)
+
+
+def _field(parameter: Knob) -> tuple[Any, Any]:
+    """(type, field) of one index parameter, with the default and the limits that its definition has."""
+    if parameter.choices:
+        return Literal[parameter.choices], Field(default=parameter.default)
+    kind = parameter.kind if parameter.default is not None else parameter.kind | None
+    return kind, Field(default=parameter.default, ge=parameter.low, le=parameter.high)
+
+
+_FIELDS: Any = {name: _field(parameter) for name, parameter in KNOBS.items()}
+_IndexParameters: Any = create_model("_IndexParameters", __base__=SettingsModel, **_FIELDS)
+"""A field per index parameter: names, defaults and limits are written once, in the index definition."""
+
+
+class IndexSettings(_IndexParameters):
+    """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
+
+    column: str
+    keep: KeepSettings | None = None
+
+
+class TableSettings(SettingsModel):
+    """One table that is kept up to date."""
+
+    catalog: str
+    name: str = Field(pattern=r"^[^.]+(\.[^.]+)+$")
+    snapshots: Literal["every", "newest"] = "every"
+    watched_refs: tuple[str, ...] = ("main",)
+    theta_sketches: bool = True
+    theta_columns: tuple[str, ...] | None = None
+    indexes: dict[str, IndexSettings] = Field(default_factory=dict)
+    indexes_from_table: bool = True
+    keep: KeepSettings = KeepSettings()
+    sensor_running: bool = False
+    sensor_interval_seconds: int = Field(default=30, ge=1, le=86_400)
+    runs_ahead: int = Field(default=5, ge=1, le=1000)
+    nightly: Cron = "0 2 * * *"
+    maintenance: Cron = "0 4 * * 0"
+    schedules_running: bool = False
+    max_runtime_seconds: int = Field(default=86_400, ge=60)
+    retries: int = Field(default=2, ge=0, le=10)
+    retry_delay_seconds: float = Field(default=30.0, ge=0.0)
+    max_freshness_lag: int = Field(default=1, ge=0)
+    max_freshness_minutes: float = Field(default=0.0, ge=0.0)
+
+    @field_validator("indexes")
+    @classmethod
+    def _names(cls, value: dict[str, IndexSettings]) -> dict[str, IndexSettings]:
+        for name in value:
+            try:
+                validate_name(name)
+            except DefinitionError as error:
+                raise ValueError(str(error)) from None
+        if pair := meeting(value):
+            raise ValueError(f"'{pair[0]}' and '{pair[1]}' would be one in Dagster: rename one of them")
+        return value
+
+    @field_validator("watched_refs")
+    @classmethod
+    def _refs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        ours = [ref for ref in value if ref.startswith("ann_") or ref == "theta_sketches"]
+        if ours:
+            raise ValueError(f"'{ours[0]}' is a tag that icepuffin writes itself; watch branches and tags of your own")
+        if not value:
+            raise ValueError("at least one ref must be watched, usually 'main'")
+        return value
