@@ -25,8 +25,8 @@ _COMMANDS = {
 """Module in this package and line of help of each command, by its name."""
 
 
-class _Lazy(click.Group):
-    """Names and one-line helps are known; modules are imported for the command that runs."""
+class _LazyGroup(click.Group):
+    """A group that knows names and lines of help, and imports the module of the command that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -44,7 +44,7 @@ class _Lazy(click.Group):
 
 
 @click.command(
-    cls=_Lazy,
+    cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Settings: icepuffin.toml in the current folder, or --dir, --settings, ICEPUFFIN_SETTINGS.",
 )

@@ -1,19 +1,34 @@
 """`icepuffin index create | list | show | verify | drop`."""
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, cell, counted, print_json, told
-from icepuffin.orchestration.cli.table_options import OnTable, on_table
+from icepuffin.orchestration.cli.output import (
+    plural,
+    print_fields,
+    print_json,
+    print_lines,
+    print_table,
+    print_warnings,
+    progress_bars,
+    report_document,
+)
+from icepuffin.orchestration.cli.table_options import TableContext, options_as, table_command
 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.bound_versions import DerivedVersion
-    from icepuffin.ops.index.definition import Knob
+    from icepuffin.ops.index.definition import IndexDefinition, Knob
+    from icepuffin.ops.search.overview import Overview
+
+_LISTED = ("name", "column", "metric", "vectors", "target_recall", "versions", "snapshot_id")
+_DEFINITION_WIDTH = 16
 
 
 @click.group("index")
@@ -26,41 +41,50 @@ def command() -> None:
     """
 
 
-class _WithKnobs(click.Command):
-    """A command with an option for each knob of an index; made when asked for, since definitions import kernels."""
+class _WithIndexParameters(click.Command):
+    """A command with an option per index parameter. They are made when they are needed: definitions import kernels."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        given = super().get_params(ctx)
-        return [*self.params, *_knob_options(), *given[len(self.params) :]]
+        with_help = super().get_params(ctx)
+        return [*self.params, *_parameter_options(), *with_help[len(self.params) :]]
 
 
 @cache
-def _knob_options() -> tuple[click.Option, ...]:
+def _parameter_options() -> tuple[click.Option, ...]:
     from icepuffin.ops.index.definition import KNOBS
 
     return tuple(
         click.Option(
-            [f"--{knob.name.replace('_', '-')}"],
-            type=_type(knob),
-            default=knob.default,
+            [f"--{parameter.name.replace('_', '-')}"],
+            type=_parameter_type(parameter),
+            default=parameter.default,
             show_default=True,
-            help=knob.about,
+            help=parameter.about,
         )
-        for knob in KNOBS.values()
+        for parameter in KNOBS.values()
     )
 
 
-def _type(knob: "Knob") -> Any:
-    if knob.choices:
-        return click.Choice(knob.choices)
-    return click.IntRange(int(knob.low), int(knob.high)) if knob.kind is int else click.FloatRange(knob.low, knob.high)
+def _parameter_type(parameter: "Knob") -> "click.IntRange | click.FloatRange | click.Choice[str]":
+    if parameter.choices:
+        return click.Choice(parameter.choices)
+    if parameter.kind is int:
+        return click.IntRange(int(parameter.low), int(parameter.high))
+    return click.FloatRange(parameter.low, parameter.high)
 
 
-@command.command("create", cls=_WithKnobs)
-@on_table
+def _new_definition(**options: Any) -> "IndexDefinition":
+    from icepuffin.ops.index.definition import IndexDefinition
+
+    return IndexDefinition(**options)
+
+
+@command.command("create", cls=_WithIndexParameters)
+@table_command
 @click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
 @click.option("--column", required=True, help="The vector column: a list of float or double.")
-def create_index(on: OnTable, /, **definition: Any) -> None:
+@options_as(_new_definition)
+def create_command(context: TableContext, definition: "IndexDefinition", /) -> None:
     """Define an index: written to the table's properties. `icepuffin refresh` or the sensor builds it.
 
     \b
@@ -68,56 +92,73 @@ def create_index(on: OnTable, /, **definition: Any) -> None:
       icepuffin index create demo.packages --name embedding --column embedding --target-recall 0.95
     """
     from icepuffin.ops.index import create_index
-    from icepuffin.ops.index.definition import IndexDefinition
 
-    if definition["name"] in on.settings.indexes:
+    if definition.name in context.settings.indexes:
         raise click.ClickException(
-            f"{on.session.settings_file} defines index {definition['name']} of {on.name} and would win; change it there"
+            f"{context.session.settings_file} defines index {definition.name} of {context.name} and would win; "
+            "change it there"
         )
-    made = create_index(on.loaded, IndexDefinition(**definition))
-    if on.as_json:
-        print_json(dataclasses.asdict(made))
+    created = create_index(context.table, definition)
+    if context.as_json:
+        print_json(dataclasses.asdict(created))
         return
-    on.session.console.print(
-        f"index {made.name} on {on.name}({made.column}) is defined. Build it with: icepuffin refresh {on.name}\n"
+    print_lines(
+        context.console,
+        f"index {created.name} on {context.name}({created.column}) is defined. "
+        f"Build it with: icepuffin refresh {context.name}",
         "A running Dagster shows it after 'Reload' on its Deployment page.",
-        markup=False,
     )
 
 
 @command.command("list")
-@on_table
-def list_indexes(on: OnTable) -> None:
+@table_command
+def list_command(context: TableContext) -> None:
     """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
     from icepuffin.ops.catalog.bound_versions import versions
     from icepuffin.ops.index.integrity import tagged_version
 
-    found = []
-    for item in on.indexes:
-        at_tag = tagged_version(on.loaded, item.name)
-        found.append(
+    documents: list[dict[str, object]] = []
+    for definition in context.indexes:
+        tagged = tagged_version(context.table, definition.name)
+        documents.append(
             {
-                **dataclasses.asdict(item),
-                "versions": len(versions(on.loaded, "ann", item.name)),
-                "snapshot_id": str(at_tag.base_snapshot_id) if at_tag else None,
+                **dataclasses.asdict(definition),
+                "versions": len(versions(context.table, "ann", definition.name)),
+                "snapshot_id": str(tagged.base_snapshot_id) if tagged else None,
             }
         )
-    if on.as_json:
-        print_json(found)
+    if context.as_json:
+        print_json(documents)
         return
-    columns = ("name", "column", "metric", "vectors", "target_recall", "versions", "snapshot_id")
-    _print_table(on.session, f"indexes of {on.name}", columns, found)
+    rows = ([document[name] for name in _LISTED] for document in documents)
+    print_table(context.console, _LISTED, rows, title=f"indexes of {context.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """What `icepuffin index show` says of an index."""
+
+    definition: "IndexDefinition"
+    versions: "Sequence[DerivedVersion]"
+    overview: "Overview | None"
+    """The version that is shown; None where there is none, or it cannot be read"""
+    warning: str
+    """Why the version cannot be read; empty where it can"""
+    milliseconds: Sequence[float] | None
+    """Time of a search at each width of the curve; None where it was not measured"""
 
 
 @command.command("show")
-@on_table
+@table_command
 @click.argument("name", required=False)
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into a file as well: .png, .svg or .html."
 )
 @click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
-def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: Path | None, measure: bool) -> None:
+def show_command(
+    context: TableContext, /, name: str | None, *, snapshot: str | None, plot: Path | None, measure: bool
+) -> None:
     """Show an index: its definition and versions, and of one the shards, what it covers, and recall over cost.
 
     That is the version at the index tag, or the last one that was made for --snapshot.
@@ -130,77 +171,104 @@ def show_index(on: OnTable, /, name: str | None, *, snapshot: str | None, plot: 
       icepuffin index show demo.packages --plot index.png
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
-    from icepuffin.assets.charts import save
+    description = _describe(context, name, snapshot, must_read=plot is not None or measure, measure=measure)
+    if plot is not None and description.overview is not None:
+        from icepuffin.assets.charts import save
+
+        save(description.overview, plot, description.milliseconds)
+    if context.as_json:
+        print_json(_document(description))
+    else:
+        _show(context, description)
+
+
+def _describe(
+    context: TableContext, name: str | None, snapshot: str | None, *, must_read: bool, measure: bool
+) -> IndexDescription:
+    """Raises ClickException where a version must be read and there is none that can be."""
     from icepuffin.ops.catalog.bound_versions import versions
     from icepuffin.ops.index import NotAnIndexError
     from icepuffin.ops.search import open_index
     from icepuffin.ops.search.overview import overview, time_widths
+
+    table, storage = context.table, context.storage
+    definition = context.index(name)
+    version = None if snapshot is None else _version_of(context, definition.name, snapshot)
+    shown, warning, milliseconds = None, "", None
+    try:
+        shown = overview(table, definition, storage, version=version)
+    except NotAnIndexError as error:
+        warning = str(error)
+    if shown is None and must_read:
+        missing = (
+            f"there is no version at {definition.tag}; name --snapshot, or make it: icepuffin refresh {context.name}"
+        )
+        raise click.ClickException(f"{context.name}: {warning or missing}")
+    if shown is not None and measure:
+        reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
+        milliseconds = time_widths(reader, shown.curve)
+    return IndexDescription(definition, versions(table, "ann", definition.name), shown, warning, milliseconds)
+
+
+def _document(description: IndexDescription) -> dict[str, object]:
+    return {
+        "definition": dataclasses.asdict(description.definition),
+        "versions": [
+            {
+                "base_snapshot_id": str(version.base_snapshot_id),
+                "index_snapshot_id": str(version.derived_snapshot_id),
+                "build_id": version.build_id,
+                "tags": list(version.tags),
+                "puffin_path": version.puffin_path,
+                "timestamp_ms": version.timestamp_ms,
+            }
+            for version in description.versions
+        ],
+        "milliseconds": description.milliseconds,
+        "warnings": [description.warning] if description.warning else [],
+        **({} if description.overview is None else report_document(description.overview)),
+    }
+
+
+def _show(context: TableContext, description: IndexDescription) -> None:
     from icepuffin.orchestration.cli.index_view import draw
 
-    loaded, storage, session = on.loaded, on.storage, on.session
-    definition = on.index(name)
-    known = versions(loaded, "ann", definition.name)
-    version = _version_of(on, definition.name, snapshot) if snapshot is not None else None
-    seen, unreadable = None, ""
-    try:
-        seen = overview(loaded, definition, storage, version=version)
-    except NotAnIndexError as error:
-        unreadable = str(error)
-    if seen is None and (plot is not None or measure):
-        missing = f"there is no version at {definition.tag}; name --snapshot, or make it: icepuffin refresh {on.name}"
-        raise click.ClickException(f"{on.name}: {unreadable or missing}")
-    milliseconds = None
-    if measure and seen is not None:
-        reader = open_index(loaded, definition, snapshot=seen.index_snapshot_id, storage=storage)
-        milliseconds = time_widths(reader, seen.curve)
-    if plot is not None and seen is not None:
-        save(seen, plot, milliseconds)
-    found: list[dict[str, Any]] = [
-        {
-            "base_snapshot_id": str(version.base_snapshot_id),
-            "index_snapshot_id": str(version.derived_snapshot_id),
-            "build_id": version.build_id,
-            "tags": list(version.tags),
-            "puffin_path": version.puffin_path,
-            "timestamp_ms": version.timestamp_ms,
-        }
-        for version in known
-    ]
-    if on.as_json:
-        state = {"warnings": [unreadable] if unreadable else [], **({} if seen is None else told(seen))}
-        print_json(
-            {"definition": dataclasses.asdict(definition), "versions": found, "milliseconds": milliseconds, **state}
-        )
-        return
-    for key, value in dataclasses.asdict(definition).items():
-        session.console.print(f"{key:>16}  {value}", highlight=False)
-    rows = [{**item, "tags": " ".join(item["tags"])} for item in found]
-    _print_table(session, "versions, newest last", ("base_snapshot_id", "index_snapshot_id", "tags"), rows)
-    if seen is not None:
-        draw(session.console, seen, milliseconds)
-    if unreadable:
-        session.warn([unreadable])
+    console = context.console
+    print_fields(console, dataclasses.asdict(description.definition), width=_DEFINITION_WIDTH)
+    print_table(
+        console,
+        ("base_snapshot_id", "index_snapshot_id", "tags"),
+        (
+            (version.base_snapshot_id, version.derived_snapshot_id, " ".join(version.tags))
+            for version in description.versions
+        ),
+        title="versions, newest last",
+    )
+    if description.overview is not None:
+        draw(console, description.overview, description.milliseconds)
+    if description.warning:
+        print_warnings(console, [description.warning])
 
 
-def _version_of(on: OnTable, index: str, snapshot: str) -> "DerivedVersion":
+def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
     from icepuffin.ops.catalog.bound_versions import versions
     from icepuffin.ops.search.target import is_own
 
-    snapshot_id = on.snapshot_id(snapshot)
-    found = [item for item in versions(on.loaded, "ann", index) if is_own(item, snapshot_id)]
-    if not found:
-        remedy = f"icepuffin refresh {on.name} --index {index} --snapshot {snapshot_id}"
+    snapshot_id = context.snapshot_id(snapshot)
+    own = [version for version in versions(context.table, "ann", index) if is_own(version, snapshot_id)]
+    if not own:
+        remedy = f"icepuffin refresh {context.name} --index {index} --snapshot {snapshot_id}"
         raise click.ClickException(
-            f"{on.name}: index {index} has no version of snapshot {snapshot_id}; make one with: {remedy}"
+            f"{context.name}: index {index} has no version of snapshot {snapshot_id}; make one with: {remedy}"
         )
-    return found[-1]
+    return own[-1]
 
 
 @command.command("verify")
-@on_table
+@table_command
 @click.argument("name", required=False)
-def verify_index(on: OnTable, /, name: str | None) -> None:
+def verify_command(context: TableContext, /, name: str | None) -> None:
     """Read the whole file of the version at the index tag, and say whether it is what was published.
 
     NAME may be left out if there is one index. The exit code is 1 where it is not.
@@ -211,63 +279,47 @@ def verify_index(on: OnTable, /, name: str | None) -> None:
     """
     from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
 
-    definition = on.index(name)
-    version = tagged_version(on.loaded, definition.name)
+    definition = context.index(name)
+    version = tagged_version(context.table, definition.name)
     if version is None:
         raise click.ClickException(
-            f"{on.name} has no version of index {definition.name} yet; make one with: icepuffin refresh {on.name}"
+            f"{context.name} has no version of index {definition.name} yet; "
+            f"make one with: icepuffin refresh {context.name}"
         )
-    with on.session.bars(quiet=on.as_json) as bars:
-        found = check_integrity(on.loaded, version, on.storage, progress=bars)
-    if on.as_json:
-        print_json(dataclasses.asdict(found))
-    elif not found.faults:
-        on.session.console.print(
-            f"{found.path}: whole, {counted(found.shards, 'shard')}, {counted(found.rows, 'row')} compared",
-            markup=False,
-            highlight=False,
-        )
-    for fault in () if on.as_json else found.faults:
-        on.session.console.print(f"{found.path}: {fault}", markup=False, highlight=False)
-    if found.faults:
+    with progress_bars(quiet=context.as_json) as bars:
+        integrity = check_integrity(context.table, version, context.storage, progress=bars)
+    if context.as_json:
+        print_json(dataclasses.asdict(integrity))
+    else:
+        whole = f"whole, {plural(integrity.shards, 'shard')}, {plural(integrity.rows, 'row')} compared"
+        print_lines(context.console, *(f"{integrity.path}: {text}" for text in integrity.faults or (whole,)))
+    if integrity.faults:
         raise click.ClickException(
             f"the version of snapshot {version.base_snapshot_id} is damaged; "
-            f"{remedy(on.name, definition.name, version)}"
+            f"{remedy(context.name, definition.name, version)}"
         )
 
 
 @command.command("drop")
-@on_table
+@table_command
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def drop_index(on: OnTable, /, name: str, *, yes: bool) -> None:
+def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
     """Drop an index: its definition and its tags. Its files go with `icepuffin gc`, after the grace period."""
     from icepuffin.ops.index import drop_index
     from icepuffin.ops.index.definition import DefinitionError
 
-    with suppress(DefinitionError):  # one whose properties are wrong can be dropped as well
-        on.index(name)
+    with suppress(DefinitionError):  # an index whose properties are wrong can be dropped as well
+        context.index(name)
     if not yes:
-        click.confirm(f"Drop index {name} of {on.name}? Searches will be exact scans", abort=True)
-    drop_index(on.loaded, name)
-    in_settings = name in on.settings.indexes
-    if on.as_json:
+        click.confirm(f"Drop index {name} of {context.name}? Searches will be exact scans", abort=True)
+    drop_index(context.table, name)
+    in_settings = name in context.settings.indexes
+    if context.as_json:
         print_json({"dropped": name, "in_settings": in_settings})
         return
-    on.session.console.print(
-        f"index {name} of {on.name} is dropped. Its files go with: icepuffin gc {on.name} (after the grace period)",
-        markup=False,
-    )
+    remedy = f"icepuffin gc {context.name} (after the grace period)"
+    print_lines(context.console, f"index {name} of {context.name} is dropped. Its files go with: {remedy}")
     if in_settings:
-        on.session.warn([f"{on.session.settings_file} defines it too: take it out, or the next run makes it again"])
-
-
-def _print_table(session: Session, title: str, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Column, Table
-
-    heads = (Column(name, overflow="fold") for name in columns)
-    shown = Table(*heads, title=cell(title, 200), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for row in rows:
-        shown.add_row(*(cell(row[column], 200) for column in columns))
-    session.console.print(shown)
+        defined = f"{context.session.settings_file} defines it too: take it out, or the next run makes it again"
+        print_warnings(context.console, [defined])

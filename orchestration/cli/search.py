@@ -1,30 +1,79 @@
 """`icepuffin search`."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, cell, print_json
-from icepuffin.orchestration.cli.table_options import OnTable, on_table
+from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines, print_table, print_warnings
+from icepuffin.orchestration.cli.table_options import TableContext, options_as, table_command
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from rich.console import Console
+
     from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.search import IndexReader, SearchResult
+
+_COUNT = click.IntRange(min=1)
+_VALUE_WIDTH = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchArguments:
+    """The options of one search."""
+
+    index: str | None
+    like_id: str | None
+    id_column: str
+    vector: str | None
+    query_file: Path | None
+    k: int
+    within: float | None
+    snapshot: str | None
+    where: str | None
+    exact: bool
+    vector_column: str | None
+    metric: str | None
+    stale: str
+    search_list: int | None
+    shards: int | None
+    oversample: int | None
+    target_recall: float | None
+    spark: bool
+    explain: bool
+    columns: str | None
+
+    def check(self) -> None:
+        """Raises UsageError for options that do not go together."""
+        if [self.like_id, self.vector, self.query_file].count(None) != 2:
+            raise click.UsageError("give one of --like-id, --vector and --query-file")
+        if self.vector_column is None and self.metric is not None:
+            raise click.UsageError("--metric goes with --exact --vector-column; an index has a metric of its own")
+        if self.vector_column is not None and not (self.exact and self.index is None):
+            raise click.UsageError("--vector-column goes with --exact, and without --index")
+
+    @property
+    def returned_columns(self) -> tuple[str, ...] | None:
+        return tuple(name.strip() for name in self.columns.split(",")) if self.columns else None
 
 
 @click.command("search")
-@on_table
+@table_command
 @click.option("--index", "index", help="[default: the table's only index]")
 @click.option("--like-id", help="Search with the vector of the row that has this id. The row itself is rank 1.")
 @click.option("--id-column", default="id", show_default=True)
 @click.option("--vector", help="A JSON list of numbers.")
 @click.option(
-    "--query-file", type=click.Path(exists=True, path_type=Path), help="A .npy of f32[queries, dims], or a JSON list."
+    "--query-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A .npy of f32[queries, dims], or a JSON list.",
 )
-@click.option("-k", "k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows a query.")
-@click.option("--within", type=float, help="Every row nearer than this, exactly; -k is not looked at.")
+@click.option("-k", "k", default=10, show_default=True, type=click.IntRange(1, 10_000), help="Rows per query.")
+@click.option("--within", type=float, help="Every row nearer than this, exactly; -k is ignored.")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time: search the table as it was. [default: main]")
 @click.option("--where", help="Only rows that match, such as \"section = 'database'\".")
 @click.option("--exact", is_flag=True, help="Compare with every row: of the index's column, or of --vector-column.")
@@ -41,28 +90,24 @@ if TYPE_CHECKING:
     "scan every row; nearest version alone (rows may be missing, and the answer says so); or an error.",
 )
 @click.option(
-    "--search-list", type=int, help="L of the beam search. More: slower, better recall. [default: the index's]"
+    "--search-list",
+    type=_COUNT,
+    help="L of the beam search. More: slower, better recall. [default: the index's]",
 )
-@click.option("--shards", type=int, help="Probe only so many shards, the nearest ones. [default: all]")
-@click.option("--oversample", type=int, help="Candidates a row that lean shards rank again. [default: 3]")
+@click.option("--shards", type=_COUNT, help="Probe only so many shards, the nearest ones. [default: all]")
+@click.option("--oversample", type=_COUNT, help="Candidates per row that lean shards rank again. [default: 3]")
 @click.option(
-    "--target-recall", type=float, help="Choose these three by the curve measured with the index, such as 0.99."
+    "--target-recall",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Choose these three by the curve measured with the index, such as 0.99.",
 )
 @click.option(
     "--spark", is_flag=True, help="Search an index of more than [spark] in_process_mb by tasks on Spark, not here."
 )
-@click.option("--explain", is_flag=True, help="Say how the answer came about: path, knobs, shards, stages, bytes.")
+@click.option("--explain", is_flag=True, help="Say how the answer came about: path, parameters, shards, stages, bytes.")
 @click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
-def command(
-    on: OnTable,
-    /,
-    index: str | None,
-    k: int,
-    snapshot: str | None,
-    vector_column: str | None,
-    metric: str | None,
-    **query: Any,
-) -> None:
+@options_as(SearchArguments)
+def command(context: TableContext, arguments: SearchArguments, /) -> None:
     """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.
 
     The answer says how it was found: by the snapshot's own index version, by the nearest version and a scan of the rows
@@ -76,121 +121,177 @@ def command(
       icepuffin search demo.packages --like-id 48182 --within 0.2
       icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
-    definition = _definition(on, index, vector_column, metric, exact=query["exact"])
-    column = on.vector_column(definition, snapshot)
-    vectors = _vectors(on.loaded, column, snapshot, query)
-    answer = _search(on, definition, vectors, k, snapshot, {**query, "column": column})
-    asked = {"k": k} if query["within"] is None else {"within": query["within"]}
-    told = {"table": on.name, "index": None if vector_column else definition.name, "column": column, **asked, **answer}
-    if on.as_json:
-        print_json(told)
-        return
-    _show(on.session, told)
+    arguments.check()
+    query = _given_vectors(arguments)
+    definition = _definition(context, arguments)
+    column = context.vector_column(definition, arguments.snapshot)
+    if query is None:
+        query = _vector_of_row(context, column, arguments)
+    result = _search(_open_reader(context, definition, column, arguments), query, arguments)
+    if context.as_json:
+        index = None if arguments.vector_column else definition.name
+        print_json({"table": context.name, "index": index, "column": column, **_document(result, arguments)})
+    else:
+        _show(context.console, context.name, result, explained=arguments.explain)
 
 
-def _definition(
-    on: OnTable, index: str | None, vector_column: str | None, metric: str | None, *, exact: bool
-) -> "IndexDefinition":
+def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefinition":
     """What says which column is searched, and by which metric: an index, or the options that stand for one."""
     from icepuffin.ops.index.definition import IndexDefinition
 
-    if vector_column is None:
-        if metric is not None:
-            raise click.UsageError("--metric goes with --exact --vector-column; an index has a metric of its own")
-        if exact and index is None and not on.indexes:
-            raise click.UsageError(f"{on.name} has no index: say what to compare with --vector-column and --metric")
-        return on.index(index)
-    if not exact or index is not None:
-        raise click.UsageError("--vector-column goes with --exact, and without --index")
-    return IndexDefinition(name="none", column=vector_column, metric=metric or "cosine")
+    if arguments.vector_column is not None:
+        return IndexDefinition(name="none", column=arguments.vector_column, metric=arguments.metric or "cosine")
+    if arguments.exact and arguments.index is None and not context.indexes:
+        raise click.UsageError(f"{context.name} has no index: say what to compare with --vector-column and --metric")
+    return context.index(arguments.index)
 
 
-def _vectors(table: Any, column: str, snapshot: str | None, query: dict[str, Any]) -> Any:
-    import numpy as np
+def _given_vectors(arguments: SearchArguments) -> "npt.NDArray[Any] | None":
+    """f64[queries, dims] of --vector or --query-file; None for --like-id."""
+    if arguments.vector is not None:
+        return _parsed_vectors(arguments.vector, "--vector")
+    return None if arguments.query_file is None else _read_vectors(arguments.query_file)
 
+
+def _vector_of_row(context: TableContext, column: str, arguments: SearchArguments) -> "npt.NDArray[Any]":
     from icepuffin.orchestration.cli.query_vectors import vector_of_row
 
-    given = [name for name in ("like_id", "vector", "query_file") if query[name] is not None]
-    if len(given) != 1:
-        raise click.UsageError("give one of --like-id, --vector and --query-file")
-    if query["like_id"] is not None:
-        return vector_of_row(table, column, query["like_id"], id_column=query["id_column"], snapshot=snapshot)
-    try:
-        if query["vector"] is not None:
-            found = np.asarray(json.loads(query["vector"]), np.float64)
-        elif query["query_file"].suffix == ".npy":
-            found = np.load(query["query_file"], allow_pickle=False)
-        else:
-            found = np.asarray(json.loads(query["query_file"].read_text(encoding="utf-8")), np.float64)
-    except (ValueError, TypeError) as error:
-        raise click.ClickException(
-            f"the query is no vector: {error}; give a JSON list of numbers, or a .npy file"
-        ) from error
-    return np.ascontiguousarray(np.atleast_2d(found))
+    row = str(arguments.like_id)
+    return vector_of_row(context.table, column, row, id_column=arguments.id_column, snapshot=arguments.snapshot)
 
 
-def _search(
-    on: OnTable, definition: "IndexDefinition", vectors: Any, k: int, snapshot: str | None, query: dict[str, Any]
-) -> dict[str, Any]:
-    from icepuffin.ann_kernels.metric import Metric
-    from icepuffin.ops.search import StalePolicy, open_exact, open_index
+def _open_reader(
+    context: TableContext, definition: "IndexDefinition", column: str, arguments: SearchArguments
+) -> "IndexReader":
+    from icepuffin.ops.search import open_exact, open_index
+
+    if arguments.exact:
+        return open_exact(
+            context.table, column, definition.metric_value, snapshot=arguments.snapshot, storage=context.storage
+        )
+    session = context.session
+    return open_index(
+        context.table,
+        definition,
+        snapshot=arguments.snapshot,
+        storage=context.storage,
+        stale=arguments.stale,
+        threads=session.settings.thread_count,
+        runner=session.engine.spark_runner() if arguments.spark else None,
+        in_process_mb=session.settings.spark.in_process_mb,
+    )
+
+
+def _search(reader: "IndexReader", query: "npt.NDArray[Any]", arguments: SearchArguments) -> "SearchResult":
+    columns, where = arguments.returned_columns, arguments.where
+    if arguments.within is not None:
+        return reader.within(query, arguments.within, columns=columns, where=where)
+    return reader.search(
+        query,
+        arguments.k,
+        search_list=arguments.search_list,
+        shards=arguments.shards,
+        oversample=arguments.oversample,
+        target_recall=arguments.target_recall,
+        columns=columns,
+        where=where,
+    )
+
+
+def _document(result: "SearchResult", arguments: SearchArguments) -> dict[str, object]:
+    """What JSON has of an answer."""
     from icepuffin.ops.search.result import explain
 
-    metric = Metric.parse(str(definition.metric))
-    columns = tuple(name.strip() for name in query["columns"].split(",")) if query["columns"] else None
-    shared: dict[str, Any] = {"columns": columns, "where": query["where"]}
-    if query["exact"]:
-        reader = open_exact(on.loaded, query["column"], metric, snapshot=snapshot, storage=on.storage)
-    else:
-        reader = open_index(
-            on.loaded,
-            definition,
-            snapshot=snapshot,
-            storage=on.storage,
-            stale=StalePolicy(query["stale"]),
-            threads=on.session.settings.thread_count,
-            runner=on.session.engine.spark_runner() if query["spark"] else None,
-            in_process_mb=on.session.settings.spark.in_process_mb,
-        )
-    if query["within"] is None:
-        knobs = {name: query[name] for name in ("search_list", "shards", "oversample", "target_recall")}
-        found = reader.search(vectors, k, **knobs, **shared)
-    else:
-        found = reader.within(vectors, query["within"], **shared)
+    profile = result.profile
     return {
-        "snapshot_id": str(found.snapshot_id),
-        "coverage": str(found.coverage),
-        "index_snapshot_id": _text(found.index_snapshot_id),
-        "base_snapshot_id": _text(found.base_snapshot_id),
-        "why": found.profile.why,
-        "strategy": found.profile.strategy,
-        "where": query["where"],
-        "matching_rows": found.profile.matching_rows,
-        **({"pruning": asdict(found.profile.pruning)} if found.profile.pruning else {}),
-        "warnings": list(found.warnings),
-        **({"explain": dict(explain(found))} if query["explain"] else {}),
-        "results": found.rows.to_pylist(),
+        **({"k": arguments.k} if arguments.within is None else {"within": arguments.within}),
+        "snapshot_id": str(result.snapshot_id),
+        "coverage": str(result.coverage),
+        "index_snapshot_id": _id_text(result.index_snapshot_id),
+        "base_snapshot_id": _id_text(result.base_snapshot_id),
+        "why": profile.why,
+        "strategy": profile.strategy,
+        "where": arguments.where,
+        "matching_rows": profile.matching_rows,
+        **({"pruning": asdict(profile.pruning)} if profile.pruning else {}),
+        "warnings": list(result.warnings),
+        **({"explain": dict(explain(result))} if arguments.explain else {}),
+        "results": result.rows.to_pylist(),
     }
 
 
-def _text(value: int | None) -> str | None:
-    return None if value is None else str(value)
+def _id_text(snapshot_id: int | None) -> str | None:
+    return None if snapshot_id is None else str(snapshot_id)
 
 
-def _show(session: Session, told: dict[str, Any]) -> None:
-    from rich.table import Column, Table
+def _show(console: "Console", table: str, result: "SearchResult", *, explained: bool) -> None:
+    from icepuffin.ops.search.result import explain
 
-    session.warn(told["warnings"])
-    for part, text in told.get("explain", {}).items():
-        session.console.print(f"{part:>10}  {text}", highlight=False, markup=False)
-    results = told["results"]
-    title = f"{told['table']} at snapshot {told['snapshot_id']}: {told['coverage']}"
-    if not results:
-        session.console.print(f"{title}: no rows", markup=False)
+    print_warnings(console, result.warnings)
+    if explained:
+        print_fields(console, dict(explain(result)))
+    rows = result.rows.to_pylist()
+    title = f"{table} at snapshot {result.snapshot_id}: {result.coverage}"
+    if not rows:
+        print_lines(console, f"{title}: no rows")
         return
-    several = results[-1]["query"] > 0
-    columns = [name for name in results[0] if several or name != "query"]
-    shown = Table(*(Column(cell(name, 60)) for name in columns), title=cell(title, 200))
-    for row in results:
-        shown.add_row(*(cell(format(row[name], ".4f") if name == "distance" else row[name], 60) for name in columns))
-    session.console.print(shown)
+    several = rows[-1]["query"] > 0
+    columns = [name for name in rows[0] if several or name != "query"]
+    values = ([format(row[name], ".4f") if name == "distance" else row[name] for name in columns] for row in rows)
+    print_table(console, columns, values, title=title, width=_VALUE_WIDTH)
+
+
+_VECTOR_REMEDY = "give a JSON list of numbers such as [0.1, 0.2], a list of such lists, or a .npy file"
+_JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+
+
+def _not_vectors(reason: str) -> click.ClickException:
+    return click.ClickException(f"the query is no vector: {reason}; {_VECTOR_REMEDY}")
+
+
+def _read_vectors(path: Path) -> "npt.NDArray[Any]":
+    """Array [queries, dims] of a .npy or a JSON file. Raises ClickException for what holds no vectors."""
+    import numpy as np
+
+    try:
+        if path.suffix != ".npy":
+            return _parsed_vectors(path.read_text(encoding="utf-8"), str(path))
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except UnicodeDecodeError:
+        raise _not_vectors(f"{path} is neither text nor named .npy") from None
+    except (ValueError, EOFError):  # what numpy says of other formats is about pickles
+        raise _not_vectors(f"{path} is no .npy file of numbers") from None
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
+        raise _not_vectors(f"{path} holds {array.dtype} of {array.ndim} dimensions, not numbers [queries, dims]")
+    return np.ascontiguousarray(np.atleast_2d(array))
+
+
+def _parsed_vectors(text: str, source: str) -> "npt.NDArray[np.float64]":
+    """f64[queries, dims] of a JSON text. Raises ClickException for a text that holds no vectors."""
+    import numpy as np
+
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _not_vectors(f"{source} is not JSON ({error.msg} at character {error.pos + 1})") from None
+    except RecursionError:
+        raise _not_vectors(f"{source} is nested too deeply") from None
+    if not isinstance(value, list):
+        raise _not_vectors(f"{source} is {_json_kind(value)}, not a list")
+    rows = value if value and all(isinstance(row, list) for row in value) else [value]
+    if not rows[0]:
+        raise _not_vectors(f"{source} is an empty list")
+    for row in rows:
+        if len(row) != len(rows[0]):
+            raise _not_vectors(f"{source} has lists of {len(rows[0])} and of {len(row)} numbers")
+        for place, number in enumerate(row, start=1):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise _not_vectors(f"{source} has {_json_kind(number)} at place {place}, not a number")
+    try:
+        return np.array(rows, np.float64)
+    except OverflowError:
+        raise _not_vectors(f"{source} has a number that is too large for a double") from None
+
+
+def _json_kind(value: object) -> str:
+    return _JSON_KINDS.get(type(value), "a number")

@@ -1,12 +1,22 @@
 """`icepuffin sql`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, cell, located, print_json
+from icepuffin.orchestration.cli.output import print_json, print_lines, print_table, print_warnings
+from icepuffin.orchestration.cli.session import Session, settings_options
 from icepuffin.orchestration.cli.table_options import json_option
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from rich.console import Console
+
+    from icepuffin.ops.model import StorageConfig
+    from icepuffin.ops.sql import SqlResult, SqlSession
+
+_VALUE_WIDTH = 80
 
 
 @click.command("sql")
@@ -15,7 +25,7 @@ from icepuffin.orchestration.cli.table_options import json_option
 @click.option("--param", "parameters", multiple=True, metavar="NAME=JSON", help="A value for :NAME in the statement.")
 @click.option("--spark", is_flag=True, help="Run on Spark, as the settings have it, what no index answers.")
 @json_option
-@located
+@settings_options
 @click.pass_obj
 def command(
     session: Session,
@@ -40,6 +50,19 @@ def command(
       icepuffin sql "REFRESH INDEX i ON demo.packages"
       icepuffin sql "EXPLAIN SELECT ..."
     """
+    values = _parameter_values(parameters)
+    session = session.with_options(directory, settings)
+    result = _open(session, catalog, spark=spark).sql(text, values)
+    if as_json:
+        warnings = list(result.search.warnings) if result.search else []
+        rows = result.rows.rename_columns(_unique_names(result.rows.column_names))
+        print_json({"how": result.how, "warnings": warnings, "rows": rows.to_pylist()})
+    else:
+        _show(session.console, result)
+
+
+def _open(session: Session, catalog: str | None, *, spark: bool) -> "SqlSession":
+    """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of the first one."""
     import logging
 
     from icepuffin.ops.catalog.vended_config import storage_of
@@ -47,69 +70,69 @@ def command(
     from icepuffin.ops.sql import SqlSession
     from icepuffin.ops.sql.errors import NotIndexableError
 
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused below, with a reason
-    session = session.at(directory, settings)
-    default = catalog or next(iter(session.settings.catalogs))
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
+    catalogs = session.settings.catalogs
+    default = catalog or next(iter(catalogs))
 
-    def open_table(name: str) -> tuple[Any, Any]:
+    def open_table(name: str) -> "tuple[Table, StorageConfig]":
         first, _, rest = name.partition(".")
-        chosen, identifier = (first, rest) if first in session.settings.catalogs and "." in rest else (default, name)
+        named = first in catalogs and "." in rest
         try:
-            table = session.catalogs.table(chosen, identifier)
+            table = session.catalogs.table(first if named else default, rest if named else name)
         except TableMissingError as error:
-            if spark:  # which may know it
+            if spark:  # Spark may have such a table
                 raise NotIndexableError(str(error)) from error
             raise
         return table, storage_of(table)
 
-    sql = SqlSession(
+    return SqlSession(
         open_table,
         spark=session.engine.session if spark else None,
         runner=session.engine.runner(0),
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
     )
-    found = sql.sql(text, _values(parameters))
-    if as_json:
-        warnings = list(found.search.warnings) if found.search else []
-        rows = found.rows.rename_columns(_told_apart(found.rows.column_names))
-        print_json({"how": found.how, "warnings": warnings, "rows": rows.to_pylist()})
-        return
-    _show(session, found)
 
 
-def _values(parameters: tuple[str, ...]) -> dict[str, Any]:
+def _parameter_values(parameters: tuple[str, ...]) -> dict[str, object]:
+    """Values by name, of texts NAME=JSON. What is no JSON is a text, but for a list or object that is cut off.
+
+    Raises UsageError.
+    """
     import json
 
-    values = {}
-    for item in parameters:
-        name, separator, text = item.partition("=")
-        try:
-            values[name] = json.loads(text) if separator else None
-        except json.JSONDecodeError:
-            values[name] = text
+    values: dict[str, object] = {}
+    for parameter in parameters:
+        name, separator, text = parameter.partition("=")
         if not separator:
-            raise click.UsageError(f"--param {item}: write NAME=JSON, such as q=[0.1,0.2]")
+            raise click.UsageError(f"--param {parameter}: write NAME=JSON, such as q=[0.1,0.2]")
+        try:
+            values[name] = json.loads(text)
+        except json.JSONDecodeError as error:
+            if text.startswith(("[", "{")):
+                raise click.UsageError(
+                    f"--param {name}: the value is not JSON ({error.msg} at character {error.pos + 1}); "
+                    "write a list as [0.1,0.2], and a text that begins like one in double quotes"
+                ) from None
+            values[name] = text
     return values
 
 
-def _told_apart(names: list[str]) -> list[str]:
-    """The second `id` is `id_1`: an object of JSON has one value of a name."""
-    before = [names[:place].count(name) for place, name in enumerate(names)]
-    return [f"{name}_{count}" if count else name for name, count in zip(names, before, strict=True)]
+def _unique_names(names: list[str]) -> list[str]:
+    """Column names where the second `id` is `id_1`: an object of JSON has one value per name."""
+    repeats = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}_{count}" if count else name for name, count in zip(names, repeats, strict=True)]
 
 
-def _show(session: Session, found: Any) -> None:
-    from rich.table import Column, Table
-
-    session.warn(found.search.warnings if found.search else ())
-    if found.rows.column_names == ["plan"]:  # of EXPLAIN: to be read whole
-        session.console.print(*found.rows["plan"].to_pylist(), sep="\n", highlight=False, markup=False)
+def _show(console: "Console", result: "SqlResult") -> None:
+    print_warnings(console, result.search.warnings if result.search else ())
+    if result.rows.column_names == ["plan"]:  # the answer of EXPLAIN, which a table would cut
+        print_lines(console, *result.rows["plan"].to_pylist())
         return
-    shown = Table(*(Column(cell(name, 80)) for name in found.rows.column_names))
-    columns = [column.to_pylist() for column in found.rows.columns]
-    for row in zip(*columns, strict=True):
-        shown.add_row(*(cell(f"{value:.4f}" if isinstance(value, float) else value, 80) for value in row))
-    session.console.print(shown)
-    if found.search:
-        session.console.print(found.how, highlight=False, markup=False)
+    columns = [column.to_pylist() for column in result.rows.columns]
+    rows = (
+        [f"{value:.4f}" if isinstance(value, float) else value for value in row] for row in zip(*columns, strict=True)
+    )
+    print_table(console, result.rows.column_names, rows, width=_VALUE_WIDTH)
+    if result.search:
+        print_lines(console, result.how)

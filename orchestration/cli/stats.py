@@ -1,85 +1,126 @@
 """`icepuffin stats`."""
 
 import dataclasses
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, cell, counted, print_json
-from icepuffin.orchestration.cli.table_options import OnTable, on_table
+from icepuffin.orchestration.cli.output import plural, print_json, print_lines, print_table
+from icepuffin.orchestration.cli.table_options import TableContext, table_command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icepuffin.ops.index.freshness import Lag
+    from icepuffin.ops.theta.report import ThetaStatistics
+
+_NAME_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """How far one index is."""
+
+    name: str
+    version_snapshots: tuple[int, ...]
+    """Ids of the data snapshots that have a version, oldest version first"""
+    covers_snapshot: bool
+    """Whether the snapshot that was asked for is one of them"""
+    lag: "Lag"
 
 
 @click.command("stats")
-@on_table
+@table_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: main]")
-def command(on: OnTable, /, snapshot: str | None) -> None:
+def command(context: TableContext, /, snapshot: str | None) -> None:
     """Show how many distinct values each column has, whether that is fresh, and how far each index is.
 
     \b
     Example:
       icepuffin stats demo.packages --json
     """
-    from icepuffin.ops.catalog.bound_versions import versions
     from icepuffin.ops.catalog.snapshots import snapshot_rows
-    from icepuffin.ops.index.freshness import index_lag
     from icepuffin.ops.theta import read_ndv
 
-    snapshot_id = on.snapshot_id(snapshot)
-    statistics = read_ndv(on.loaded, snapshot_id)
-    indexes = {item.name: (item, versions(on.loaded, "ann", item.name)) for item in on.indexes}
-    told: dict[str, Any] = {
-        "table": on.name,
-        "catalog": on.spec.catalog,
-        "snapshot_id": str(snapshot_id),
-        "records": snapshot_rows(on.loaded, snapshot_id),
+    snapshot_id = context.snapshot_id(snapshot)
+    statistics = read_ndv(context.table, snapshot_id)
+    indexes = _index_states(context, snapshot_id)
+    if context.as_json:
+        rows = snapshot_rows(context.table, snapshot_id)
+        print_json(
+            {
+                "table": context.name,
+                "catalog": context.spec.catalog,
+                "snapshot_id": str(snapshot_id),
+                "records": rows,
+                **_statistics_document(statistics),
+                "indexes": {index.name: _index_document(index) for index in indexes},
+            }
+        )
+        return
+    _show_statistics(context.console, context.name, statistics)
+    for index in indexes:
+        _show_index(context.console, index)
+
+
+def _index_states(context: TableContext, snapshot_id: int) -> list[IndexState]:
+    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.index.freshness import index_lag
+
+    states = []
+    for definition in context.indexes:
+        snapshots = tuple(version.base_snapshot_id for version in versions(context.table, "ann", definition.name))
+        lag = index_lag(context.table, definition, context.spec.first_ref)
+        states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag))
+    return states
+
+
+def _statistics_document(statistics: "ThetaStatistics") -> dict[str, object]:
+    entries = statistics.entries
+    return {
         "fresh": statistics.fresh,
         "statistics_path": statistics.statistics_path,
-        "ndv": {name: entry.ndv for name, entry in statistics.entries.items()},
+        "ndv": {name: entry.ndv for name, entry in entries.items()},
         "columns": {
             name: {"ndv": entry.ndv, "fresh": entry.fresh, "ours": entry.ours, "why": entry.why}
-            for name, entry in statistics.entries.items()
-        },
-        "indexes": {
-            name: {
-                "versions": len(found),
-                "snapshots": [str(version.base_snapshot_id) for version in found],
-                "covers_snapshot": snapshot_id in {version.base_snapshot_id for version in found},
-                "lag": dataclasses.asdict(index_lag(on.loaded, index, on.spec.first_ref)),
-            }
-            for name, (index, found) in indexes.items()
+            for name, entry in entries.items()
         },
     }
-    if on.as_json:
-        print_json(told)
+
+
+def _index_document(index: IndexState) -> dict[str, object]:
+    return {
+        "versions": len(index.version_snapshots),
+        "snapshots": [str(snapshot_id) for snapshot_id in index.version_snapshots],
+        "covers_snapshot": index.covers_snapshot,
+        "lag": dataclasses.asdict(index.lag),
+    }
+
+
+def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistics") -> None:
+    title = f"{table} at snapshot {statistics.snapshot_id}"
+    if not statistics.entries:
+        remedy = f"icepuffin refresh {table} --snapshot {statistics.snapshot_id}"
+        print_lines(console, f"{title}: no sketches; make them with: {remedy}")
         return
-    _show(on.session, told)
+    entries = statistics.entries.items()
+    rows = ((name, f"{entry.ndv:,}", "yes" if entry.fresh else "no") for name, entry in entries)
+    print_table(console, ("column", "distinct values", "fresh"), rows, title=title, width=_NAME_WIDTH)
+    reasons = dict.fromkeys(entry.why for _, entry in entries if not entry.fresh)
+    if reasons:
+        print_lines(console, *(f"not fresh: {reason}" for reason in reasons))
 
 
-def _show(session: Session, told: dict[str, Any]) -> None:
-    from rich.table import Table
+def _show_index(console: "Console", index: IndexState) -> None:
+    from rich.text import Text
 
-    title = cell(f"{told['table']} at snapshot {told['snapshot_id']}", 200)
-    shown = Table("column", "distinct values", "fresh", title=title)
-    for name, entry in told["columns"].items():
-        shown.add_row(cell(name, 80), f"{entry['ndv']:,}", "yes" if entry["fresh"] else "no")
-    if told["columns"]:
-        session.console.print(shown)
-        for why in dict.fromkeys(entry["why"] for entry in told["columns"].values() if not entry["fresh"]):
-            session.console.print(f"not fresh: {why}", markup=False, highlight=False)
-    else:
-        remedy = f"icepuffin refresh {told['table']} --snapshot {told['snapshot_id']}"
-        session.console.print(
-            f"{told['table']} at snapshot {told['snapshot_id']}: no sketches; make them with: {remedy}",
-            markup=False,
-            highlight=False,
-        )
-    for name, found in told["indexes"].items():
-        covered = "has a version for this snapshot" if found["covers_snapshot"] else "has no version for this snapshot"
-        versions = counted(found["versions"], "version")
-        session.console.print(f"index [bold]{name}[/]: {versions}; it {covered}{_behind(found['lag'])}")
+    versions = plural(len(index.version_snapshots), "version")
+    covered = "has a version for this snapshot" if index.covers_snapshot else "has no version for this snapshot"
+    console.print(Text.assemble("index ", (index.name, "bold"), f": {versions}; it {covered}{_behind(index.lag)}"))
 
 
-def _behind(lag: dict[str, Any]) -> str:
-    if not lag["snapshots"]:
+def _behind(lag: "Lag") -> str:
+    if not lag.snapshots:
         return ""
-    return f"; {counted(lag['snapshots'], 'snapshot')} behind, the oldest of {lag['minutes']:,.0f} min ago"
+    return f"; {plural(lag.snapshots, 'snapshot')} behind, the oldest of {lag.minutes:,.0f} min ago"

@@ -1,17 +1,18 @@
-"""What commands on one table share: its name, where it lies, and how the answer is to look."""
+"""What commands on one table share: its name, its catalog, its settings, and whether the answer is JSON."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, located
+from icepuffin.orchestration.cli.session import Session, settings_options
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from rich.console import Console
 
     from icepuffin.assets.spec import TableSpec
     from icepuffin.assets.table_settings import TableSettings
@@ -22,27 +23,33 @@ table_argument = click.argument("table", metavar="NAMESPACE.TABLE")
 catalog_option = click.option("--catalog", help="Catalog of the settings. [default: that of the table, else the first]")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
 
+A = TypeVar("A")
+
 
 @dataclass
-class OnTable:
-    """One command on one table."""
+class TableContext:
+    """The table of one command."""
 
     session: Session
     name: str
     """`namespace.table`"""
     catalog: str | None
-    """As it was given; None leaves it to the settings"""
+    """The catalog as it was given; None leaves it to the settings"""
     as_json: bool
 
+    @property
+    def console(self) -> "Console":
+        return self.session.console
+
     @cached_property
-    def loaded(self) -> "Table":
-        return self.session.catalogs.table(self._catalog_name, self.name)
+    def table(self) -> "Table":
+        return self.session.catalogs.table(self.session.catalog_name(self.catalog, self.name), self.name)
 
     @cached_property
     def storage(self) -> "StorageConfig":
         from icepuffin.ops.catalog.vended_config import storage_of
 
-        return storage_of(self.loaded)
+        return storage_of(self.table)
 
     @cached_property
     def settings(self) -> "TableSettings":
@@ -53,57 +60,53 @@ class OnTable:
         """What is kept of the table, by the settings and by its own properties."""
         from icepuffin.orchestration.discovery import indexes_of, table_spec
 
-        return table_spec(self.settings, self.session.catalogs, indexes_of(self.loaded, self.settings))
+        return table_spec(self.settings, self.session.catalogs, indexes_of(self.table, self.settings))
 
     @property
     def indexes(self) -> tuple["IndexDefinition", ...]:
-        """Those of the settings and those that the table itself defines."""
+        """Indexes of the settings, and those that the table itself defines."""
         return self.spec.indexes
 
-    def snapshot_id(self, named: str | None) -> int:
-        """Of a snapshot id, tag, branch or time; None: the newest of main."""
+    def snapshot_id(self, snapshot: str | None) -> int:
+        """Id of a snapshot that is named by id, tag, branch or time; None is the newest of main."""
         from icepuffin.ops.catalog.snapshots import resolve_snapshot
 
-        return resolve_snapshot(self.loaded, named).snapshot_id
+        return resolve_snapshot(self.table, snapshot).snapshot_id
 
-    def chosen(self, index: str | None) -> list["IndexDefinition"]:
-        """The index of that name; without one, all there are."""
-        found = [item for item in self.indexes if index in (None, item.name)]
-        if index is not None and not found:
-            raise click.ClickException(f"{self.name} has no index '{index}'; see: icepuffin index list {self.name}")
-        return found
+    def indexes_named(self, name: str | None) -> list["IndexDefinition"]:
+        """The index of that name; without one, all indexes."""
+        named = [index for index in self.indexes if name in (None, index.name)]
+        if name is not None and not named:
+            raise click.ClickException(f"{self.name} has no index '{name}'; {self._index_remedy}")
+        return named
 
     def index(self, name: str | None) -> "IndexDefinition":
-        """The index of that name; without one, the only one there is."""
-        chosen = [item for item in self.indexes if name in (None, item.name)]
-        if len(chosen) == 1:
-            return chosen[0]
-        names = ", ".join(item.name for item in self.indexes)
-        if name is None and names:
+        """The index of that name; without one, the only index."""
+        named = self.indexes_named(name)
+        if len(named) == 1:
+            return named[0]
+        if named:
+            names = ", ".join(index.name for index in named)
             raise click.ClickException(f"{self.name} has several indexes, name one: {names}")
-        which = "index" if name is None else f"index '{name}'"
-        remedy = f"it has: {names}" if names else f"make one with: {self._create}"
-        raise click.ClickException(f"{self.name} has no {which}; {remedy}")
+        raise click.ClickException(f"{self.name} has no index; {self._index_remedy}")
 
     def vector_column(self, definition: "IndexDefinition", snapshot: str | None) -> str:
-        """The name that the index's column has in the snapshot: it may have been renamed since, or before."""
+        """Name of the index's column in the snapshot: the column may have been renamed since, or before."""
         from icepuffin.ops.catalog.snapshots import schema_at
         from icepuffin.ops.index.definition import resolve_field
 
-        schema = schema_at(self.loaded, snapshot)
+        schema = schema_at(self.table, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
 
     @property
-    def _create(self) -> str:
-        return f"icepuffin index create {self.name} --name NAME --column COLUMN"
-
-    @property
-    def _catalog_name(self) -> str:
-        return self.session.catalog_name(self.catalog, self.name)
+    def _index_remedy(self) -> str:
+        if names := ", ".join(index.name for index in self.indexes):
+            return f"it has: {names}"
+        return f"make one with: icepuffin index create {self.name} --name NAME --column COLUMN"
 
 
-def on_table(function: Callable[..., None]) -> Callable[..., None]:
-    """TABLE, --catalog, --json, --dir and --settings of a command, handed over as one `OnTable`."""
+def table_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Take TABLE, --catalog, --json, --dir and --settings, and hand them to `function` as one `TableContext`."""
 
     @wraps(function)
     def command(
@@ -117,12 +120,25 @@ def on_table(function: Callable[..., None]) -> Callable[..., None]:
         as_json: bool = False,
         **options: Any,
     ) -> None:
-        if not all(table.partition(".")):
+        if not all(table.split(".")) or "." not in table:
             raise click.UsageError(f"'{table}' is no table; name one as namespace.table")
-        function(OnTable(session.at(directory, settings), table, catalog, as_json), **options)
+        function(TableContext(session.with_options(directory, settings), table, catalog, as_json), **options)
 
-    decorated: Any = click.pass_obj(command)
-    for option in (located, json_option, catalog_option, table_argument):
-        decorated = option(decorated)
-    made: Callable[..., None] = decorated
-    return made
+    command_with_options: Any = click.pass_obj(command)
+    for option in (settings_options, json_option, catalog_option, table_argument):
+        command_with_options = option(command_with_options)
+    decorated: Callable[..., None] = command_with_options
+    return decorated
+
+
+def options_as(kind: Callable[..., A]) -> Callable[[Callable[[TableContext, A], None]], Callable[..., None]]:
+    """Hand the other options to a command as one value of `kind`, whose parameters have the options' names."""
+
+    def decorate(function: Callable[[TableContext, A], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(context: TableContext, /, **options: Any) -> None:
+            function(context, kind(**options))
+
+        return command
+
+    return decorate

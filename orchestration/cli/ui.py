@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from icepuffin.orchestration.cli.session import Session, located
+from icepuffin.orchestration.cli.session import Session, settings_options
 
 
 @click.command("ui")
 @click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C.")
 @click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="On 127.0.0.1.")
-@located
+@settings_options
 @click.pass_obj
 def command(session: Session, directory: Path | None, settings: Path | None, *, start: bool, port: int) -> None:
     """Say how to open the Dagster UI on this instance, or start it.
@@ -25,7 +25,7 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     from icepuffin.orchestration.processes import end_lost_runs
     from icepuffin.orchestration.settings import PATH_VARIABLE
 
-    session = session.at(directory, settings)
+    session = session.with_options(directory, settings)
     home = prepare_home(home_of(session.settings, session.settings_file))
     environment = {"DAGSTER_HOME": str(home), PATH_VARIABLE: str(session.settings_file)}
     dagster = Path(sys.executable).with_name("dagster")

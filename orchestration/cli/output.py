@@ -1,0 +1,135 @@
+"""What commands write: JSON, lines, fields, tables, warnings on stdout, and progress bars on stderr."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
+    from rich.text import Text
+
+MIB = 1 << 20
+_PIPE_WIDTH = 160
+_TITLE_WIDTH = 200
+
+
+def open_console() -> "Console":
+    """A console on stdout. In a pipe it is wide, where Rich takes 80 columns and folds names and paths."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(soft_wrap=True, width=_PIPE_WIDTH)
+
+
+def print_lines(console: "Console", *lines: str) -> None:
+    """Each text on a line of its own, as it is: brackets and numbers have no meaning to the terminal."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+
+
+def print_fields(console: "Console", fields: Mapping[str, object], *, width: int = 10) -> None:
+    """A line for each field: the key, aligned to the right in `width` columns, and the value."""
+    print_lines(console, *(f"{key:>{width}}  {value}" for key, value in fields.items()))
+
+
+def print_warnings(console: "Console", warnings: Iterable[str]) -> None:
+    """A line for each warning."""
+    from rich.text import Text
+
+    for warning in warnings:
+        console.print(Text.assemble(("warning:", "yellow"), " ", warning))
+
+
+def new_table(title: str = "") -> "Table":
+    """A table without columns yet, in the one look that all commands have."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    heading = cell(title, _TITLE_WIDTH) if title else None
+    return Table(title=heading, title_justify="left", caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+
+
+def print_table(
+    console: "Console", columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", width: int = 200
+) -> None:
+    """A table of values. Names and values are cut at `width` letters, and folded where the terminal is narrow."""
+    table = new_table(title)
+    for name in columns:
+        table.add_column(cell(name, width), overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(value, width) for value in row))
+    console.print(table)
+
+
+def cell(value: object, width: int) -> "Text":
+    """A value as a terminal shows it: at most `width` letters, none of which is markup or a control character."""
+    from rich.text import Text
+
+    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
+    return Text(text if len(text) <= width else f"{text[: width - 1]}…")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout. A value of a type that JSON lacks becomes text."""
+    click.echo(json.dumps(document, indent=2, default=_json_value))
+
+
+def report_document(report: Any) -> dict[str, object]:
+    """The fields of a frozen report. Snapshot ids become text, as JSON readers lose digits of large numbers."""
+    return {
+        key: str(value) if key.endswith("snapshot_id") and value is not None else value
+        for key, value in dataclasses.asdict(report).items()
+    }
+
+
+def _json_value(value: Any) -> object:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+@contextmanager
+def progress_bars(*, quiet: bool) -> Iterator["ProgressBars"]:
+    """Progress bars on stderr, removed when the work is done. Nothing is drawn when quiet, or without a terminal."""
+    if quiet:
+        yield ProgressBars(None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield ProgressBars(progress)
+
+
+class ProgressBars:
+    """One bar per label."""
+
+    def __init__(self, progress: "Progress | None") -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, label: str, done: int, total: int) -> None:
+        """Show that `done` of `total` pieces of the work `label` are finished."""
+        if self._progress is None:
+            return
+        if label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(label, total=total)
+        self._progress.update(self._tasks[label], completed=done, total=total)
