@@ -31,7 +31,7 @@ def drawn(
     build, which Dagster plots over partitions as it does `recall` itself; nothing where there is no version.
     """
     known = versions(table, "ann", definition.name)
-    version = next((item for item in known if item.derived_snapshot_id == report.index_snapshot_id), None)
+    version = next((item for item in known if item.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}
     seen = overview(table, definition, storage, version=version)

@@ -95,7 +95,7 @@ class Lake:
         table = self.table.refresh()
         own = versions(table, "ann", index)
         bindings.drop(table, f"ann_{index}")
-        table.refresh().maintenance.expire_snapshots().by_ids([item.derived_snapshot_id for item in own]).commit()
+        table.refresh().maintenance.expire_snapshots().by_ids([item.index_snapshot_id for item in own]).commit()
         self.table.refresh()
 
     def back_to(self, snapshot_id: int, index_snapshot_id: int) -> None:

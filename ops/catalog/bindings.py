@@ -109,8 +109,8 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     for attempt in range(_ATTEMPTS):
         unanswered = _refresh(table, binding, unanswered)
         if done := _find_done(table, binding, sent):
-            earlier = done.derived_snapshot_id not in sent
-            return done if earlier else _checked(table, binding, done.derived_snapshot_id, before)
+            earlier = done.index_snapshot_id not in sent
+            return done if earlier else _checked(table, binding, done.index_snapshot_id, before)
         _require_tag_unmoved(table, binding, unanswered)
         before = table.metadata.refs.get(binding.tag)
         snapshot = _derive_snapshot(table, binding)
@@ -126,7 +126,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
             return _checked(table, binding, snapshot.snapshot_id, before)
     unanswered = _refresh(table, binding, unanswered)
     if done := _find_done(table, binding, sent):
-        return _checked(table, binding, done.derived_snapshot_id, before)
+        return _checked(table, binding, done.index_snapshot_id, before)
     if unanswered:
         raise _unknown_outcome(table, binding)
     raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
@@ -172,12 +172,12 @@ def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
     )
 
 
-def move_tag(table: Table, tag: str, derived_snapshot_id: int, *, expected_ref: int | None) -> None:
+def move_tag(table: Table, tag: str, index_snapshot_id: int, *, expected_ref: int | None) -> None:
     """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs.
 
     Raises LostRaceError where the tag was moved meanwhile, TagTakenError.
     """
-    _change_tag(table, tag, _tag(derived_snapshot_id, LASTING_MS), expected_ref)
+    _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref)
 
 
 def make_lasting(table: Table, tag: str) -> None:
@@ -279,7 +279,7 @@ def _find_done(table: Table, binding: Binding, sent: Collection[int]) -> Derived
         if version.puffin_path != binding.puffin_path:
             continue
         moved_on = tag_target(table, binding.tag) != binding.expected_ref
-        if binding.tag in version.tags or version.derived_snapshot_id in sent or moved_on:
+        if binding.tag in version.tags or version.index_snapshot_id in sent or moved_on:
             return version
     return None
 

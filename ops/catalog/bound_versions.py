@@ -30,8 +30,8 @@ class DerivedVersion:
 
     kind: str
     name: str
-    derived_snapshot_id: int
-    """S' itself."""
+    index_snapshot_id: int
+    """Id of the snapshot that carries the version."""
     base_snapshot_id: int
     build_id: str
     puffin_path: str
@@ -64,7 +64,7 @@ def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
             DerivedVersion(
                 kind=kind,
                 name=name,
-                derived_snapshot_id=snapshot.snapshot_id,
+                index_snapshot_id=snapshot.snapshot_id,
                 base_snapshot_id=int(base),
                 build_id=properties.get(f"{kind}.build-id", ""),
                 puffin_path=path,

@@ -72,7 +72,7 @@ def _left(table: Table, base: OpenVersion, gone: Mapping[str, int]) -> tuple[tup
     """As the version's own snapshot has them: the one that it was made of may have expired."""
     if not gone:
         return ()
-    before = live_files(table, base.version.derived_snapshot_id)
+    before = live_files(table, base.version.index_snapshot_id)
     found = ((gone.get(relative_to(file.path, before.location)), file) for file in before.files)
     return tuple((slot, file) for slot, file in found if slot is not None and file.first_row_id is not None)
 
@@ -99,7 +99,7 @@ def _revived(
     """
     if not files:
         return frozenset()
-    before = live_files(table, base.version.derived_snapshot_id).by_path()
+    before = live_files(table, base.version.index_snapshot_id).by_path()
 
     def opened(path: str) -> Storage:
         return open_storage(path, storage)

@@ -50,7 +50,7 @@ class Integrity:
 def tagged_version(table: Table, index: str) -> DerivedVersion | None:
     """The version that tag `ann_<index>` points at."""
     target = tag_target(table, f"ann_{index}")
-    return next((v for v in versions(table, "ann", index) if v.derived_snapshot_id == target), None)
+    return next((v for v in versions(table, "ann", index) if v.index_snapshot_id == target), None)
 
 
 def remedy(table: str, index: str, version: DerivedVersion) -> str:
@@ -130,7 +130,7 @@ def _rows_of(
     """(all live rows of the version's snapshot, their files by path). The version is a snapshot with the same files,
     and is there when the one that it was made of has expired.
     """
-    live = live_files(table, version.derived_snapshot_id)
+    live = live_files(table, version.index_snapshot_id)
     definition = IndexDefinition.from_json(known.definition)
     schema = table.schemas()[live.schema_id]
     slots = {file.path: slot for slot, file in enumerate(known.files) if file.present}

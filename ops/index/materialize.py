@@ -146,7 +146,7 @@ def _carry_out(
     if plan.existing is not None:
         if plan.action is Action.RETAGGED:
             with suppress(LostRaceError), clock.stage("bind"):
-                bindings.move_tag(table, plan.tag, plan.existing.derived_snapshot_id, expected_ref=plan.expected_ref)
+                bindings.move_tag(table, plan.tag, plan.existing.index_snapshot_id, expected_ref=plan.expected_ref)
         elif plan.is_head:
             bindings.make_lasting(table, plan.tag)
         return _report(plan, clock, None, None, plan.existing)
@@ -266,7 +266,7 @@ def _report(
         table=plan.live.table,
         index=plan.definition.name,
         snapshot_id=plan.live.snapshot_id,
-        index_snapshot_id=version.derived_snapshot_id if version else None,
+        index_snapshot_id=version.index_snapshot_id if version else None,
         base_snapshot_id=plan.base.version.base_snapshot_id if plan.base and not plan.existing else None,
         action=plan.action if version else Action.EMPTY,
         reason=plan.reason,

@@ -253,7 +253,7 @@ def _build_id(plan: VersionPlan) -> str:
 def _identity(base: OpenVersion) -> tuple[str, str, int | None]:
     """What a refresh starts from: the routing blob has the sha256 of each shard, or one of an older release has not."""
     of_shards = (shard.sha256 for shard in base.routing.shards)
-    unknown = base.version.derived_snapshot_id if UNKNOWN_SHA256 in of_shards else None
+    unknown = base.version.index_snapshot_id if UNKNOWN_SHA256 in of_shards else None
     return base.version.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown
 
 

@@ -25,7 +25,7 @@ def recall_history(known: Sequence[DerivedVersion]) -> tuple[Measured, ...]:
     """
     in_order = sorted(known, key=lambda item: (item.base_sequence_number, item.sequence_number, item.timestamp_ms))
     return tuple(
-        Measured(version.base_snapshot_id, version.derived_snapshot_id, note.action, note.recall)
+        Measured(version.base_snapshot_id, version.index_snapshot_id, note.action, note.recall)
         for version, note in notes(in_order)
         if note.recall is not None
     )

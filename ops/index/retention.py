@@ -101,7 +101,7 @@ def plan_retention(
                 young += 1
                 continue
             path, base = version.puffin_path, version.base_snapshot_id
-            retire.append(Retired(name, base, version.derived_snapshot_id, path, why))
+            retire.append(Retired(name, base, version.index_snapshot_id, path, why))
         elif not why and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
     return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)), young)
@@ -113,7 +113,7 @@ def _newest_untagged(table: Table, known: Sequence[DerivedVersion], retention: R
         return None
     there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
     left = [version for version in known if version.base_snapshot_id in there]
-    return max(left, key=_place).derived_snapshot_id if left else None
+    return max(left, key=_place).index_snapshot_id if left else None
 
 
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
@@ -139,7 +139,7 @@ def _judged(
         repeated = base in seen
         seen.add(base)
         why = ""
-        if version.derived_snapshot_id == newest:
+        if version.index_snapshot_id == newest:
             pass
         elif base not in there:
             why = "its snapshot has expired"
@@ -180,7 +180,7 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Re
     """
     for version in plan.pin:
         own = f"{tag}-{version.base_snapshot_id}"
-        bindings.move_tag(table, own, version.derived_snapshot_id, expected_ref=own_tag_target(table, own))
+        bindings.move_tag(table, own, version.index_snapshot_id, expected_ref=own_tag_target(table, own))
     if not plan.retire:
         return ()
     refresh(table)

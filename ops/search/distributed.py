@@ -49,7 +49,7 @@ def where_to_search(opened: OpenVersion, pin: Pin, runner: TaskRunner | None, in
     size = f"the index of {opened.file_size / _MB:,.1f} MB"
     if opened.file_size <= in_process_mb * _MB:
         return Decision(remote=False, text=f"{size} is not over the threshold of {in_process_mb:,} MB")
-    version = opened.version.derived_snapshot_id
+    version = opened.version.index_snapshot_id
     shards = zip(opened.shards, opened.routing.shards, strict=True)
     keys = (ShardKey(where, entry.sha256, version) for where, entry in shards)
     if all(process_cache().holds(key, pin.storage) for key in keys):

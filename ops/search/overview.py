@@ -79,7 +79,7 @@ def overview(
         table=table_name(table),
         index=definition.name,
         base_snapshot_id=opened.version.base_snapshot_id,
-        index_snapshot_id=opened.version.derived_snapshot_id,
+        index_snapshot_id=opened.version.index_snapshot_id,
         head_snapshot_id=head,
         rows=live.record_count,
         rows_covered=shared_rows(opened, live),

@@ -50,7 +50,7 @@ class PartReader:
     def read(self, number: int, *, threads: int = 1) -> Part:
         """Shard `number`, out of the cache where it is there. Raises StorageError, PuffinError."""
         entry = self._opened.routing.shards[number]
-        key = ShardKey(self._opened.shards[number], entry.sha256, self._opened.version.derived_snapshot_id)
+        key = ShardKey(self._opened.shards[number], entry.sha256, self._opened.version.index_snapshot_id)
         shard = process_cache().shard(key, self._storage, threads=threads)
         if shard.count != entry.count or shard.searcher.metric is not self._opened.definition.metric_value:
             raise BadBlobError(

@@ -264,7 +264,7 @@ class IndexReader:
             rows=rows,
             coverage=self.coverage,
             snapshot_id=self.snapshot_id,
-            index_snapshot_id=version.derived_snapshot_id if version else None,
+            index_snapshot_id=version.index_snapshot_id if version else None,
             base_snapshot_id=version.base_snapshot_id if version else None,
             profile=profile,
             warnings=(*self.warnings, *warnings),

@@ -78,4 +78,4 @@ class Scope:
 
 def is_own(version: DerivedVersion, snapshot_id: int) -> bool:
     """Whether the version was made for the snapshot; where that has expired, S' stands for it, with the same rows."""
-    return snapshot_id in (version.base_snapshot_id, version.derived_snapshot_id)
+    return snapshot_id in (version.base_snapshot_id, version.index_snapshot_id)

@@ -93,7 +93,7 @@ def knn_join(
         rows=_job(left, join, schema),
         coverage=reader.coverage,
         snapshot_id=reader.snapshot_id,
-        index_snapshot_id=version.derived_snapshot_id if version else None,
+        index_snapshot_id=version.index_snapshot_id if version else None,
         base_snapshot_id=version.base_snapshot_id if version else None,
         why=reader.why,
         warnings=(*reader.warnings, *unmet),

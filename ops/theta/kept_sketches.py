@@ -185,6 +185,6 @@ def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
     tags = {tag: v for v in versions(table, KIND, KIND) for tag in v.tags}
     main = tags.get(TAG)
     if main is None or main.base_sequence_number <= (snapshot.sequence_number or 0):
-        return TAG, main.derived_snapshot_id if main else None
+        return TAG, main.index_snapshot_id if main else None
     side = f"{TAG}-{snapshot.snapshot_id}"
-    return side, tags[side].derived_snapshot_id if side in tags else None
+    return side, tags[side].index_snapshot_id if side in tags else None

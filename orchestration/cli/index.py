@@ -216,7 +216,7 @@ def _document(description: IndexDescription) -> dict[str, object]:
         "versions": [
             {
                 "base_snapshot_id": str(version.base_snapshot_id),
-                "index_snapshot_id": str(version.derived_snapshot_id),
+                "index_snapshot_id": str(version.index_snapshot_id),
                 "build_id": version.build_id,
                 "tags": list(version.tags),
                 "puffin_path": version.puffin_path,
@@ -239,7 +239,7 @@ def _show(context: TableContext, description: IndexDescription) -> None:
         console,
         ("base_snapshot_id", "index_snapshot_id", "tags"),
         (
-            (version.base_snapshot_id, version.derived_snapshot_id, " ".join(version.tags))
+            (version.base_snapshot_id, version.index_snapshot_id, " ".join(version.tags))
             for version in description.versions
         ),
         title="versions, newest last",

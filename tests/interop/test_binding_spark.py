@@ -51,7 +51,7 @@ def assert_intact(lake: Lake, name: str, version: DerivedVersion, rows: int) -> 
     """The Puffin file is there and bound, and main's rows are all there, by both sides."""
     assert open_storage(version.puffin_path, STORAGE).exists(version.puffin_path)
     table = lake.load(name)
-    assert tag_target(table, "ann_e") == version.derived_snapshot_id
+    assert tag_target(table, "ann_e") == version.index_snapshot_id
     assert table.scan().to_arrow().num_rows == rows
     assert lake.count(name) == rows
 
@@ -61,7 +61,7 @@ def test_expiry_deletes_the_version_that_the_tag_has_left(lake: Lake) -> None:
     table.append(make_rows(0, 10))
     table.append(make_rows(10, 20))  # so that the first snapshot can expire
     first = bindings.publish(table, binding(table, 1))
-    second = bindings.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+    second = bindings.publish(table, binding(table, 2, expected=first.index_snapshot_id))
     lake.expire("moved")
     assert not open_storage(first.puffin_path, STORAGE).exists(first.puffin_path)
     assert_intact(lake, "moved", second, 20)

@@ -197,7 +197,7 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
         version = bindings.publish(lake.load("t"), binding(lake.load("t")))
         table = lake.load("t")
         assert versions(table, "ann", "e") == (version,)
-        assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
+        assert table.scan(snapshot_id=version.index_snapshot_id).to_arrow().num_rows == 10
 
 
 def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(

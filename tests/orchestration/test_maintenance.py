@@ -96,9 +96,9 @@ def test_worn_shards_are_rebuilt_and_the_tag_moves(lake: Lake, instance: dg.Dags
     result = maintain(lake, instance)
     assert result.success
     after = newest(lake)
-    assert after.derived_snapshot_id != before.derived_snapshot_id
+    assert after.index_snapshot_id != before.index_snapshot_id
     assert after.base_snapshot_id == head
-    assert lake.table.metadata.refs["ann_embedding"].snapshot_id == after.derived_snapshot_id
+    assert lake.table.metadata.refs["ann_embedding"].snapshot_id == after.index_snapshot_id
     assert dead_nodes(lake) == 0
     found, true = answers(lake)
     assert found == true

@@ -34,7 +34,7 @@ def table(table_factory: TableFactory) -> Table:
 
 def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table: Table) -> None:
     version = bindings.publish(table, binding(table))
-    snapshot = table.metadata.snapshot_by_id(version.derived_snapshot_id)
+    snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
     base = table.metadata.current_snapshot()
     assert snapshot is not None
     assert base is not None
@@ -47,7 +47,7 @@ def test_a_version_is_a_replace_snapshot_with_a_tag_and_a_statistics_file(table:
     assert snapshot.summary["statistics-file"] == version.puffin_path
     assert version.tags == ("ann_e",)
     assert table.metadata.statistics[0].blob_metadata == []
-    assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
+    assert table.scan(snapshot_id=version.index_snapshot_id).to_arrow().num_rows == 10
 
 
 def test_derived_snapshots_are_not_the_users_history(table: Table) -> None:
@@ -55,7 +55,7 @@ def test_derived_snapshots_are_not_the_users_history(table: Table) -> None:
     table.append(make_rows(10, 20))
     snapshots = data_snapshots(table)
     assert [snapshot.operation for snapshot in snapshots] == ["append", "append"]
-    assert resolve_snapshot(table, version.derived_snapshot_id) == snapshots[0]
+    assert resolve_snapshot(table, version.index_snapshot_id) == snapshots[0]
 
 
 def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expired(table: Table) -> None:
@@ -63,7 +63,7 @@ def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expir
     table.append(make_rows(10, 20))
     table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
     found = resolve_snapshot(table.refresh(), "ann_e")
-    assert found.snapshot_id == version.derived_snapshot_id
+    assert found.snapshot_id == version.index_snapshot_id
     assert len(table.scan(snapshot_id=found.snapshot_id).to_arrow()) == 10
     with pytest.raises(UnknownSnapshotError, match="is icepuffin's own, for data snapshot"):
         plan_version(table, DEFINITION, found.snapshot_id, storage=STORAGE)
@@ -77,9 +77,9 @@ def test_of_two_refreshers_one_loses(table: Table) -> None:
 
 def test_the_tag_moves_to_the_next_version_and_both_are_listed(table: Table) -> None:
     first = bindings.publish(table, binding(table, 1))
-    second = bindings.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+    second = bindings.publish(table, binding(table, 2, expected=first.index_snapshot_id))
     known = versions(table, "ann", "e")
-    assert [version.derived_snapshot_id for version in known] == [first.derived_snapshot_id, second.derived_snapshot_id]
+    assert [version.index_snapshot_id for version in known] == [first.index_snapshot_id, second.index_snapshot_id]
     assert [version.tags for version in known] == [(), ("ann_e",)]
 
 
@@ -170,7 +170,7 @@ def expired(snapshot_id: int) -> Callable[[Table], None]:
 def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Table, afterwards: Afterwards) -> None:
     good = bindings.publish(table, binding(table, 1))
     table.append(make_rows(10, 20))
-    wanted = binding(table, 2, expected=good.derived_snapshot_id)
+    wanted = binding(table, 2, expected=good.index_snapshot_id)
     table.append(make_rows(20, 30))
     ref = table.metadata.refs["ann_e"]
     afterwards.then = expired(wanted.base_snapshot_id)
@@ -191,10 +191,10 @@ def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table,
     assert set(table.refresh().metadata.refs) == {"main"}
     second = data_snapshots(table)[0].snapshot_id
     good = bindings.publish(table, replace(binding(table, 2), base_snapshot_id=second))
-    wanted = replace(binding(table, 3, expected=good.derived_snapshot_id), base_snapshot_id=second)
+    wanted = replace(binding(table, 3, expected=good.index_snapshot_id), base_snapshot_id=second)
 
     def both_expire(other: Table) -> None:
-        change(other, RemoveSnapshotsUpdate(snapshot_ids=[second, good.derived_snapshot_id]))
+        change(other, RemoveSnapshotsUpdate(snapshot_ids=[second, good.index_snapshot_id]))
 
     afterwards.then = both_expire
     with pytest.raises(UnknownSnapshotError, match="undone"):
@@ -244,7 +244,7 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
     first = bindings.publish(table, binding(table, 2))
     bindings.drop(table, "ann_e")
     through = table.catalog.commit_table
-    steps = iter([lambda: set_ref(table, "ann_e", first.derived_snapshot_id, SnapshotRefType.TAG)])
+    steps = iter([lambda: set_ref(table, "ann_e", first.index_snapshot_id, SnapshotRefType.TAG)])
 
     def commit_table(*arguments: Any) -> Any:
         next(steps, lambda: None)()
@@ -253,7 +253,7 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     with pytest.raises(LostRaceError, match="somebody else published first"):
         bindings.publish(table, wanted)
-    assert tag_target(table.refresh(), "ann_e") == first.derived_snapshot_id
+    assert tag_target(table.refresh(), "ann_e") == first.index_snapshot_id
 
 
 @pytest.mark.parametrize("kind", SnapshotRefType)
@@ -293,16 +293,16 @@ def test_an_index_whose_tag_is_taken_is_not_defined(table: Table) -> None:
 def test_a_branch_on_a_version_is_its_owners(table: Table) -> None:
     version = bindings.publish(table, binding(table))
     bindings.drop(table, "ann_e")
-    set_ref(table, "ann_e", version.derived_snapshot_id)
+    set_ref(table, "ann_e", version.index_snapshot_id)
     assert own_tags(table.refresh(), "ann_e") == frozenset()
     with pytest.raises(TagTakenError, match="a branch 'ann_e'"):
-        bindings.publish(table, binding(table, 2, expected=version.derived_snapshot_id))
+        bindings.publish(table, binding(table, 2, expected=version.index_snapshot_id))
 
 
 def test_a_tag_on_another_indexs_version_is_its_owners(table: Table) -> None:
     other = bindings.publish(table, binding(table, name="other"))
     for name in ("ann_e", "ann_other-1", "ann_e-1"):
-        set_ref(table, name, other.derived_snapshot_id, SnapshotRefType.TAG)
+        set_ref(table, name, other.index_snapshot_id, SnapshotRefType.TAG)
     table.refresh()
     assert own_tags(table, "ann_e") == frozenset()
     assert own_tags(table, "ann_other") == {"ann_other"}
@@ -314,7 +314,7 @@ def test_tags_that_are_to_last_say_so_themselves(table: Table) -> None:
     version = bindings.publish(table, binding(table))
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
     bindings.drop(table, "ann_e")
-    bindings.move_tag(table, "ann_e", version.derived_snapshot_id, expected_ref=None)
+    bindings.move_tag(table, "ann_e", version.index_snapshot_id, expected_ref=None)
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
 
 
@@ -342,11 +342,11 @@ def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
 
 def test_a_tag_of_an_earlier_release_is_mended_where_it_is(table: Table) -> None:
     version = bindings.publish(table, binding(table))
-    set_ref(table, "ann_e", version.derived_snapshot_id, SnapshotRefType.TAG)
+    set_ref(table, "ann_e", version.index_snapshot_id, SnapshotRefType.TAG)
     assert table.refresh().metadata.refs["ann_e"].max_ref_age_ms is None
     bindings.make_lasting(table, "ann_e")
     assert table.metadata.refs["ann_e"].max_ref_age_ms == LASTING_MS
-    assert tag_target(table, "ann_e") == version.derived_snapshot_id
+    assert tag_target(table, "ann_e") == version.index_snapshot_id
     before = table.metadata_location
     bindings.make_lasting(table.refresh(), "ann_e")
     assert table.refresh().metadata_location == before, "what is right already takes no commit"

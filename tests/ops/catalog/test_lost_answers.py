@@ -79,10 +79,10 @@ def line(table: Table, monkeypatch: pytest.MonkeyPatch) -> BadLine:
 
 def assert_readable(table: Table, version: DerivedVersion) -> None:
     table.refresh()
-    snapshot = table.metadata.snapshot_by_id(version.derived_snapshot_id)
+    snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
     assert snapshot is not None
     assert snapshot.manifests(table.io)
-    assert table.scan(snapshot_id=version.derived_snapshot_id).to_arrow().num_rows == 10
+    assert table.scan(snapshot_id=version.index_snapshot_id).to_arrow().num_rows == 10
     assert open_storage(version.puffin_path, STORAGE).exists(version.puffin_path)
 
 
@@ -171,17 +171,17 @@ def test_a_late_request_that_was_overtaken_can_never_land(table: Table, line: Ba
 
 def test_a_tag_that_moved_without_a_snapshot_leaves_the_outcome_unknown(table: Table, line: BadLine) -> None:
     first = bindings.publish(table, binding(table, 1))
-    second = bindings.publish(table, binding(table, 2, expected=first.derived_snapshot_id))
+    second = bindings.publish(table, binding(table, 2, expected=first.index_snapshot_id))
 
     def late_and_moved(commit: Commit) -> None:
         line.late.append(commit)
-        bindings.move_tag(table, "ann_e", first.derived_snapshot_id, expected_ref=second.derived_snapshot_id)
+        bindings.move_tag(table, "ann_e", first.index_snapshot_id, expected_ref=second.index_snapshot_id)
         raise CommitStateUnknownException("gateway timeout")
 
     line.steps = iter([late_and_moved])
     with pytest.raises(UnknownOutcomeError):
-        bindings.publish(table, binding(table, 3, expected=second.derived_snapshot_id))
-    bindings.move_tag(table, "ann_e", second.derived_snapshot_id, expected_ref=first.derived_snapshot_id)
+        bindings.publish(table, binding(table, 3, expected=second.index_snapshot_id))
+    bindings.move_tag(table, "ann_e", second.index_snapshot_id, expected_ref=first.index_snapshot_id)
     line.late[0]()
     assert_readable(table, versions(table.refresh(), "ann", "e")[-1])
 

@@ -34,7 +34,7 @@ def one_cache_for_all() -> Iterator[None]:
 def forget_the_index(table: Table) -> None:
     """Drop it, expire its versions, and sweep its files."""
     drop_index(table, "e")
-    gone = [item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e")]
+    gone = [item.index_snapshot_id for item in versions(table.refresh(), "ann", "e")]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
     collect_garbage(table.refresh(), storage=STORAGE, grace=timedelta(0))
 

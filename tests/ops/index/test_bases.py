@@ -105,5 +105,5 @@ def test_a_backfill_does_not_lead_a_search_astray_either(
     monkeypatch.setattr(opening, "_VERSIONS_LOOKED_AT", 1)
     found, recall = found_and_true(table)
     of_head = next(item for item in versions(table.refresh(), "ann", "e") if item.base_snapshot_id == head)
-    assert found.index_snapshot_id == of_head.derived_snapshot_id
+    assert found.index_snapshot_id == of_head.index_snapshot_id
     assert recall >= 0.95

@@ -208,8 +208,8 @@ def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: Ta
         contents.append(store.read_range(version.version.puffin_path, 0, version.file_size))
         drop_index(table, "e")
         table.refresh()
-        ours = {item.derived_snapshot_id for item in versions(table, "ann", "e")} - {
-            item.derived_snapshot_id for item in first
+        ours = {item.index_snapshot_id for item in versions(table, "ann", "e")} - {
+            item.index_snapshot_id for item in first
         }
         table.maintenance.expire_snapshots().by_ids(list(ours)).commit()
         table.refresh()

@@ -278,7 +278,7 @@ class TableHistory(RuleBasedStateMachine):
         if not any(version.tags for version in known):
             return
         drop_index(self.table, "e")
-        gone = [version.derived_snapshot_id for version in known]
+        gone = [version.index_snapshot_id for version in known]
         self.table.refresh().maintenance.expire_snapshots().by_ids(gone).commit()
         collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))
         assert not versions(self.table.refresh(), "ann", "e")

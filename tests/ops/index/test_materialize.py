@@ -98,7 +98,7 @@ def test_bytes_do_not_depend_on_threads(table_factory: TableFactory, threads: in
 
 def drop_everything(table: Table) -> None:
     drop_index(table, "e")
-    ours = [version.derived_snapshot_id for version in versions(table, "ann", "e")]
+    ours = [version.index_snapshot_id for version in versions(table, "ann", "e")]
     table.maintenance.expire_snapshots().by_ids(ours).commit()
     table.refresh()
 

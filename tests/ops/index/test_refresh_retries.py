@@ -105,7 +105,7 @@ def changed(made: Changed) -> Iterator[Changed]:
 
 
 def own_versions(table: Table) -> frozenset[int]:
-    return frozenset(item.derived_snapshot_id for item in versions(table.refresh(), "ann", "e"))
+    return frozenset(item.index_snapshot_id for item in versions(table.refresh(), "ann", "e"))
 
 
 def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
@@ -119,9 +119,9 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
 def undo(table: Table, before: frozenset[int]) -> None:
     from icepuffin.ops.catalog import bindings  # noqa: PLC0415
 
-    new = [item for item in versions(table.refresh(), "ann", "e") if item.derived_snapshot_id not in before]
+    new = [item for item in versions(table.refresh(), "ann", "e") if item.index_snapshot_id not in before]
     bindings.drop(table, "ann_e")
-    table.refresh().maintenance.expire_snapshots().by_ids([item.derived_snapshot_id for item in new]).commit()
+    table.refresh().maintenance.expire_snapshots().by_ids([item.index_snapshot_id for item in new]).commit()
     for item in new:
         open_storage(item.puffin_path, STORAGE).delete(item.puffin_path)
     table.refresh()

@@ -129,7 +129,7 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
     known = versions(table.refresh(), "ann", "e")
     branch = f"ann_e-{known[0].base_snapshot_id}"
     ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
-    update = SetSnapshotRefUpdate(ref_name=branch, type="branch", snapshot_id=known[0].derived_snapshot_id, **ages)
+    update = SetSnapshotRefUpdate(ref_name=branch, type="branch", snapshot_id=known[0].index_snapshot_id, **ages)
     table.catalog.commit_table(table, (), (update,))
     assert going(table, Retention(Keep.NEWEST)) == [1, 2]
     carry_out_retention(table, "ann_e", planned(table, Retention(Keep.NEWEST)))
@@ -137,7 +137,7 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
 
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
-    oldest = versions(table, "ann", "e")[0].derived_snapshot_id
+    oldest = versions(table, "ann", "e")[0].index_snapshot_id
     table.manage_snapshots().create_tag(oldest, "mine").commit()
     assert going(table, Retention(Keep.NEWEST)) == [1, 2]
 
@@ -159,7 +159,7 @@ def test_of_two_versions_of_one_snapshot_the_older_goes(table: Table) -> None:
 
 
 def files_of(table: Table, version: DerivedVersion) -> list[str]:
-    snapshot = table.metadata.snapshot_by_id(version.derived_snapshot_id)
+    snapshot = table.metadata.snapshot_by_id(version.index_snapshot_id)
     assert snapshot is not None
     return [version.puffin_path, snapshot.manifest_list]
 
@@ -202,13 +202,13 @@ def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table
     """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
     plan = planned(table, Retention(Keep.NEWEST))
     known = versions(table, "ann", "e")
-    bindings.move_tag(table, "ann_e", known[0].derived_snapshot_id, expected_ref=known[-1].derived_snapshot_id)
+    bindings.move_tag(table, "ann_e", known[0].index_snapshot_id, expected_ref=known[-1].index_snapshot_id)
     gone = carry_out_retention(table, "ann_e", plan)
-    assert [item.index_snapshot_id for item in gone] == [known[1].derived_snapshot_id, known[2].derived_snapshot_id]
-    assert tag_target(table.refresh(), "ann_e") == known[0].derived_snapshot_id
-    assert {item.derived_snapshot_id for item in versions(table, "ann", "e")} == {
-        known[0].derived_snapshot_id,
-        known[3].derived_snapshot_id,
+    assert [item.index_snapshot_id for item in gone] == [known[1].index_snapshot_id, known[2].index_snapshot_id]
+    assert tag_target(table.refresh(), "ann_e") == known[0].index_snapshot_id
+    assert {item.index_snapshot_id for item in versions(table, "ann", "e")} == {
+        known[0].index_snapshot_id,
+        known[3].index_snapshot_id,
     }
 
 
@@ -217,9 +217,9 @@ def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
 ) -> None:
     known = versions(table, "ann", "e")
     side = f"ann_e-{known[0].base_snapshot_id}"
-    bindings.move_tag(table, side, known[0].derived_snapshot_id, expected_ref=None)
+    bindings.move_tag(table, side, known[0].index_snapshot_id, expected_ref=None)
     again = replace(
-        binding(table, 9, tag=side, expected=known[0].derived_snapshot_id), base_snapshot_id=known[0].base_snapshot_id
+        binding(table, 9, tag=side, expected=known[0].index_snapshot_id), base_snapshot_id=known[0].base_snapshot_id
     )
     plan = planned(table, Retention(Keep.NEWEST))
     through = table.catalog.commit_table
@@ -278,23 +278,23 @@ def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_
     gone = carry_out_retention(table, "ann_e", plan)
     assert rescued not in {item.index_snapshot_id for item in gone}
     assert len(gone) == 2
-    assert versions(table.refresh(), "ann", "e")[0].derived_snapshot_id == rescued
+    assert versions(table.refresh(), "ann", "e")[0].index_snapshot_id == rescued
 
 
 def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner rolls back, and a run moves the index tag to an old version while that is about to go."""
     plan = planned(table, Retention(Keep.NEWEST))
     known = versions(table, "ann", "e")
-    again = known[1].derived_snapshot_id
+    again = known[1].index_snapshot_id
     run = table.catalog.load_table(table.name())
     through = table.catalog.commit_table
 
     def a_run_comes_first(*arguments: Any) -> Any:
         monkeypatch.setattr(table.catalog, "commit_table", through)
-        bindings.move_tag(run, "ann_e", again, expected_ref=known[-1].derived_snapshot_id)
+        bindings.move_tag(run, "ann_e", again, expected_ref=known[-1].index_snapshot_id)
         return through(*arguments)
 
     monkeypatch.setattr(table.catalog, "commit_table", a_run_comes_first)
     gone = carry_out_retention(table, "ann_e", plan)
-    assert {item.index_snapshot_id for item in gone} == {known[at].derived_snapshot_id for at in (0, 2)}
+    assert {item.index_snapshot_id for item in gone} == {known[at].index_snapshot_id for at in (0, 2)}
     assert tag_target(table.refresh(), "ann_e") == again

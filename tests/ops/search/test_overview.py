@@ -64,11 +64,11 @@ def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -
     head = index_head(table)
     table.refresh()
     for version in versions(table, "ann", "e"):
-        if version.derived_snapshot_id != head.index_snapshot_id:
-            expire_derived(table, [version.derived_snapshot_id], [])
+        if version.index_snapshot_id != head.index_snapshot_id:
+            expire_derived(table, [version.index_snapshot_id], [])
     backfilled = data_snapshots(table)[0].snapshot_id
     old = materialize_index(table, DEFINITION, backfilled, runner=LocalRunner(1), storage=STORAGE)
-    assert versions(table.refresh(), "ann", "e")[-1].derived_snapshot_id == old.index_snapshot_id
+    assert versions(table.refresh(), "ann", "e")[-1].index_snapshot_id == old.index_snapshot_id
     seen = overview(table, DEFINITION, STORAGE)
     assert seen is not None
     assert (seen.index_snapshot_id, seen.coverage) == (head.index_snapshot_id, 1.0)
