@@ -158,9 +158,10 @@ def test_exact_scans_give_what_float64_gives(
 @pytest.mark.parametrize("metric", ["l2", "ip"])
 @pytest.mark.parametrize("kind", [offset, metres, times, twins])
 def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(
-    sql_catalog: Catalog, kind: Callable[..., Vectors], metric: str
+    sql_catalog: Catalog, kind: Callable[..., Vectors], metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A condition that every row meets turned recall 1.0 into .017."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")  # a warm index is searched in this process
     table = made(sql_catalog, kind(np.random.default_rng(0), 1500), pa.float32())
     definition = replace(DEFINITION, metric=metric, shards=2, target_recall=0.01)
     index_head(table, definition)
@@ -169,6 +170,7 @@ def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(
     exact = open_exact(table, "embedding", metric, storage=STORAGE)
     local = open_index(table, definition, storage=STORAGE)
     remote = open_index(table, definition, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    assert (local.tier, remote.tier) == ("in-process", "distributed")
     for reader in (local, remote):
         found = reader.search(queries, 10, columns=["id"], where=ALL)
         assert found.profile.strategy == "exact over matches"
@@ -178,8 +180,9 @@ def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(
         truth.check_within(reader, queries[-2:], metric)
     table.append(rows(kind(np.random.default_rng(5), 300), pa.float32(), 1500))
     truth = Truth(table)
-    for runner in (None, LocalRunner(1)):
+    for tier, runner in (("in-process", None), ("distributed", LocalRunner(1))):
         stale = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+        assert stale.tier == tier
         found = stale.search(queries, 10, columns=["id"], where=ALL)
         assert found.profile.tail_rows == 300
         truth.check(found, queries, 10, metric)
@@ -202,8 +205,9 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
         assert balls.reached(query, float(far), metric, rounded=True)[0]
 
 
-def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog) -> None:
+def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """All three were at a distance of 0 from the second, and within 1.0 of it."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
     vectors = np.array([[1e9, 0.0], [1e9 + 20, 0.0], [1e9 + 100, 0.0]])
     table = sql_catalog.create_table("db.t", rows(vectors, pa.float64()).schema, properties={"format-version": "2"})
     table.append(rows(vectors, pa.float64()))
@@ -221,6 +225,7 @@ def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog) -> None
     (warning,) = index.search(vectors[1], 3).warnings
     assert "rounded to float" in warning
     remote = open_index(table, replace(DEFINITION, shards=1), storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    assert remote.tier == "distributed"
     assert remote.search(vectors[1], 3).warnings == (warning,)
     assert remote.within(vectors[1], 1.0, columns=["id"]).rows["id"].to_pylist() == [1]
 
