@@ -140,6 +140,11 @@ def most_rows(definition: IndexDefinition, dims: int) -> int:
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
+def sample_rows(total: int) -> int:
+    """How many of a table's rows make the sample."""
+    return min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))
+
+
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:
     """Prepared vectors f32[n, D] of random rows of random files; of a small table all that there are.
 
@@ -147,7 +152,7 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     """
     rng = np.random.default_rng(plan.definition.seed)
     total = plan.live.record_count
-    wanted = min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))
+    wanted = sample_rows(total)
     share = wanted / max(1, min(total, 4 * wanted))
     sample = np.empty((0, 1), np.float32)
     found = 0

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ops.index.sample import sample_rows
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.recall_curve import (
+    MEASURED_K,
     OVERSAMPLE,
     Choice,
     Reach,
@@ -39,16 +41,20 @@ class Advice:
     curve: tuple[Width, ...]
     """Of all shards together"""
     routing: tuple[Reach, ...]
+    routed_k: int = MEASURED_K
+    """The largest k that `routing` holds for: the 10 nearest of a sample are more of the table's own nearest"""
 
     @classmethod
     def of(cls, opened: OpenVersion) -> "Advice":
         table = opened.routing
+        rows = sum(entry.live for entry in table.shards)
         curves = [(widths(text), entry.live) for text, entry in zip(opened.curves, table.shards, strict=True)]
         return cls(
             ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric_value),
             len(table.shards),
             combined(curves),
             reaches(opened.routing_curve),
+            MEASURED_K * rows // max(1, sample_rows(rows)),
         )
 
     def probed(self, queries: npt.NDArray[Any], knobs: "Knobs") -> npt.NDArray[np.bool_] | None:
@@ -156,7 +162,8 @@ def settle(version: Tunable, k: int, asked: Asked, *, filtered: bool) -> tuple[K
     warnings: list[str] = []
     chosen: Choice | None = None
     if asked.target_recall is not None:
-        chosen = choose(asked.target_recall, k, advice.curve, () if filtered else advice.routing, advice.shards)
+        routing = () if filtered or k > advice.routed_k else advice.routing
+        chosen = choose(asked.target_recall, k, advice.curve, routing, advice.shards)
         if chosen is None:
             warnings.append("the version has no recall curve to choose by; its own search list was used")
         elif chosen.recall < asked.target_recall:

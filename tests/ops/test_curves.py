@@ -46,6 +46,12 @@ def test_more_rows_take_a_longer_list() -> None:
     assert chosen.search_list == 130
 
 
+def test_fewer_rows_take_no_shorter_list() -> None:
+    chosen = choose(0.9, 1, CURVE, (), 1)
+    assert chosen is not None
+    assert chosen.search_list == 10
+
+
 def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
     ways = (Reach(0.0, 1.0, 0.6), Reach(0.2, 4.0, 0.98))
     cheap = choose(0.95, 10, CURVE, ways, 16)
