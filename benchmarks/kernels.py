@@ -5,7 +5,7 @@
 
 Squared L2, k = 10, R = 64, L = 100, alpha = 1.2. Rows are permuted, the first are held out as queries. Recall counts
 equal distances as hits. With --seeds ours is built that many times, and recall is told as mean and spread. Only
-figures of one sitting compare, and only where nothing else ran. `docs/performance.md` has ours.
+figures of one sitting compare, and only where nothing else ran. `docs/performance/kernels.md` has ours.
 """
 
 import argparse

@@ -44,7 +44,7 @@ class Amounts:
 
 
 def default_seconds(amounts: Amounts, threads: int) -> float:
-    """By rates measured on one machine (two cores of an AMD EPYC, local disk; see docs/performance_tables.md).
+    """By rates measured on one machine (two cores of an AMD EPYC, local disk; see docs/performance/tables.md).
 
     Core microseconds a row at R = 64, L = 100; reading and rewriting go with the dimensions. What stays is copied
     beside the work. Half a second goes by until a new process has loaded the compiled kernels.

@@ -23,7 +23,7 @@ _FULL_SKETCH = 8 * DEFAULT_K
 
 
 def default_seconds(values: int, threads: int) -> float:
-    """By the rate of docs/performance_theta.md: 40 million values in 0.6 s of two threads, and two commits."""
+    """By the rate of docs/performance/sketches.md: 40 million values in 0.6 s of two threads, and two commits."""
     return 0.2 + 30e-9 * values / threads
 
 

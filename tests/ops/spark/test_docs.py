@@ -38,11 +38,11 @@ def test_the_examples_run(spark: "SparkSession", sql_catalog: Catalog, capsys: p
         "properties": dict(sql_catalog.properties),
         "spark": spark,
         "query": queries(1)[0],
-        "asked": asked,
+        "queries": asked,
     }
     for example in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         exec(example, names)  # noqa: S102  our own page
-    assert names["found"].profile.tier == "in-process"
+    assert names["result"].profile.tier == "in-process"
     shown = capsys.readouterr().out
     assert sum("[" in line for line in shown.splitlines()) == 20, "rows of the join, which begin with a vector"
     assert "found_name" in shown

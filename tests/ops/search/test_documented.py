@@ -1,0 +1,53 @@
+"""The Python examples of the README, the quickstart and docs/search.md are run, on a table like the demo's."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.index import create_index
+from tests.ops.index.history import DEFINITION, index_head
+
+ROOT = Path(__file__).parents[3]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def demo_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder has what `make demo` leaves there: a catalog, a table, an index."""
+    (tmp_path / "demo-data" / "warehouse").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path}/demo-data/catalog.db"
+    catalog = open_catalog("demo", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/demo-data/warehouse"})
+    rows = pa.table(
+        {
+            "id": np.arange(100),
+            "name": ["postgresql", *(f"package {number}" for number in range(1, 100))],
+            "section": ["database" if number % 2 else "games" for number in range(100)],
+            "embedding": pa.array(
+                np.random.default_rng(0).random((100, 16), dtype=np.float32).tolist(), pa.list_(pa.float32())
+            ),
+        }
+    )
+    catalog.create_namespace("demo")
+    table = catalog.create_table("demo.packages", rows.schema, properties={"format-version": "2"})
+    table.append(rows)
+    definition = DEFINITION.__class__(name="embedding", column="embedding", metric="cosine")
+    create_index(table, definition)
+    index_head(table, definition)
+
+
+@pytest.mark.usefixtures("demo_data")
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/search.md"])
+def test_the_examples_run(page: str) -> None:
+    blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    run = [block for block in blocks if "register_vector_search" not in block and ".mkdir()" not in block]
+    assert run
+    for block in run:
+        exec(block, names)  # noqa: S102  our own pages
+    assert names["result"].rows.num_rows > 0
