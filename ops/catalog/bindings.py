@@ -240,6 +240,7 @@ def _change_tag(
     """Make the tag what is wanted (None: no tag), and `more` in the same commit."""
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
+        before = tag_target(table, tag)
         if table.metadata.refs.get(tag) == wanted:
             return
         if own_tag_target(table, tag) != expected_ref:
@@ -247,6 +248,8 @@ def _change_tag(
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
         if attempt_commit(table, (_tag_update(tag, wanted), *more), requirements, attempt) is Outcome.DONE:
             refresh(table, patient=True)
+            if tag_target(table, tag) == before != (wanted.snapshot_id if wanted else None):
+                raise _tag_not_kept(table, tag)
             return
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
 
@@ -334,11 +337,16 @@ def _checked(table: Table, binding: Binding, snapshot_id: int, before: SnapshotR
             f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
         )
     done = _find_done(table, binding, (snapshot_id,))
-    if done is None or tag_target(table, binding.tag) is None:
-        raise UnsupportedCatalogError(
-            f"{table_name(table)}: the catalog accepted tag {binding.tag} and did not keep it"
-        )
+    if done is None or tag_target(table, binding.tag) in (None, binding.expected_ref):
+        raise _tag_not_kept(table, binding.tag)
     return done
+
+
+def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:
+    return UnsupportedCatalogError(
+        f"{table_name(table)}: catalog {table.catalog.name!r} accepted tag {tag} and did not keep it, so nothing would "
+        "keep the version; use another catalog for tables with indexes"
+    )
 
 
 def _undo(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> None:

@@ -229,6 +229,26 @@ def test_a_catalog_that_does_not_keep_the_tag_is_recognised(table: Table, afterw
         bindings.publish(table, binding(table))
 
 
+def test_a_catalog_that_leaves_the_tag_where_it_was_is_recognised(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bindings.publish(table, binding(table, 1)).derived_snapshot_id
+    table.append(make_rows(10, 20))
+    through = table.catalog.commit_table
+
+    def commit_table(at: Table, requirements: Any, updates: tuple[TableUpdate, ...]) -> Any:
+        return through(at, requirements, tuple(u for u in updates if not isinstance(u, SetSnapshotRefUpdate)))
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
+        bindings.publish(table, binding(table, 2, expected=first))
+    second = versions(table, "ann", "e")[-1].derived_snapshot_id
+    assert second != first == tag_target(table, "ann_e")
+    with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
+        bindings.move_tag(table, "ann_e", second, expected_ref=first)
+    bindings.make_lasting(table, "ann_e")
+
+
 def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, afterwards: Afterwards) -> None:
     def forget(other: Table) -> None:
         change(other, RemoveSnapshotsUpdate(snapshot_ids=[other.metadata.refs["ann_e"].snapshot_id]))
