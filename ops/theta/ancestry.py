@@ -117,4 +117,4 @@ def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, t
 def _types(table: Table, snapshot: Snapshot) -> dict[int, str]:
     schema = table.schemas().get(snapshot.schema_id if snapshot.schema_id is not None else -1, table.schema())
     names = mapped_names(table)
-    return {f.field_id: counted_as(str(f.field_type), names.get(f.field_id, ())) for f in schema.fields}
+    return {f.field_id: counted_as(str(f.field_type), names.get(f.field_id)) for f in schema.fields}

@@ -23,26 +23,32 @@ class SketchedColumn:
     """Its name in the current schema."""
     type: str
     """Its type in the snapshot's schema, in Iceberg's text form: what its values are hashed as."""
-    names: tuple[str, ...] = ()
-    """What the table's name mapping calls it: that decides where its values are in files without field ids."""
+    names: tuple[str, ...] | None = None
+    """What the table's name mapping calls it: that decides where its values are in files without field ids. None where
+    the table has no mapping."""
 
     @property
     def counted_as(self) -> str:
         return counted_as(self.type, self.names)
 
 
-def counted_as(kind: str, names: Collection[str]) -> str:
+def counted_as(kind: str, names: Collection[str] | None) -> str:
     """With a data file and its deletes, all that a sketch of a column of type `kind` depends on."""
-    return f"{kind} {json.dumps(sorted(names))}" if names else kind
+    return kind if names is None else f"{kind} {json.dumps(sorted(names))}"
 
 
 def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
-    """The names of columns, by field id, in the table's name mapping; none where it has none, or a broken one."""
+    """The names, by field id, of all columns in the table's name mapping: none for a column that the mapping leaves
+    out, which has no values in files without field ids. Empty where the table has no mapping, or a broken one.
+    """
     try:
         mapping = table.name_mapping()
     except ValueError:  # who reads a file that needs it says so
         return {}
-    return {field.field_id: tuple(field.names) for field in (mapping or ()) if field.field_id is not None}
+    if mapping is None:
+        return {}
+    left_out = dict.fromkeys((field.field_id for schema in table.schemas().values() for field in schema.fields), ())
+    return left_out | {field.field_id: tuple(field.names) for field in mapping if field.field_id is not None}
 
 
 def is_enabled(setting: bool | None, environment: Mapping[str, str] | None = None) -> bool:

@@ -73,7 +73,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     except UnknownColumnError as error:
         raise UnknownColumnError(f"{table_name(table)}, theta_columns: {error}") from None
     names = mapped_names(table)
-    columns = tuple(replace(c, names=names.get(c.field_id, ())) for c in columns)
+    columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
     build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.counted_as, keys.values()) for c in columns}
     return Work(table, snapshot, live, keys, columns, build_ids, kept, schema)
 

@@ -406,10 +406,13 @@ def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> N
     pq.write_table(pa.table({"a": range(50), "c": range(50)}), imported)  # as its own writer called it
     assert imported.stat().st_size == size
 
-    def counted(names: str) -> dict[str, int]:
-        mapping = f'[{{"field-id": 1, "names": ["a"]}}, {{"field-id": 2, "names": {names}}}]'
+    def counted(names: str | None, b: str = ', {"field-id": 2, "names": %s}') -> dict[str, int]:
         with table.transaction() as transaction:
-            transaction.set_properties({"schema.name-mapping.default": mapping})
+            if names is None:
+                transaction.remove_properties("schema.name-mapping.default")
+            else:
+                mapping = '[{"field-id": 1, "names": ["a"]}' + (b % names if b else "") + "]"
+                transaction.set_properties({"schema.name-mapping.default": mapping})
         snapshot = table.refresh().current_snapshot()
         assert snapshot is not None
         materialize_theta_sketches(table, snapshot.snapshot_id, runner=ThreadlessRunner(), storage=STORAGE)
@@ -419,6 +422,11 @@ def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> N
     assert counted('["b", "c"]') == {"a": 50, "b": 50}
     table.append(pa.table({"a": [100], "b": [100]}))
     assert counted('["b", "c"]') == {"a": 51, "b": 51}
+    pq.write_table(pa.table({"a": range(50), "b": range(50)}), imported)
+    assert counted(None) == {"a": 51, "b": 51}, "by the schema's names"
+    assert counted("", b="") == {"a": 51, "b": 1}, "the mapping leaves it out"
+    table.append(pa.table({"a": [101], "b": [101]}))
+    assert counted(None) == {"a": 52, "b": 52}
 
 
 def test_a_file_that_is_added_again_under_its_name_is_counted_anew(table: Table, tmp_path: Path) -> None:
