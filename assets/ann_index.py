@@ -10,7 +10,7 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.metadata import from_report, of_snapshot, picture
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import drift, recall_history
@@ -30,7 +30,7 @@ def drawn(
     """Shards, tombstones and recall over cost of the version as a picture, and how far recall has gone since the last
     build, which Dagster plots over partitions as it does `recall` itself; nothing where there is no version.
     """
-    known = versions(table, "ann", definition.name)
+    known = index_versions(table, definition.name)
     version = next((item for item in known if item.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}

@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
@@ -146,7 +146,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "shards": found.shards,
                 "rows compared": found.rows,
                 "faults": "; ".join(found.faults) or "none",
-                **recall_so_far(recall_history(versions(table, "ann", definition.name)), definition.target_recall),
+                **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
                 **({"what to do": remedy(spec.identifier, definition.name, version)} if found.faults else {}),
             },
         )

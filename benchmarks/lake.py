@@ -16,7 +16,7 @@ from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ann_kernels import vamana
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
@@ -93,7 +93,7 @@ class Lake:
     def forget(self, index: str) -> None:
         """Drop an index, its versions and their files."""
         table = self.table.refresh()
-        own = versions(table, "ann", index)
+        own = index_versions(table, index)
         bindings.drop(table, f"ann_{index}")
         table.refresh().maintenance.expire_snapshots().by_ids([item.index_snapshot_id for item in own]).commit()
         self.table.refresh()
@@ -125,7 +125,7 @@ class Lake:
 
     def rows_of_shard(self, number: int, share: float) -> dict[str, npt.NDArray[np.int64]]:
         """By data file: positions of some live rows that one shard of the newest version holds."""
-        version = versions(self.table.refresh(), "ann", self.definition.name)[-1]
+        version = index_versions(self.table.refresh(), self.definition.name)[-1]
         opened = open_version(version, STORAGE)
         part = opened.shards[number]
         slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()

@@ -29,7 +29,7 @@ from benchmarks.lake import STORAGE, Lake, held_out
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.version_reader import open_version
@@ -158,7 +158,7 @@ def _batch(
 
 
 def _bare(lake: Lake) -> list[Searcher]:
-    opened = open_version(versions(lake.table, "ann", lake.definition.name)[-1], STORAGE)
+    opened = open_version(index_versions(lake.table, lake.definition.name)[-1], STORAGE)
     live = live_files(lake.table, lake.head)
     return [shard.searcher for shard in load(opened, live, STORAGE, complete=True, threads=2).shards]
 

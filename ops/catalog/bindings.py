@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
 from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
@@ -75,10 +76,9 @@ class UnsupportedCatalogError(BindingError):
 class Binding:
     """What is to be bound to which snapshot."""
 
-    kind: str
-    """Prefix of the summary keys: `ann` or `theta-sketches`."""
+    kind: BlobKind
     name: str
-    """Of the index; for sketches the same as the kind."""
+    """Name of the index; of kept sketches the kind."""
     tag: str
     base_snapshot_id: int
     build_id: str

@@ -12,10 +12,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
+from icepuffin.ops.catalog.blob_kind import BlobKind, version_tag
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
-
-_KINDS = ("ann", "theta-sketches")
 
 
 class TagTakenError(IcepuffinError):
@@ -28,7 +27,7 @@ class TagTakenError(IcepuffinError):
 class DerivedVersion:
     """A bound version, as the table's metadata tells it."""
 
-    kind: str
+    kind: BlobKind
     name: str
     index_snapshot_id: int
     """Id of the snapshot that carries the version."""
@@ -38,15 +37,25 @@ class DerivedVersion:
     sequence_number: int
     timestamp_ms: int
     base_sequence_number: int
-    """Of the data snapshot; where that has expired, the version's own."""
+    """Sequence number of the data snapshot; where that has expired, the version's own."""
     tags: tuple[str, ...]
     """Tags that point at it; none where it only waits to expire."""
     took: str = ""
     """What making it took, as its maker noted it; empty where that was not noted."""
 
 
-def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
-    """All versions in the table's metadata, oldest first, tagged or not."""
+def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
+    """All versions of an index in the table's metadata, oldest first, tagged or not."""
+    return versions(table, BlobKind.INDEX, name)
+
+
+def sketch_versions(table: Table) -> tuple[DerivedVersion, ...]:
+    """All versions of the kept sketches in the table's metadata, oldest first, tagged or not."""
+    return versions(table, BlobKind.SKETCHES, BlobKind.SKETCHES)
+
+
+def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, ...]:
+    """All versions of one kind and name in the table's metadata, oldest first, tagged or not."""
     tags: dict[int, list[str]] = {}
     for ref, target in table.metadata.refs.items():
         tags.setdefault(target.snapshot_id, []).append(ref)
@@ -78,15 +87,10 @@ def versions(table: Table, kind: str, name: str) -> tuple[DerivedVersion, ...]:
     return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
-def bound_names(table: Table, kind: str) -> frozenset[str]:
+def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
     """Names that have a version in the table's metadata."""
     summaries = (snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary)
     return frozenset(found.get(f"{kind}.index", kind) for found in summaries if f"{kind}.base-snapshot-id" in found)
-
-
-def index_tag(kind: str, name: str) -> str:
-    """The tag on the newest version; those of other snapshots have one with `-<snapshot id>` after it."""
-    return f"ann_{name}" if kind == "ann" else kind.replace("-", "_")
 
 
 def tag_target(table: Table, tag: str) -> int | None:
@@ -134,9 +138,9 @@ def own_names(snapshot: Snapshot) -> frozenset[str]:
 def _own_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """(name, index tag) of the tags that icepuffin may put on a snapshot; none for one that it did not make."""
     properties = snapshot.summary.additional_properties if snapshot.summary else {}
-    for kind in _KINDS:
+    for kind in BlobKind:
         base = properties.get(f"{kind}.base-snapshot-id")
         if base is not None:
-            tag = index_tag(kind, properties.get(f"{kind}.index", kind))
+            tag = version_tag(kind, properties.get(f"{kind}.index", kind))
             yield tag, tag
             yield f"{tag}-{base}", tag

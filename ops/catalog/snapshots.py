@@ -11,10 +11,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS
 from icepuffin.ops.errors import IcepuffinError
-
-BASE_SNAPSHOT_KEYS = ("ann.base-snapshot-id", "theta-sketches.base-snapshot-id")
-"""Summary keys that only derived snapshots have: the data snapshot that they belong to."""
 
 
 class UnknownSnapshotError(IcepuffinError):

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import index_tag, own_tag_target, own_tags
+from icepuffin.ops.catalog.blob_kind import index_tag
+from icepuffin.ops.catalog.bound_versions import own_tag_target, own_tags
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.index.definition import (
@@ -95,7 +96,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     """
     refresh(table)
     keys = [key for key in table.properties if defined_by(key) == name]
-    tags = sorted(own_tags(table, index_tag("ann", name)))
+    tags = sorted(own_tags(table, index_tag(name)))
     if not keys and not tags:
         load_definition(table, name)
     if keys:

@@ -15,6 +15,7 @@ from pyiceberg.types import DoubleType, FloatType, ListType
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.vamana import VamanaParams
+from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.errors import IcepuffinError
 
 MetricName = Literal["l2", "cosine", "ip"]
@@ -126,7 +127,7 @@ class IndexDefinition:
 
     @property
     def tag(self) -> str:
-        return f"ann_{self.name}"
+        return index_tag(self.name)
 
     def to_json(self) -> str:
         """Canonical: equal definitions give equal text."""

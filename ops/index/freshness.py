@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
 from icepuffin.ops.index.definition import IndexDefinition
 
@@ -35,7 +35,7 @@ def index_lag(
     """
     if ref != "main" and ref not in table.metadata.refs:
         return Lag(0, 0.0, 1.0, "none")
-    indexed = {version.base_snapshot_id for version in versions(table, "ann", index.name)} | set(empty)
+    indexed = {version.base_snapshot_id for version in index_versions(table, index.name)} | set(empty)
     lineage = data_snapshots(table, ref)
     without = _without_vectors(table, index)
     covered = [snapshot.snapshot_id in indexed or without(snapshot) for snapshot in lineage]

@@ -7,7 +7,8 @@ from functools import partial
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.catalog.blob_kind import index_tag
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
@@ -48,9 +49,9 @@ class Integrity:
 
 
 def tagged_version(table: Table, index: str) -> DerivedVersion | None:
-    """The version that tag `ann_<index>` points at."""
-    target = tag_target(table, f"ann_{index}")
-    return next((v for v in versions(table, "ann", index) if v.index_snapshot_id == target), None)
+    """The version that the index tag points at."""
+    target = tag_target(table, index_tag(index))
+    return next((v for v in index_versions(table, index) if v.index_snapshot_id == target), None)
 
 
 def remedy(table: str, index: str, version: DerivedVersion) -> str:

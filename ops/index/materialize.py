@@ -9,7 +9,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
+from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.assembly import AssembledFile, Assembly, mean_recall
@@ -206,7 +207,7 @@ def publish(
     """Bind the file; where somebody else was first with an equal version, theirs is returned and ours removed."""
     store = open_storage(plan.live.location, storage)
     binding = Binding(
-        kind="ann",
+        kind=BlobKind.INDEX,
         name=plan.definition.name,
         tag=plan.tag,
         base_snapshot_id=plan.live.snapshot_id,
@@ -223,7 +224,7 @@ def publish(
     except LostRaceError:
         theirs = [
             item
-            for item in versions(table, "ann", plan.definition.name)
+            for item in index_versions(table, plan.definition.name)
             if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
         ]
         store.delete(file.path)

@@ -9,7 +9,7 @@ from importlib.metadata import version as package_version
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, own_tag_target
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
@@ -110,7 +110,7 @@ def plan_version(
     )
     if is_early:
         return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
-    known = versions(table, "ann", definition.name)
+    known = index_versions(table, definition.name)
     # where no version has a tag the index was dropped, which is the remedy for one that is broken
     looked_through = verify or not any(version.tags for version in known)
     lineage = lineage_ids(table, snapshot_id)

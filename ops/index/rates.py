@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
 from icepuffin.ops.index.assembly import mean_recall
 from icepuffin.ops.index.plan import VersionPlan
@@ -102,7 +102,7 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     if amounts == Amounts():
         return 0.0, "nothing to do"
     expected = default_seconds(amounts, runner.task_threads)
-    known = _misses(versions(table, "ann", plan.definition.name), type(runner).__name__)
+    known = _misses(index_versions(table, plan.definition.name), type(runner).__name__)
     alike = [miss for action, miss in known if action == plan.action]
     chosen = (alike or [miss for _, miss in known])[-EARLIER_VERSIONS:]
     if not chosen:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import (
     DerivedVersion,
     bound_names,
@@ -78,7 +79,14 @@ class RetentionPlan:
 
 
 def plan_retention(
-    table: Table, kind: str, name: str, tag: str, retention: Retention, *, grace: timedelta, now_ms: int | None = None
+    table: Table,
+    kind: BlobKind,
+    name: str,
+    tag: str,
+    retention: Retention,
+    *,
+    grace: timedelta,
+    now_ms: int | None = None,
 ) -> RetentionPlan:
     """Decide for one index, or for the kept sketches. Reads the metadata that `table` shows, no file.
 
@@ -118,7 +126,7 @@ def _newest_untagged(table: Table, known: Sequence[DerivedVersion], retention: R
 
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
     """(name, a retention that keeps nothing) of each index that has versions and no definition any more."""
-    for name in sorted(bound_names(table, "ann") - set(defined)):
+    for name in sorted(bound_names(table, BlobKind.INDEX) - set(defined)):
         yield name, Retention(Keep.NONE)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bindings import make_lasting
-from icepuffin.ops.catalog.bound_versions import index_tag
+from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind, index_tag
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import head_of, require_all_snapshots, snapshot_rows
 from icepuffin.ops.index import collect_garbage, rebuild_tombstoned_shards
@@ -20,8 +20,6 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.theta.kept_sketches import KIND as SKETCHES
-from icepuffin.ops.theta.kept_sketches import TAG as SKETCHES_TAG
 
 
 def maintain_index(
@@ -62,13 +60,17 @@ def collect(
     now_ms = open_storage(folder, storage).now_ms(folder)
     defined = defined_names(table)
     policies = {name: retentions.get(name, default) for name in defined} | dict(retention_of_dropped(table, defined))
-    for tag in () if dry_run else (*(index_tag("ann", name) for name in defined), SKETCHES_TAG):
+    for tag in () if dry_run else (*(index_tag(name) for name in defined), SKETCHES_TAG):
         make_lasting(table, tag)
     plans = {
-        f"ann_{name}": plan_retention(table, "ann", name, f"ann_{name}", policy, grace=grace, now_ms=now_ms)
+        index_tag(name): plan_retention(
+            table, BlobKind.INDEX, name, index_tag(name), policy, grace=grace, now_ms=now_ms
+        )
         for name, policy in policies.items()
     }
-    kept = plan_retention(table, SKETCHES, SKETCHES, SKETCHES_TAG, default, grace=grace, now_ms=now_ms)
+    kept = plan_retention(
+        table, BlobKind.SKETCHES, BlobKind.SKETCHES, SKETCHES_TAG, default, grace=grace, now_ms=now_ms
+    )
     plans[SKETCHES_TAG] = replace(kept, pin=())  # a cache: not worth pinning data files for
     retired = tuple(
         item

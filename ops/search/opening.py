@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
@@ -135,7 +135,7 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
     """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
     here = target.live.snapshot_id
     at = target.live.sequence_number
-    known = versions(table, "ann", target.definition.name)
+    known = index_versions(table, target.definition.name)
     own, unreadable = open_versions((item for item in reversed(known) if is_own(item, here)), target.storage)
     source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, place)
     if source.loaded is not None:

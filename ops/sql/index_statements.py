@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import resolve_snapshot
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definition import KNOBS, IndexDefinition
@@ -64,7 +64,7 @@ def _show(table: Table, statement: ShowIndexes) -> Answer:
     columns: dict[str, list[Any]] = {
         name: [getattr(item, name) for item in found] for name in ("name", "column", "metric", "vectors")
     }
-    columns["versions"] = [len(versions(table, "ann", item.name)) for item in found]
+    columns["versions"] = [len(index_versions(table, item.name)) for item in found]
     at_tag = [tagged_version(table, item.name) for item in found]
     columns["snapshot_id"] = pa.array([item.base_snapshot_id if item else None for item in at_tag], pa.int64())
     return pa.table(columns), f"indexes in the properties of {statement.table}"

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.theta import DEFAULT_K
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.kept_sketches import KIND
 from icepuffin.ops.theta.report import Outcome, ThetaEstimate
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, 
     expected = default_seconds(values, runner.task_threads)
     misses = [
         note.seconds / default_seconds(note.amounts["values"], note.threads)
-        for _, note in notes(versions(table, KIND, KIND))
+        for _, note in notes(sketch_versions(table))
         if note.runner == type(runner).__name__ and "values" in note.amounts
     ]
     chosen = misses[-EARLIER_VERSIONS:]

@@ -12,7 +12,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind
+from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.steps import Step, reached
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KIND = "theta-sketches"
-TAG = "theta_sketches"
 SIDE_TAG_AGE_MS = 7 * 24 * 3600 * 1000
 """How long the sketches per file of an older snapshot (backfill) are kept for its neighbours."""
 _MOST_VERSIONS = 16
@@ -106,7 +105,7 @@ def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
     readers, fields, notes = [], set[int](), []
     here = snapshot.sequence_number or 0
     nearest_first = sorted(
-        versions(table, KIND, KIND), key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number)
+        sketch_versions(table), key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number)
     )
     for version in nearest_first[:_MOST_VERSIONS]:
         try:
@@ -159,8 +158,8 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
         bindings.publish(
             table,
             Binding(
-                kind=KIND,
-                name=KIND,
+                kind=BlobKind.SKETCHES,
+                name=BlobKind.SKETCHES,
                 tag=tag,
                 base_snapshot_id=snapshot.snapshot_id,
                 build_id=build_id,
@@ -168,7 +167,7 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
                 file_size=info.file_size,
                 footer_size=info.footer_size,
                 expected_ref=expected,
-                max_ref_age_ms=LASTING_MS if tag == TAG else SIDE_TAG_AGE_MS,
+                max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
                 took=took,
             ),
         )
@@ -182,9 +181,9 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
 
 def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
     """(tag, snapshot it must still point at): the main tag unless that holds a newer snapshot's sketches."""
-    tags = {tag: v for v in versions(table, KIND, KIND) for tag in v.tags}
-    main = tags.get(TAG)
+    tags = {tag: v for v in sketch_versions(table) for tag in v.tags}
+    main = tags.get(SKETCHES_TAG)
     if main is None or main.base_sequence_number <= (snapshot.sequence_number or 0):
-        return TAG, main.index_snapshot_id if main else None
-    side = f"{TAG}-{snapshot.snapshot_id}"
+        return SKETCHES_TAG, main.index_snapshot_id if main else None
+    side = f"{SKETCHES_TAG}-{snapshot.snapshot_id}"
     return side, tags[side].index_snapshot_id if side in tags else None

@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.theta import union
 from icepuffin.ops.catalog.bindings import make_lasting
+from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find
@@ -20,7 +21,7 @@ from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
 from icepuffin.ops.theta.estimate import estimate_work, noted
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
-from icepuffin.ops.theta.kept_sketches import TAG, keep
+from icepuffin.ops.theta.kept_sketches import keep
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish
@@ -86,7 +87,7 @@ def materialize_theta_sketches(
     if not work.columns:
         return report(Outcome.NO_COLUMNS)
     if is_current(work, store):
-        make_lasting(table, TAG)
+        make_lasting(table, SKETCHES_TAG)
         return report(Outcome.CURRENT, files_reused=len(work.live.files))
 
     sketched = _sketch(work, store, storage, runner, progress)

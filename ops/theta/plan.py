@@ -10,6 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata
 
+from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import own_tag_target
 from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
@@ -22,7 +23,7 @@ from icepuffin.ops.theta.build_id import build_id, is_outdated, sealed_as
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
 from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
-from icepuffin.ops.theta.kept_sketches import TAG, KeptSketches, open_kept
+from icepuffin.ops.theta.kept_sketches import KeptSketches, open_kept
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 
@@ -60,7 +61,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     UnsupportedFormatError, and TagTakenError where the tag of the kept sketches is somebody else's.
     """
     require_committable(table)
-    for tag in (TAG, f"{TAG}-{snapshot.snapshot_id}"):
+    for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
         own_tag_target(table, tag)
     live = live_files(table, snapshot.snapshot_id)
     require_positional_deletes(live)

@@ -114,7 +114,7 @@ def create_command(context: TableContext, definition: "IndexDefinition", /) -> N
 @table_command
 def list_command(context: TableContext) -> None:
     """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
-    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index.integrity import tagged_version
 
     documents: list[dict[str, object]] = []
@@ -123,7 +123,7 @@ def list_command(context: TableContext) -> None:
         documents.append(
             {
                 **dataclasses.asdict(definition),
-                "versions": len(versions(context.table, "ann", definition.name)),
+                "versions": len(index_versions(context.table, definition.name)),
                 "snapshot_id": str(tagged.base_snapshot_id) if tagged else None,
             }
         )
@@ -186,7 +186,7 @@ def _describe(
     context: TableContext, name: str | None, snapshot: str | None, *, must_read: bool, measure: bool
 ) -> IndexDescription:
     """Raises ClickException where a version must be read and there is none that can be."""
-    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index import NotAnIndexError
     from icepuffin.ops.search import open_index
     from icepuffin.ops.search.overview import overview, time_widths
@@ -207,7 +207,7 @@ def _describe(
     if shown is not None and measure:
         reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
         milliseconds = time_widths(reader, shown.curve)
-    return IndexDescription(definition, versions(table, "ann", definition.name), shown, warning, milliseconds)
+    return IndexDescription(definition, index_versions(table, definition.name), shown, warning, milliseconds)
 
 
 def _document(description: IndexDescription) -> dict[str, object]:
@@ -252,11 +252,11 @@ def _show(context: TableContext, description: IndexDescription) -> None:
 
 def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVersion":
     """The last version that was made for a snapshot."""
-    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.search.target import is_own
 
     snapshot_id = context.snapshot_id(snapshot)
-    own = [version for version in versions(context.table, "ann", index) if is_own(version, snapshot_id)]
+    own = [version for version in index_versions(context.table, index) if is_own(version, snapshot_id)]
     if not own:
         remedy = f"icepuffin refresh {context.name} --index {index} --snapshot {snapshot_id}"
         raise click.ClickException(

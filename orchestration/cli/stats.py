@@ -65,12 +65,12 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
 
 
 def _index_states(context: TableContext, snapshot_id: int) -> list[IndexState]:
-    from icepuffin.ops.catalog.bound_versions import versions
+    from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index.freshness import index_lag
 
     states = []
     for definition in context.indexes:
-        snapshots = tuple(version.base_snapshot_id for version in versions(context.table, "ann", definition.name))
+        snapshots = tuple(version.base_snapshot_id for version in index_versions(context.table, definition.name))
         lag = index_lag(context.table, definition, context.spec.first_ref)
         states.append(IndexState(definition.name, snapshots, snapshot_id in snapshots, lag))
     return states

@@ -12,6 +12,7 @@ from icepuffin.assets.checks import freshness_evaluation, is_late, lag_metadata,
 from icepuffin.assets.metadata import of_snapshot
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.orchestration.sensor.plan import (
@@ -117,7 +118,7 @@ def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, wanted: Set[st
 
 def _tagged_at(table: Table, index: str, head: str) -> bool:
     """Whether the index's tag is on a version of the head."""
-    ref = table.metadata.refs.get(f"ann_{index}")
+    ref = table.metadata.refs.get(index_tag(index))
     snapshot = table.metadata.snapshot_by_id(ref.snapshot_id) if ref else None
     return snapshot is not None and str(base_snapshot_id(snapshot)) == head
 

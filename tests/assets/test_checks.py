@@ -11,7 +11,7 @@ from pyiceberg.types import FloatType, ListType
 
 from icepuffin.assets.checks import freshness_check, integrity_check
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.freshness import index_lag
@@ -44,7 +44,7 @@ def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
 def indexed(lake: Lake, spec: TableSpec) -> Path:
     """Index the head; -> the file of the version."""
     index_snapshot(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage_of(lake.table))
-    return Path(versions(lake.table, "ann", "embedding")[-1].puffin_path.removeprefix("file://"))
+    return Path(index_versions(lake.table, "embedding")[-1].puffin_path.removeprefix("file://"))
 
 
 def result(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dg.AssetCheckResult:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import drop_index
 from icepuffin.ops.resources import Engine
@@ -126,7 +126,7 @@ def test_the_bytes_are_those_of_a_build_in_one_process(
     spec = table_spec(settings.tables["packages"], catalogs)
     table = lake.table.refresh()
     drop_index(table, "embedding")
-    derived = [version.index_snapshot_id for version in versions(table, "ann", "embedding")]
+    derived = [version.index_snapshot_id for version in index_versions(table, "embedding")]
     table.refresh().maintenance.expire_snapshots().by_ids(derived).commit()
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=10**9)
     report = index_snapshot(table, spec.indexes[0], lake.head(), engine=engine, storage=storage_of(table))

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
 from icepuffin.ops.catalog.snapshots import hides_snapshots
@@ -82,7 +82,7 @@ def test_expiry_leaves_our_tags_whatever_the_table_says_of_refs(lake: Lake) -> N
     refs = lake.load("aged").metadata.refs
     assert set(refs) == {"main", "ann_e", "theta_sketches"}, "the property is there, and takes what is not ours"
     assert refs["ann_e"].snapshot_id == index.index_snapshot_id
-    (version,) = versions(lake.load("aged"), "ann", "e")
+    (version,) = index_versions(lake.load("aged"), "e")
     assert_intact(lake, "aged", version, 30)
     assert sketches.file_sketches_path is not None
     assert open_storage(sketches.file_sketches_path, STORAGE).exists(sketches.file_sketches_path)

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings, commit, connection
 from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.index import IndexReport, collect_garbage, materialize_index
@@ -76,7 +76,7 @@ def test_of_two_runs_for_one_snapshot_both_end_with_the_one_version(lakes: OpenL
         first, second = pool.map(run, [lakes(), lakes()])
     assert first.index_snapshot_id == second.index_snapshot_id
     assert first.build_id == second.build_id
-    (version,) = versions(lake.load("t"), "ann", "e")
+    (version,) = index_versions(lake.load("t"), "e")
     assert version.tags == ("ann_e",)
     assert index_files(lake) == [version.puffin_path]
     assert found_and_true(lake.load("t"))[1] >= 0.95
@@ -111,11 +111,11 @@ def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: 
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == list(range(200))
     for name in names:
         assert index_head(lake, name).rows == 200
-        known = versions(lake.load("t"), "ann", name)
+        known = index_versions(lake.load("t"), name)
         assert sum(f"ann_{name}" in version.tags for version in known) == 1
         assert all(open_storage(item.puffin_path, STORAGE).exists(item.puffin_path) for item in known)
         assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
-    assert {version.puffin_path for name in names for version in versions(lake.load("t"), "ann", name)} == {
+    assert {version.puffin_path for name in names for version in index_versions(lake.load("t"), name)} == {
         path for path in index_files(lake) if "/ann-" in path
     }
 
@@ -178,7 +178,7 @@ def test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_
         assert index_head(lake, name).rows == 120
         assert found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))[1] >= 0.95
     collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
-    known = {version.puffin_path for name in names for version in versions(lake.load("t"), "ann", name)}
+    known = {version.puffin_path for name in names for version in index_versions(lake.load("t"), name)}
     assert known == {path for path in index_files(lake) if "/ann-" in path}
 
 
@@ -196,7 +196,7 @@ def test_a_lost_message_costs_nothing_but_time(rest_uri: str, tmp_path: Path, fa
         line.faults.extend([fault, fault])  # type: ignore[list-item]
         version = bindings.publish(lake.load("t"), binding(lake.load("t")))
         table = lake.load("t")
-        assert versions(table, "ann", "e") == (version,)
+        assert index_versions(table, "e") == (version,)
         assert table.scan(snapshot_id=version.index_snapshot_id).to_arrow().num_rows == 10
 
 
@@ -228,4 +228,4 @@ def test_a_catalog_that_goes_away_is_named_within_bounds(
         bindings.publish(table, wanted)
     assert time.monotonic() - begun < 30
     with open_lake(f"bad_{tmp_path.name}", rest_uri, tmp_path) as again:
-        assert versions(again.load("t"), "ann", "e") == ()
+        assert index_versions(again.load("t"), "e") == ()

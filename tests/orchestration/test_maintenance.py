@@ -11,7 +11,7 @@ import pytest
 from dagster import RunsFilter
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, versions
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
@@ -62,7 +62,7 @@ def maintain(lake: Lake, instance: dg.DagsterInstance) -> dg.ExecuteInProcessRes
 
 
 def newest(lake: Lake) -> DerivedVersion:
-    return versions(lake.table.refresh(), "ann", "embedding")[-1]
+    return index_versions(lake.table.refresh(), "embedding")[-1]
 
 
 def dead_nodes(lake: Lake) -> int:
@@ -127,7 +127,7 @@ def test_leavings_of_failed_attempts_go_when_they_are_old(lake: Lake, instance: 
     ]
     young = leave_behind(lake, "_icepuffin/y/shard-0.dann", age_hours=1)
     foreign = leave_behind(lake, "20200101-somebody.stats", age_hours=25)
-    kept = [to_path(item.puffin_path) for item in versions(lake.table.refresh(), "ann", "embedding")]
+    kept = [to_path(item.puffin_path) for item in index_versions(lake.table.refresh(), "embedding")]
     assert maintain(lake, instance).success
     assert not any(file.exists() for file in old)
     assert young.exists()
@@ -171,7 +171,7 @@ def age_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_that_the_policy_does_not_keep_are_let_go(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, *, dry_run: bool
 ) -> None:
-    old, kept = versions(lake.table.refresh(), "ann", "embedding")
+    old, kept = index_versions(lake.table.refresh(), "embedding")
     settings = lake.settings(retries=0) + 'keep = { versions = "newest" }\nrebuild_ratio = 1.0\n'
     lake.settings_file.write_text(f"{settings}[retention]\ndry_run = {str(dry_run).lower()}\n", encoding="utf-8")
     age_everything(monkeypatch)
@@ -179,7 +179,7 @@ def test_versions_that_the_policy_does_not_keep_are_let_go(
     (run,) = instance.get_runs(RunsFilter(job_name=JOB))
     told = [entry.user_message for entry in instance.all_logs(run.run_id)]
     assert any("only the newest version is kept" in line for line in told)
-    left = versions(lake.table.refresh(), "ann", "embedding")
+    left = index_versions(lake.table.refresh(), "embedding")
     assert left == ((old, kept) if dry_run else (kept,))
     assert to_path(old.puffin_path).exists() is dry_run
     assert to_path(kept.puffin_path).exists()

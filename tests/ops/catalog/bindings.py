@@ -3,6 +3,7 @@
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bindings import Binding
+from icepuffin.ops.catalog.blob_kind import BlobKind, index_tag
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage
@@ -25,4 +26,6 @@ def binding(
         info = PuffinWriter(sink).finish()
     base = data_snapshots(table)[-1].snapshot_id
     build = f"build {number}"
-    return Binding("ann", name, tag or f"ann_{name}", base, build, path, info.file_size, info.footer_size, expected)
+    return Binding(
+        BlobKind.INDEX, name, tag or index_tag(name), base, build, path, info.file_size, info.footer_size, expected
+    )

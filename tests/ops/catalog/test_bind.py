@@ -11,7 +11,7 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdat
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LASTING_MS, LostRaceError, UnsupportedCatalogError
-from icepuffin.ops.catalog.bound_versions import TagTakenError, own_tags, tag_target, versions
+from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
 from icepuffin.ops.index.retention import Retention
@@ -78,7 +78,7 @@ def test_of_two_refreshers_one_loses(table: Table) -> None:
 def test_the_tag_moves_to_the_next_version_and_both_are_listed(table: Table) -> None:
     first = bindings.publish(table, binding(table, 1))
     second = bindings.publish(table, binding(table, 2, expected=first.index_snapshot_id))
-    known = versions(table, "ann", "e")
+    known = index_versions(table, "e")
     assert [version.index_snapshot_id for version in known] == [first.index_snapshot_id, second.index_snapshot_id]
     assert [version.tags for version in known] == [(), ("ann_e",)]
 
@@ -128,7 +128,7 @@ def test_a_dropped_tag_is_gone_and_dropping_again_is_harmless(table: Table) -> N
     bindings.publish(table, binding(table))
     assert bindings.drop(table, "ann_e")
     assert not bindings.drop(table, "ann_e")
-    assert versions(table, "ann", "e")[0].tags == ()
+    assert index_versions(table, "e")[0].tags == ()
 
 
 class Afterwards:
@@ -177,7 +177,7 @@ def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Tab
     with pytest.raises(UnknownSnapshotError, match="expired while its version was published; undone"):
         bindings.publish(table, wanted)
     assert table.refresh().metadata.refs["ann_e"] == ref
-    assert versions(table, "ann", "e") == (good,), "what was undone is not left in the table"
+    assert index_versions(table, "e") == (good,), "what was undone is not left in the table"
 
 
 def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table, afterwards: Afterwards) -> None:
@@ -213,8 +213,8 @@ def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, after
     afterwards.then = overtaken
     with pytest.raises(UnknownSnapshotError, match="undone"):
         bindings.publish(table, wanted)
-    assert versions(table.refresh(), "ann", "e")[-1].tags == ("ann_e",)
-    assert len(versions(table, "ann", "e")) == 2
+    assert index_versions(table.refresh(), "e")[-1].tags == ("ann_e",)
+    assert len(index_versions(table, "e")) == 2
 
 
 def test_a_catalog_that_makes_the_index_snapshot_current_is_recognised(table: Table, afterwards: Afterwards) -> None:
@@ -232,7 +232,7 @@ def test_a_catalog_that_does_not_keep_the_tag_is_recognised(table: Table, afterw
 def test_a_catalog_that_leaves_the_tag_where_it_was_is_recognised(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = bindings.publish(table, binding(table, 1)).derived_snapshot_id
+    first = bindings.publish(table, binding(table, 1)).index_snapshot_id
     table.append(make_rows(10, 20))
     through = table.catalog.commit_table
 
@@ -242,7 +242,7 @@ def test_a_catalog_that_leaves_the_tag_where_it_was_is_recognised(
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
         bindings.publish(table, binding(table, 2, expected=first))
-    second = versions(table, "ann", "e")[-1].derived_snapshot_id
+    second = index_versions(table, "e")[-1].index_snapshot_id
     assert second != first == tag_target(table, "ann_e")
     with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
         bindings.move_tag(table, "ann_e", second, expected_ref=first)
@@ -380,8 +380,8 @@ def test_dropping_an_index_leaves_one_whose_name_begins_as_its_own(table: Table)
     assert [item.name for item in list_definitions(table.refresh())] == ["docs.title"]
     assert own_tags(table, "ann_docs.title") == {"ann_docs.title"}
     collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
-    assert versions(table.refresh(), "ann", "docs") == ()
-    assert len(versions(table, "ann", "docs.title")) == 1
+    assert index_versions(table.refresh(), "docs") == ()
+    assert len(index_versions(table, "docs.title")) == 1
 
 
 def test_sketches_leave_a_branch_of_the_owners_alone(table: Table) -> None:

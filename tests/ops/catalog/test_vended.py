@@ -17,7 +17,7 @@ from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import ShardKey, process_cache
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.report import IndexReport
@@ -188,7 +188,7 @@ def test_who_lost_access_is_served_nothing_out_of_the_cache(
     table = new_table(lake, tmp_path)
     build(table)
     config = storage_of(table)
-    opened = open_version(versions(table, "ann", "e")[-1], config)
+    opened = open_version(index_versions(table, "e")[-1], config)
     key = ShardKey(opened.shards[0], opened.routing.shards[0].sha256, opened.version.index_snapshot_id)
     process_cache().shard(key, config)
     lake.lost = True

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.cache import CacheSettings, use_settings
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index import collect_garbage, drop_index, materialize_index
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.search import open_index
@@ -34,7 +34,7 @@ def one_cache_for_all() -> Iterator[None]:
 def forget_the_index(table: Table) -> None:
     """Drop it, expire its versions, and sweep its files."""
     drop_index(table, "e")
-    gone = [item.index_snapshot_id for item in versions(table.refresh(), "ann", "e")]
+    gone = [item.index_snapshot_id for item in index_versions(table.refresh(), "e")]
     table.maintenance.expire_snapshots().by_ids(gone).commit()
     collect_garbage(table.refresh(), storage=STORAGE, grace=timedelta(0))
 
@@ -82,7 +82,7 @@ def test_what_was_moved_has_the_sha256_of_its_bytes(table_factory: TableFactory,
     index_head(table, definition)
     table.overwrite(table.scan().to_arrow())
     assert index_head(table, definition).remapped == rows
-    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     for part, entry in zip(opened.shards, opened.routing.shards, strict=True):
         data = open_storage(part.path, STORAGE).read_range(part.path, part.offset, part.length)
         assert hashlib.sha256(data).digest() == entry.sha256

@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.errors import IcepuffinError
@@ -32,7 +32,7 @@ def test_a_missing_data_file_is_named(table_factory: TableFactory) -> None:
     open_storage(path, STORAGE).delete(path)
     with pytest.raises(IcepuffinError, match=r"\.parquet"):
         index_head(table)
-    assert versions(table, "ann", "e") == ()
+    assert index_versions(table, "e") == ()
 
 
 def test_a_table_made_again_under_its_name_shares_nothing_with_the_old_one(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import IndexReport, materialize_index, plan
 from icepuffin.ops.search import opening
@@ -104,6 +104,6 @@ def test_a_backfill_does_not_lead_a_search_astray_either(
     table.refresh().append(make_rows(900, 940))
     monkeypatch.setattr(opening, "_VERSIONS_LOOKED_AT", 1)
     found, recall = found_and_true(table)
-    of_head = next(item for item in versions(table.refresh(), "ann", "e") if item.base_snapshot_id == head)
+    of_head = next(item for item in index_versions(table.refresh(), "e") if item.base_snapshot_id == head)
     assert found.index_snapshot_id == of_head.index_snapshot_id
     assert recall >= 0.95

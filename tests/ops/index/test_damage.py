@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     Action,
@@ -50,7 +50,7 @@ def table(table_factory: TableFactory) -> Table:
 
 def damage(table: Table, section: Section, shard: int = 0) -> None:
     """Flip a bit of a shard of the newest version."""
-    part = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE).shards[shard]
+    part = open_version(index_versions(table.refresh(), "e")[-1], STORAGE).shards[shard]
     entry = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).header.find(section)
     assert entry is not None
     with Path(part.path.removeprefix("file://")).open("r+b") as file:

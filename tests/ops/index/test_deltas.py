@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     Action,
@@ -48,7 +48,7 @@ def hows(report: IndexReport) -> list[str]:
 
 
 def newest(table: Table) -> OpenVersion:
-    return open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    return open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
 
 
 def blob(version: OpenVersion, number: int) -> bytes:
@@ -188,7 +188,7 @@ def test_a_rolled_back_delete_brings_rows_back_to_life(table: Table) -> None:
 
 
 def drop_version_of(table: Table, snapshot_id: int) -> None:
-    for version in versions(table, "ann", "e"):
+    for version in index_versions(table, "e"):
         if version.base_snapshot_id == snapshot_id:
             open_storage(version.puffin_path, STORAGE).delete(version.puffin_path)
 
@@ -198,7 +198,7 @@ def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: Ta
     table = table_factory()
     table.append(make_rows(0, 600))
     index_head(table)
-    first = versions(table, "ann", "e")
+    first = index_versions(table, "e")
     table.append(make_rows(600, 700))
     for threads in (1, 3):
         report = index_head(table, threads=threads)
@@ -208,7 +208,7 @@ def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: Ta
         contents.append(store.read_range(version.version.puffin_path, 0, version.file_size))
         drop_index(table, "e")
         table.refresh()
-        ours = {item.index_snapshot_id for item in versions(table, "ann", "e")} - {
+        ours = {item.index_snapshot_id for item in index_versions(table, "e")} - {
             item.index_snapshot_id for item in first
         }
         table.maintenance.expire_snapshots().by_ids(list(ours)).commit()

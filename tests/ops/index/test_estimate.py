@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index import IndexReport, plan_version
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.rates import Amounts, default_seconds
@@ -125,7 +125,7 @@ def test_what_is_there_already_costs_nothing(table: Table) -> None:
 
 def test_each_version_notes_what_it_took(table: Table) -> None:
     report = index_head(table)
-    (version,) = versions(table.refresh(), "ann", "e")
+    (version,) = index_versions(table.refresh(), "e")
     told = json.loads(version.took)
     assert (told["action"], told["runner"], told["threads"]) == ("built", "LocalRunner", 1)
     assert (told["read"], told["built"], told["dims"]) == (1200, 1200, 16)
@@ -137,7 +137,7 @@ def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
     table.overwrite(table.scan().to_arrow())
     table.append(make_rows(1200, 1240))
     index_head(table)
-    told = json.loads(versions(table.refresh(), "ann", "e")[-1].took)
+    told = json.loads(index_versions(table.refresh(), "e")[-1].took)
     assert (told["read"], told["hashed"], told["followed"]) == (40, 1240, 0)
 
 

@@ -37,7 +37,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, StringType
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
@@ -274,14 +274,14 @@ class TableHistory(RuleBasedStateMachine):
 
     @rule()
     def drop_the_index_and_sweep(self) -> None:
-        known = versions(self.table.refresh(), "ann", "e")
+        known = index_versions(self.table.refresh(), "e")
         if not any(version.tags for version in known):
             return
         drop_index(self.table, "e")
         gone = [version.index_snapshot_id for version in known]
         self.table.refresh().maintenance.expire_snapshots().by_ids(gone).commit()
         collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))
-        assert not versions(self.table.refresh(), "ann", "e")
+        assert not index_versions(self.table.refresh(), "e")
         COUNTS["drop, gc"] += 1
 
     @rule(pick=st.integers(0, 50))
@@ -330,7 +330,7 @@ class TableHistory(RuleBasedStateMachine):
         found = self._check(snapshot_id)
         if report.action is not Action.EMPTY:
             assert found.coverage is Coverage.EXACT_VERSION
-            made = [item for item in versions(self.table, "ann", "e") if item.base_snapshot_id == snapshot_id]
+            made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
             assert check_integrity(self.table, made[-1], STORAGE).faults == ()
 
     def _check(self, snapshot_id: int) -> SearchResult:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import changes, materialize_index, moved_rows, plan, refresh
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
@@ -72,7 +72,7 @@ def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) 
 
 def addresses(table: Table) -> list[Any]:
     """(slots, positions) of all nodes of the newest version."""
-    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     store = open_storage(opened.version.puffin_path, STORAGE)
     found = [ShardReader(PartSource(store, part)).read_locations() for part in opened.shards]
     return [(slots.tolist(), positions.tolist()) for slots, positions in found]
@@ -104,7 +104,7 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
     monkeypatch.setattr(moved_rows, "hash_files", None)
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted, report.tombstones) == (ROWS, 40, 0)
-    version = versions(table.refresh(), "ann", "e")[-1]
+    version = index_versions(table.refresh(), "e")[-1]
     assert {"read": 40, "hashed": 0, "followed": ROWS + 40}.items() <= json.loads(version.took).items()
     opened = open_version(version, STORAGE)
     assert sorted(file.live_rows for file in opened.routing.files if file.present) == [40, ROWS]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import RepeatedFileError, live_files
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -58,11 +58,11 @@ def test_an_index_is_refused_before_any_work_and_says_what_to_do(table: Table, i
     if indexed:
         index_head(table)
     path = list_again(table)
-    before = versions(table, "ann", "e")
+    before = index_versions(table, "e")
     with pytest.raises(RepeatedFileError, match=rf"{path} is listed twice.*rewrite_data_files") as refused:
         index_head(table)
     assert not refused.value.retryable
-    assert versions(table.refresh(), "ann", "e") == before
+    assert index_versions(table.refresh(), "e") == before
     table.overwrite(table.scan().to_arrow())
     assert index_head(table).rows == 300
     assert_answered_as_it_is_read(table)

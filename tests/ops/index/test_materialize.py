@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from icepuffin.ops.catalog.bindings import LASTING_MS
-from icepuffin.ops.catalog.bound_versions import tag_target, versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import (
@@ -77,7 +77,7 @@ def test_a_second_run_finds_the_work_done(table: Table) -> None:
     second = index_head(table)
     assert second.action is Action.REUSED
     assert second.index_snapshot_id == first.index_snapshot_id
-    assert len(versions(table, "ann", "e")) == 1
+    assert len(index_versions(table, "e")) == 1
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -98,7 +98,7 @@ def test_bytes_do_not_depend_on_threads(table_factory: TableFactory, threads: in
 
 def drop_everything(table: Table) -> None:
     drop_index(table, "e")
-    ours = [version.index_snapshot_id for version in versions(table, "ann", "e")]
+    ours = [version.index_snapshot_id for version in index_versions(table, "e")]
     table.maintenance.expire_snapshots().by_ids(ours).commit()
     table.refresh()
 
@@ -150,7 +150,7 @@ def test_a_worn_shard_is_rebuilt_and_others_are_not(table: Table) -> None:
 
 def _rows_of_first_shard(table: Table) -> dict[str, np.ndarray]:
     """Every third of its rows, by data file."""
-    version = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    version = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     part = version.shards[0]
     slots, positions = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).read_locations()
     paths = {path: slot for slot, path in enumerate(file.path for file in version.routing.files)}
@@ -185,7 +185,7 @@ def test_rewriting_files_again_and_again_does_not_lengthen_the_file_table(table:
         found, recall = found_and_true(table)
         assert found.coverage is Coverage.EXACT_VERSION
         assert recall >= 0.95
-        lengths.append(len(open_version(versions(table, "ann", "e")[-1], STORAGE).routing.files))
+        lengths.append(len(open_version(index_versions(table, "e")[-1], STORAGE).routing.files))
         table.refresh().overwrite(table.scan().to_arrow())
     assert max(lengths[1:]) <= 5, "three files, of which one has a tombstone, and the one that all are rewritten to"
 
@@ -256,7 +256,7 @@ def test_an_empty_table_gets_no_version(table_factory: TableFactory) -> None:
     table.append(make_rows(0, 10))
     table.delete("id >= 0")
     assert index_head(table).action is Action.EMPTY
-    assert versions(table, "ann", "e") == ()
+    assert index_versions(table, "e") == ()
 
 
 def test_a_table_of_one_row_is_indexed(table_factory: TableFactory) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import CoverageError, proof, refresh, stages
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
@@ -49,7 +49,7 @@ def left_behind(table: Table) -> list[str]:
     from icepuffin.ops.storage import open_storage  # noqa: PLC0415
 
     root = f"{table.location()}/metadata"
-    bound = {version.puffin_path for version in versions(table.refresh(), "ann", "e")}
+    bound = {version.puffin_path for version in index_versions(table.refresh(), "e")}
     found = (item.path for item in open_storage(root, STORAGE).list(root))
     return [path for path in found if "/ann-" in path and path not in bound]
 
@@ -120,12 +120,12 @@ def test_a_version_whose_nodes_are_not_the_rows_is_not_published(
 ) -> None:
     if anew:
         drop_everything(table)
-    before, files = versions(table.refresh(), "ann", "e"), left_behind(table)
+    before, files = index_versions(table.refresh(), "e"), left_behind(table)
     with monkeypatch.context() as patched:
         corrupt(patched)
         with pytest.raises(CoverageError, match=r"Nothing was published.*--verify"):
             index_head(table)
-    assert versions(table.refresh(), "ann", "e") == before
+    assert index_versions(table.refresh(), "e") == before
     assert left_behind(table) == files
     index_head(table)
     assert found_and_true(table)[1] >= 0.95

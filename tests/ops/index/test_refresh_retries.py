@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import Action, IndexReport, materialize_index, refresh, stages
@@ -105,7 +105,7 @@ def changed(made: Changed) -> Iterator[Changed]:
 
 
 def own_versions(table: Table) -> frozenset[int]:
-    return frozenset(item.index_snapshot_id for item in versions(table.refresh(), "ann", "e"))
+    return frozenset(item.index_snapshot_id for item in index_versions(table.refresh(), "e"))
 
 
 def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
@@ -119,7 +119,7 @@ def refreshed(table: Table, runner: TaskRunner) -> IndexReport:
 def undo(table: Table, before: frozenset[int]) -> None:
     from icepuffin.ops.catalog import bindings  # noqa: PLC0415
 
-    new = [item for item in versions(table.refresh(), "ann", "e") if item.index_snapshot_id not in before]
+    new = [item for item in index_versions(table.refresh(), "e") if item.index_snapshot_id not in before]
     bindings.drop(table, "ann_e")
     table.refresh().maintenance.expire_snapshots().by_ids([item.index_snapshot_id for item in new]).commit()
     for item in new:

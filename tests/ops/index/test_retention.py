@@ -13,7 +13,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, tag_target, versions
+from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
@@ -47,7 +48,7 @@ def table(table_factory: TableFactory) -> Table:
 def planned(table: Table, retention: Retention, *, days: float = 1) -> RetentionPlan:
     """The plan as it is that many days from now."""
     now = max(item.timestamp_ms for item in table.refresh().metadata.snapshots) + round(days * DAY_MS)
-    return plan_retention(table, "ann", "e", "ann_e", retention, grace=timedelta(hours=1), now_ms=now)
+    return plan_retention(table, BlobKind.INDEX, "e", "ann_e", retention, grace=timedelta(hours=1), now_ms=now)
 
 
 def going(table: Table, retention: Retention, *, days: float = 1) -> list[int]:
@@ -126,7 +127,7 @@ def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
 
 def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
-    known = versions(table.refresh(), "ann", "e")
+    known = index_versions(table.refresh(), "e")
     branch = f"ann_e-{known[0].base_snapshot_id}"
     ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
     update = SetSnapshotRefUpdate(ref_name=branch, type="branch", snapshot_id=known[0].index_snapshot_id, **ages)
@@ -137,7 +138,7 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
 
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
-    oldest = versions(table, "ann", "e")[0].index_snapshot_id
+    oldest = index_versions(table, "e")[0].index_snapshot_id
     table.manage_snapshots().create_tag(oldest, "mine").commit()
     assert going(table, Retention(Keep.NEWEST)) == [1, 2]
 
@@ -166,7 +167,7 @@ def files_of(table: Table, version: DerivedVersion) -> list[str]:
 
 def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     """Those that go leave no snapshot, no tag, no file; the data and the rest are as they were."""
-    known = versions(table.refresh(), "ann", "e")
+    known = index_versions(table.refresh(), "e")
     history = data_snapshots(table)
     doomed, left = files_of(table, known[0]), files_of(table, known[-1])
     plan = planned(table, Retention(Keep.NEWEST))
@@ -179,12 +180,12 @@ def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     assert set(told.deleted) == set(collect_garbage(table, storage=storage, grace=AT_ONCE).deleted)
     assert not any(store.exists(path) for path in doomed)
     assert all(store.exists(path) for path in left)
-    assert versions(table.refresh(), "ann", "e") == known[-1:]
+    assert index_versions(table.refresh(), "e") == known[-1:]
     assert [item.snapshot_id for item in data_snapshots(table)] == [item.snapshot_id for item in history]
     for item in history:
         assert table.scan(snapshot_id=item.snapshot_id).count() > 0
     carry_out_retention(table, "ann_e", plan)
-    assert versions(table.refresh(), "ann", "e") == known[-1:]
+    assert index_versions(table.refresh(), "e") == known[-1:]
 
 
 def test_versions_that_go_leave_nothing_and_touch_nothing(table: Table) -> None:
@@ -201,12 +202,12 @@ def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory:
 def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table) -> None:
     """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
     plan = planned(table, Retention(Keep.NEWEST))
-    known = versions(table, "ann", "e")
+    known = index_versions(table, "e")
     bindings.move_tag(table, "ann_e", known[0].index_snapshot_id, expected_ref=known[-1].index_snapshot_id)
     gone = carry_out_retention(table, "ann_e", plan)
     assert [item.index_snapshot_id for item in gone] == [known[1].index_snapshot_id, known[2].index_snapshot_id]
     assert tag_target(table.refresh(), "ann_e") == known[0].index_snapshot_id
-    assert {item.index_snapshot_id for item in versions(table, "ann", "e")} == {
+    assert {item.index_snapshot_id for item in index_versions(table, "e")} == {
         known[0].index_snapshot_id,
         known[3].index_snapshot_id,
     }
@@ -215,7 +216,7 @@ def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table
 def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = versions(table, "ann", "e")
+    known = index_versions(table, "e")
     side = f"ann_e-{known[0].base_snapshot_id}"
     bindings.move_tag(table, side, known[0].index_snapshot_id, expected_ref=None)
     again = replace(
@@ -231,7 +232,7 @@ def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     carry_out_retention(table, "ann_e", plan)
-    assert [item.puffin_path for item in versions(table.refresh(), "ann", "e") if side in item.tags] == [
+    assert [item.puffin_path for item in index_versions(table.refresh(), "e") if side in item.tags] == [
         again.puffin_path
     ]
 
@@ -267,7 +268,7 @@ def test_a_table_whose_location_has_a_double_slash_is_swept(sql_catalog: Catalog
     assert collect_garbage(table, storage=STORAGE, grace=AT_ONCE).deleted == (f"file://{tmp_path}/x/c/t{PLACE}",)
     assert not left.exists()
     store = open_storage(location, STORAGE)
-    assert all(store.exists(path) for version in versions(table, "ann", "e") for path in files_of(table, version))
+    assert all(store.exists(path) for version in index_versions(table, "e") for path in files_of(table, version))
     assert table.scan().count() == 20
 
 
@@ -278,13 +279,13 @@ def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_
     gone = carry_out_retention(table, "ann_e", plan)
     assert rescued not in {item.index_snapshot_id for item in gone}
     assert len(gone) == 2
-    assert versions(table.refresh(), "ann", "e")[0].index_snapshot_id == rescued
+    assert index_versions(table.refresh(), "e")[0].index_snapshot_id == rescued
 
 
 def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner rolls back, and a run moves the index tag to an old version while that is about to go."""
     plan = planned(table, Retention(Keep.NEWEST))
-    known = versions(table, "ann", "e")
+    known = index_versions(table, "e")
     again = known[1].index_snapshot_id
     run = table.catalog.load_table(table.name())
     through = table.catalog.commit_table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import Storage, open_storage
@@ -142,7 +142,7 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
 ) -> None:
     with pytest.raises(DriverLostError):
         build(table, DyingRunner(healthy))
-    assert versions(table, "ann", "e") == ()
+    assert index_versions(table, "e") == ()
     made: list[int] = []
     real = shard_module._make
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import Action, sample
 from icepuffin.ops.index.errors import ShardTooLargeError
@@ -30,7 +30,7 @@ def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table
 
 
 def lengths(table: Table) -> list[int]:
-    return [part.length for part in open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE).shards]
+    return [part.length for part in open_version(index_versions(table.refresh(), "e")[-1], STORAGE).shards]
 
 
 def assert_small(table: Table) -> None:
@@ -77,4 +77,4 @@ def test_rows_that_no_number_of_shards_parts_are_refused(table: Table) -> None:
     table.append(rows.take([0] * 700))
     with pytest.raises(ShardTooLargeError, match=r"would have 700 rows, and 300 fit.*Raise `shards`"):
         index_head(table, ONE)
-    assert versions(table.refresh(), "ann", "e") == ()
+    assert index_versions(table.refresh(), "e") == ()

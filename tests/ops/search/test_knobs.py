@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.recall_curve import ShardCentroids, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
@@ -38,7 +38,7 @@ def recall(reader: IndexReader, table: Table, k: int = 10, **knobs: object) -> f
 
 def test_the_curve_is_kept_with_the_version(table: Table) -> None:
     index_head(table, SHARDED)
-    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     for text in opened.curves:
         points = widths(text)
         assert [point.search_list for point in points] == [10, 16, 25, 40, 64, 100, 160, 250]
@@ -53,7 +53,7 @@ def test_a_refresh_carries_the_curve_on(table: Table) -> None:
     index_head(table, SHARDED)
     table.refresh().append(make_rows(3000, 3005))
     index_head(table, SHARDED)
-    opened = open_version(versions(table.refresh(), "ann", "e")[-1], STORAGE)
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
     assert all(
         widths(text) for text, entry in zip(opened.curves, opened.routing.shards, strict=True) if entry.live > 50
     )

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.assets.charts import PictureError, drawable, save
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
@@ -63,18 +63,18 @@ def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -
     create_index(table, DEFINITION)
     head = index_head(table)
     table.refresh()
-    for version in versions(table, "ann", "e"):
+    for version in index_versions(table, "e"):
         if version.index_snapshot_id != head.index_snapshot_id:
             expire_derived(table, [version.index_snapshot_id], [])
     backfilled = data_snapshots(table)[0].snapshot_id
     old = materialize_index(table, DEFINITION, backfilled, runner=LocalRunner(1), storage=STORAGE)
-    assert versions(table.refresh(), "ann", "e")[-1].index_snapshot_id == old.index_snapshot_id
+    assert index_versions(table.refresh(), "e")[-1].index_snapshot_id == old.index_snapshot_id
     seen = overview(table, DEFINITION, STORAGE)
     assert seen is not None
     assert (seen.index_snapshot_id, seen.coverage) == (head.index_snapshot_id, 1.0)
     (shown,) = SqlSession(lambda _: (table, STORAGE)).sql("SHOW INDEXES ON db.t").rows.to_pylist()
     assert (shown["versions"], shown["snapshot_id"]) == (2, head.snapshot_id)
-    history = recall_history(versions(table, "ann", "e"))
+    history = recall_history(index_versions(table, "e"))
     assert [item.base_snapshot_id for item in history] == [backfilled, head.snapshot_id]
 
 

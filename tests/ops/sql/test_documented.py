@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.sql import SqlSession
 from tests.conftest import STORAGE
 
@@ -64,4 +64,4 @@ def test_every_example_runs(session: SqlSession, sql_catalog: Catalog) -> None:
         if statement.startswith(("SELECT", "WITH")):
             assert found.rows.num_rows > 0, statement
             assert found.search is not None, statement
-    assert versions(sql_catalog.load_table("ns.t"), "ann", "i")
+    assert index_versions(sql_catalog.load_table("ns.t"), "i")

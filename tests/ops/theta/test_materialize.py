@@ -9,13 +9,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from icepuffin.ops.catalog.bound_versions import versions
+from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
+from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta import publication as publish_module
-from icepuffin.ops.theta.kept_sketches import KIND, TAG
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
 from icepuffin.puffin.types import THETA_V1
@@ -181,8 +181,8 @@ def test_main_and_its_history_are_untouched(table: Table, runner: ThreadlessRunn
     snapshot = append(table, 0, 100)
     materialize(table, snapshot, runner)
     assert current(table) == snapshot
-    found = versions(table, KIND, KIND)
-    assert [(v.base_snapshot_id, v.tags) for v in found] == [(snapshot, (TAG,))]
+    found = sketch_versions(table)
+    assert [(v.base_snapshot_id, v.tags) for v in found] == [(snapshot, (SKETCHES_TAG,))]
     assert len(table.scan().to_arrow()) == 100
 
 
@@ -328,7 +328,7 @@ def test_broken_kept_sketches_cost_a_recount_and_are_reported(table: Table, runn
 def test_a_derived_snapshot_is_refused_by_name(table: Table, runner: ThreadlessRunner) -> None:
     snapshot = append(table, 0, 100)
     materialize(table, snapshot, runner)
-    derived = table.refresh().refs()[TAG].snapshot_id
+    derived = table.refresh().refs()[SKETCHES_TAG].snapshot_id
     with pytest.raises(ThetaError, match=f"derived data of {snapshot}"):
         materialize(table, derived, runner)
 

@@ -1,0 +1,28 @@
+"""What icepuffin binds to snapshots of a table, and the names of the tags that it puts on them."""
+
+from enum import StrEnum
+
+
+class BlobKind(StrEnum):
+    """Content of a bound file. The value is the prefix of the summary keys of the snapshot that carries it."""
+
+    INDEX = "ann"
+    """One version of an ANN index"""
+    SKETCHES = "theta-sketches"
+    """Theta sketches per data file, kept for the next count"""
+
+
+BASE_SNAPSHOT_KEYS = tuple(f"{kind}.base-snapshot-id" for kind in BlobKind)
+"""Summary keys that only derived snapshots have: the data snapshot that they belong to."""
+SKETCHES_TAG = "theta_sketches"
+"""The tag on the newest version of the kept sketches."""
+
+
+def index_tag(name: str) -> str:
+    """The tag on the newest version of an index; other versions have `<tag>-<data snapshot id>`."""
+    return version_tag(BlobKind.INDEX, name)
+
+
+def version_tag(kind: BlobKind, name: str) -> str:
+    """The tag on the newest version of an index, or of the table's kept sketches."""
+    return f"ann_{name}" if kind is BlobKind.INDEX else SKETCHES_TAG
