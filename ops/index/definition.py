@@ -165,12 +165,20 @@ def validate_name(name: str) -> None:
         )
 
 
+CHECKS = ("freshness", "integrity")
+"""Checks of an index that Dagster runs apart, each under the name of the index, `_` and its own."""
+
+
 def meeting(names: Iterable[str]) -> tuple[str, str] | None:
-    """Two names that differ in '.' and '_' alone, which are one in Dagster; None where there are no such two."""
+    """Two names that are one in Dagster; None where there are no such two. They differ in '.' and '_' alone, or one is
+    that of a check of the other.
+    """
     seen: dict[str, str] = {}
     for name in names:
-        if (other := seen.setdefault(name.replace(".", "_"), name)) != name:
-            return other, name
+        plain = name.replace(".", "_")
+        for taken in (plain, *(f"{plain}_{check}" for check in CHECKS)):
+            if (other := seen.setdefault(taken, name)) != name:
+                return other, name
     return None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_definitions
-from icepuffin.ops.index.definition import DefinitionError
+from icepuffin.ops.index.definition import CHECKS, DefinitionError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
 from icepuffin.orchestration.definitions import build
@@ -167,11 +167,15 @@ def two_tables(tmp_path: Path) -> Lake:
     return lake
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("a.b", "a_b"), ("a", "a_freshness"), ("a.b", "a_b.integrity"), ("a", "a.freshness")]
+)
 def test_indexes_in_properties_that_are_one_in_dagster_keep_nothing_else_from_loading(
-    tmp_path: Path, instance: dg.DagsterInstance
+    tmp_path: Path, instance: dg.DagsterInstance, first: str, second: str
 ) -> None:
+    """A check of an index has a name of its own there, which another index may have."""
     lake = two_tables(tmp_path)
-    properties = {f"ann.index.{name}.column": "embedding" for name in ("a.b", "a_b")}
+    properties = {f"ann.index.{name}.column": "embedding" for name in (first, second)}
     with lake.table.transaction() as transaction:
         transaction.set_properties(properties)
     definitions = build(load(lake.settings_file))
@@ -179,11 +183,12 @@ def test_indexes_in_properties_that_are_one_in_dagster_keep_nothing_else_from_lo
     graph = definitions.resolve_asset_graph()
     keys = graph.get_all_asset_keys()
     table = dg.AssetKey(["demo", "demo", "packages"])
-    assert dg.AssetKey([*table.path, "ann_index", "a.b"]) in keys
-    assert dg.AssetKey([*table.path, "ann_index", "a_b"]) not in keys
+    assert dg.AssetKey([*table.path, "ann_index", first]) in keys
+    assert dg.AssetKey([*table.path, "ann_index", second]) not in keys
     assert dg.AssetKey([*table.path, "ann_index", "embedding"]) in keys
     assert dg.AssetKey(["demo", "demo", "other", "ann_index", "e"]) in keys
-    assert "Index 'a_b' is not shown" in str(graph.get(table).description)
+    assert {key.name for key in graph.asset_check_keys} == {*CHECKS, "recall", "tombstones"}
+    assert f"Index '{second}' is not shown" in str(graph.get(table).description)
     runs = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
     assert [run.succeeded for run in runs] == [True]
 
@@ -224,5 +229,7 @@ def test_an_index_whose_name_would_meet_another_is_refused_before_anything_is_wr
     create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
     with pytest.raises(DefinitionError, match=r"has an index 'a.b', which is one with 'a_b' in Dagster"):
         create_index(lake.table, IndexDefinition(name="a_b", column="embedding"))
+    with pytest.raises(DefinitionError, match=r"has an index 'a.b', which is one with 'a_b_integrity' in Dagster"):
+        create_index(lake.table, IndexDefinition(name="a_b_integrity", column="embedding"))
     create_index(lake.table, IndexDefinition(name="a.b", column="embedding"))
     assert [item.name for item in list_definitions(lake.table.refresh())] == ["a.b"]
