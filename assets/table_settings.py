@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
 
-from icepuffin.ops.index.definition import KNOBS, DefinitionError, Knob, meeting, validate_name
+from icepuffin.ops.index.definition import INDEX_PARAMETERS, DefinitionError, IndexParameter, meeting, validate_name
 from icepuffin.ops.index.retention import Keep, Retention
 
 _CRON_FIELDS = 5
@@ -47,7 +47,7 @@ class KeepSettings(SettingsModel):
         return Retention(Keep(self.versions), self.last, self.days)
 
 
-def _field(parameter: Knob) -> tuple[Any, Any]:
+def _field(parameter: IndexParameter) -> tuple[Any, Any]:
     """(type, field) of one index parameter, with the default and the limits that its definition has."""
     if parameter.choices:
         return Literal[parameter.choices], Field(default=parameter.default)
@@ -55,7 +55,7 @@ def _field(parameter: Knob) -> tuple[Any, Any]:
     return kind, Field(default=parameter.default, ge=parameter.low, le=parameter.high)
 
 
-_FIELDS: Any = {name: _field(parameter) for name, parameter in KNOBS.items()}
+_FIELDS: Any = {name: _field(parameter) for name, parameter in INDEX_PARAMETERS.items()}
 _IndexParameters: Any = create_model("_IndexParameters", __base__=SettingsModel, **_FIELDS)
 """A field per index parameter: names, defaults and limits are written once, in the index definition."""
 

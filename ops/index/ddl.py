@@ -55,9 +55,9 @@ def defined_names(table: Table) -> tuple[str, ...]:
 def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     """Write a definition into the table's properties, its column resolved to a field id. No version is built.
 
-    An index that is there already takes over the knobs that graphs do not depend on. Raises DefinitionError where its
-    graphs would be others, or the column cannot be indexed, and what `bind.require_bindable` raises where no version
-    could ever be published, TagTakenError included.
+    An index that exists takes over the parameters that its graphs do not depend on. Raises DefinitionError where other
+    graphs would be needed, or the column cannot be indexed; and what `bindings.require_bindable` and `own_tag_target`
+    raise where no version could ever be published.
     """
     refresh(table)
     bindings.require_bindable(table)

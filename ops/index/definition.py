@@ -1,7 +1,8 @@
-"""What an index is: kept as table properties `ann.index.<name>.<knob>`, so that every reader of the table finds it.
+"""The definition of an index: its column and the parameters that it is built with.
 
-Its knobs are told once, as fields of `IndexDefinition`: the command line, SQL, settings and table properties have their
-names, defaults and limits from `KNOBS`.
+It is kept in the table's properties, as `ann.index.<name>.<parameter>`. Index parameters are declared once, as fields
+of `IndexDefinition`. The command line, SQL, settings and table properties take their names, defaults and limits from
+`INDEX_PARAMETERS`.
 """
 
 import json
@@ -34,17 +35,20 @@ class DefinitionError(IcepuffinError):
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """What one knob of an index takes, and what it is for."""
+class IndexParameter:
+    """One parameter that an index is built with: its default, its limits, and what it is for."""
 
     name: str
     default: int | float | str | None
-    """None: chosen by the number of rows."""
+    """Default value; None where the number of rows decides."""
     about: str
+    """One line of help."""
     choices: tuple[str, ...] = ()
+    """All valid texts; empty for numbers."""
     low: float = 0
+    """Smallest valid number."""
     high: float = 1
-    """Of numbers; both ends are taken."""
+    """Largest valid number."""
 
     @property
     def kind(self) -> type[int] | type[float] | type[str]:
@@ -52,68 +56,68 @@ class Knob:
 
     @property
     def takes(self) -> str:
-        """In words."""
+        """The valid values, in words."""
         return ", ".join(self.choices) if self.choices else f"{self.low} to {self.high}"
 
     def parse(self, text: str) -> int | float | str:
-        """The value that a text means. Raises DefinitionError where it is no number and should be one."""
+        """Convert a text. Raises DefinitionError where a number is expected and the text is none."""
         try:
             return text.lower() if self.choices else self.kind(text)
         except ValueError:
             raise DefinitionError(f"{self.name} is {text!r}; it takes {self.takes}") from None
 
     def check(self, value: Any) -> None:
-        """Raises DefinitionError for a value that is not taken."""
+        """Raises DefinitionError for a value that is not valid."""
         if value is None and self.default is None:
             return
         if not (value in self.choices if self.choices else self.low <= value <= self.high):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
 
 
-def _knob(default: T, about: str, **limits: Any) -> T:
-    """A field that is a knob; `limits` as `Knob` has them."""
+def _parameter(default: T, about: str, **limits: Any) -> T:
+    """A field that is an index parameter; `limits` are further fields of `IndexParameter`."""
     made: T = field(default=default, metadata={"default": default, "about": about, **limits})
     return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition:
-    """One index of one table. Raises DefinitionError where the name or a knob is not valid."""
+    """One index of one table. Raises DefinitionError where the name or a parameter is not valid."""
 
     name: str
     column: str
     """Name of the vector column when the index was made; `field_id` is what counts afterwards."""
     field_id: int | None = None
-    metric: str = _knob("cosine", "Which rows are near.", choices=get_args(MetricName))
-    max_degree: int = _knob(64, "R: edges a node. More: larger, better recall.", low=4, high=512)
-    search_list: int = _knob(
+    metric: str = _parameter("cosine", "Which rows are near.", choices=get_args(MetricName))
+    max_degree: int = _parameter(64, "R: edges a node. More: larger, better recall.", low=4, high=512)
+    search_list: int = _parameter(
         100, "L of searches that name none, and of inserts. More: slower, better recall.", low=8, high=4096
     )
-    alpha: float = _knob(1.2, "How long the edges are that pruning keeps.", low=1, high=3)
-    pq_m: int = _knob(
+    alpha: float = _parameter(1.2, "How long the edges are that pruning keeps.", low=1, high=3)
+    pq_m: int = _parameter(
         48, "Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions.", low=1, high=1024
     )
-    vectors: str = _knob(
+    vectors: str = _parameter(
         "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
     )
-    shards: int | None = _knob(
+    shards: int | None = _parameter(
         None, "Graphs, or more where one would be over 2 GiB. Left out: as few as the size allows.", low=1, high=4096
     )
-    seed: int = _knob(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
-    target_recall: float = _knob(0.9, "recall@10 under which a version is not published.")
-    rebuild_ratio: float = _knob(0.2, "Share of tombstones over which a shard is rebuilt.", low=0.01)
-    max_deltas: int = _knob(
+    seed: int = _parameter(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
+    target_recall: float = _parameter(0.9, "recall@10 under which a version is not published.")
+    rebuild_ratio: float = _parameter(0.2, "Share of tombstones over which a shard is rebuilt.", low=0.01)
+    max_deltas: int = _parameter(
         4, "Small shards of new rows beside the others; 0: new rows are inserted into those.", high=64
     )
-    delta_share: float = _knob(
+    delta_share: float = _parameter(
         0.25, "Rows of deltas, as a share of the others', over which they are dealt out to those."
     )
 
     def __post_init__(self) -> None:
         validate_name(self.name)
         try:
-            for name, knob in KNOBS.items():
-                knob.check(getattr(self, name))
+            for name, parameter in INDEX_PARAMETERS.items():
+                parameter.check(getattr(self, name))
         except DefinitionError as error:
             raise DefinitionError(f"index {self.name}: {error}") from None
 
@@ -146,15 +150,15 @@ class IndexDefinition:
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:
-        """Table properties; knobs without a value are left out."""
+        """Table properties; parameters without a value are left out."""
         items = ((key, value) for key, value in asdict(self).items() if key != "name" and value is not None)
         return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items}
 
 
-KNOBS: Mapping[str, Knob] = {
-    item.name: Knob(item.name, **item.metadata) for item in fields(IndexDefinition) if item.metadata
+INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
+    item.name: IndexParameter(item.name, **item.metadata) for item in fields(IndexDefinition) if item.metadata
 }
-"""By name."""
+"""All index parameters, by name."""
 
 
 def validate_name(name: str) -> None:
@@ -183,7 +187,7 @@ def meeting(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def defined_by(key: str) -> str | None:
-    """The index that a table property is about; None where it is about none. A name may hold dots, a knob may not."""
+    """The index that a table property is about; None for other properties. Names may hold dots, parameters may not."""
     return key.removeprefix(PREFIX).rpartition(".")[0] if key.startswith(PREFIX) else None
 
 
@@ -194,23 +198,22 @@ def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...
         name = defined_by(key)
         if name is None:
             continue
-        option = key.rpartition(".")[2]
-        knob = option.replace("-", "_")
-        found.setdefault(name, {})[knob] = _parse(key, knob, value)
+        parameter = key.rpartition(".")[2].replace("-", "_")
+        found.setdefault(name, {})[parameter] = _parse(key, parameter, value)
     missing = [name for name, items in found.items() if "column" not in items]
     if missing:
         raise DefinitionError(f"index {missing[0]}: table property {PREFIX}{missing[0]}.column is missing")
     return tuple(IndexDefinition(name=name, **items) for name, items in sorted(found.items()))
 
 
-def _parse(key: str, knob: str, value: str) -> Any:
-    if knob == "column":
+def _parse(key: str, parameter: str, value: str) -> Any:
+    if parameter == "column":
         return value
     try:
-        return int(value) if knob == "field_id" else KNOBS[knob].parse(value)
+        return int(value) if parameter == "field_id" else INDEX_PARAMETERS[parameter].parse(value)
     except KeyError:
-        names = ", ".join(name.replace("_", "-") for name in ("column", "field_id", *KNOBS))
-        raise DefinitionError(f"table property {key!r} is no knob of an index; there are {names}") from None
+        names = ", ".join(name.replace("_", "-") for name in ("column", "field_id", *INDEX_PARAMETERS))
+        raise DefinitionError(f"table property {key!r} is no parameter of an index; there are {names}") from None
     except (ValueError, DefinitionError) as error:
         raise DefinitionError(f"table property {key}: {error}") from None
 

@@ -20,7 +20,9 @@ from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_
 
 RECALL_CURVE = "ann.recall_curve"
 ROUTING_CURVE = "ann.routing_curve"
-"""Properties of shard blobs and of the routing blob: advice for choosing knobs, see `icepuffin.ops.recall_curve`"""
+"""Properties of shard blobs and of the routing blob: recall curves for choosing search parameters, see
+`icepuffin.ops.recall_curve`
+"""
 _log = logging.getLogger(__name__)
 
 

@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import resolve_snapshot
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition, materialize_index
-from icepuffin.ops.index.definition import KNOBS, IndexDefinition
+from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.index.integrity import tagged_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.sql.errors import SqlError
@@ -41,7 +41,7 @@ def run_on(
 def _create(table: Table, statement: CreateIndex) -> Answer:
     if statement.unless_there and _has(table, statement.name):
         return told(f"{statement.table} has an index {statement.name} already")
-    made = create_index(table, IndexDefinition(name=statement.name, column=statement.column, **_knobs(statement)))
+    made = create_index(table, IndexDefinition(name=statement.name, column=statement.column, **_parameters(statement)))
     return told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
 
 
@@ -74,11 +74,11 @@ def _has(table: Table, index: str) -> bool:
     return any(item.name == index for item in list_definitions(table))
 
 
-def _knobs(statement: CreateIndex) -> dict[str, Any]:
-    unknown = [key for key in statement.options if key not in KNOBS]
+def _parameters(statement: CreateIndex) -> dict[str, Any]:
+    unknown = [key for key in statement.options if key not in INDEX_PARAMETERS]
     if unknown:
-        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(KNOBS)}")
-    return {key: KNOBS[key].parse(value) for key, value in statement.options.items()}
+        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(INDEX_PARAMETERS)}")
+    return {key: INDEX_PARAMETERS[key].parse(value) for key, value in statement.options.items()}
 
 
 def told(text: str) -> Answer:

@@ -123,7 +123,7 @@ def _options(text: str) -> dict[str, str]:
     for part in filter(str.strip, text.split(",")):
         option = _OPTION.fullmatch(part)
         if option is None:
-            raise SqlError(f"WITH ({part.strip()}): write knob = value")
+            raise SqlError(f"WITH ({part.strip()}): write parameter = value")
         if option["key"].lower() in found:
             raise SqlError(f"WITH ({part.strip()}): {option['key']} is given twice")
         found[option["key"].lower()] = option["value"].strip("'")

@@ -53,7 +53,7 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex:
-    """CREATE INDEX [IF NOT EXISTS] name ON table USING diskann (column) [WITH (knob = value, ...)]."""
+    """CREATE INDEX [IF NOT EXISTS] name ON table USING diskann (column) [WITH (parameter = value, ...)]."""
 
     table: str
     name: str

@@ -24,7 +24,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, options_as, 
 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.bound_versions import DerivedVersion
-    from icepuffin.ops.index.definition import IndexDefinition, Knob
+    from icepuffin.ops.index.definition import IndexDefinition, IndexParameter
     from icepuffin.ops.search.overview import Overview
 
 _LISTED = ("name", "column", "metric", "vectors", "target_recall", "versions", "snapshot_id")
@@ -51,7 +51,7 @@ class _WithIndexParameters(click.Command):
 
 @cache
 def _parameter_options() -> tuple[click.Option, ...]:
-    from icepuffin.ops.index.definition import KNOBS
+    from icepuffin.ops.index.definition import INDEX_PARAMETERS
 
     return tuple(
         click.Option(
@@ -61,11 +61,11 @@ def _parameter_options() -> tuple[click.Option, ...]:
             show_default=True,
             help=parameter.about,
         )
-        for parameter in KNOBS.values()
+        for parameter in INDEX_PARAMETERS.values()
     )
 
 
-def _parameter_type(parameter: "Knob") -> "click.IntRange | click.FloatRange | click.Choice[str]":
+def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.FloatRange | click.Choice[str]":
     if parameter.choices:
         return click.Choice(parameter.choices)
     if parameter.kind is int:

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from icepuffin.assets.table_settings import IndexSettings, KeepSettings, TableSettings
 from icepuffin.ops.cache import process_cache, use_settings
-from icepuffin.ops.index.definition import KNOBS
+from icepuffin.ops.index.definition import INDEX_PARAMETERS
 from icepuffin.orchestration import settings as module
 from icepuffin.orchestration.engines import spark_conf, use_shard_cache
 from icepuffin.orchestration.settings import Settings, SettingsError, find, load
@@ -197,17 +197,19 @@ def _matches(told: str, field: object) -> bool:
     }
 
 
-def test_an_index_is_set_by_the_knobs_of_its_definition(file: Path) -> None:
+def test_an_index_is_set_by_the_parameters_of_its_definition(file: Path) -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     own = {"column", "keep"}
-    assert set(IndexSettings.model_fields) == own | set(KNOBS)
-    assert IndexSettings(column="v").model_dump(exclude=own) == {name: knob.default for name, knob in KNOBS.items()}
+    assert set(IndexSettings.model_fields) == own | set(INDEX_PARAMETERS)
+    assert IndexSettings(column="v").model_dump(exclude=own) == {
+        name: parameter.default for name, parameter in INDEX_PARAMETERS.items()
+    }
     index = MINIMAL + '[tables.t]\ncatalog = "lake"\nname = "a.b"\n[tables.t.indexes.i]\ncolumn = "v"\n'
-    for name, knob in KNOBS.items():
-        assert re.search(rf"^\| `{name}` \| [^|]+ \| {re.escape(knob.takes)} \| ", text, re.MULTILINE), name
-        for value in map(repr, knob.choices or (knob.low, knob.high)):
+    for name, parameter in INDEX_PARAMETERS.items():
+        assert re.search(rf"^\| `{name}` \| [^|]+ \| {re.escape(parameter.takes)} \| ", text, re.MULTILINE), name
+        for value in map(repr, parameter.choices or (parameter.low, parameter.high)):
             loaded(file, f"{index}{name} = {value}\n")
-        for value in map(repr, ("other",) if knob.choices else (knob.low - 1, knob.high + 1)):
+        for value in map(repr, ("other",) if parameter.choices else (parameter.low - 1, parameter.high + 1)):
             assert f"tables.t.indexes.i.{name}" in refusal(file, f"{index}{name} = {value}\n")
 
 

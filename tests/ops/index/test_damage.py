@@ -68,7 +68,7 @@ def delete_a_row(table: Table) -> None:
 
 @pytest.fixture
 def of_tomorrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[Table], IndexReport]:
-    """Index the head as a release does whose indexes have one knob more."""
+    """Index the head as a release does whose indexes have one parameter more."""
     to_json = IndexDefinition.to_json
 
     def index(table: Table) -> IndexReport:

@@ -1,27 +1,27 @@
-"""An index's knobs have one list of names, defaults and limits, wherever they are set."""
+"""Index parameters have one list of names, defaults and limits, wherever they are set."""
 
 from dataclasses import fields, replace
 
 import pytest
 
 from icepuffin.ops.index import DefinitionError, IndexDefinition
-from icepuffin.ops.index.definition import KNOBS, Knob, from_properties
+from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexParameter, from_properties
 
 INDEX = IndexDefinition(name="e", column="v", field_id=7)
 
 
-def test_every_field_but_name_and_column_is_a_knob() -> None:
-    assert [field.name for field in fields(IndexDefinition)] == ["name", "column", "field_id", *KNOBS]
-    assert all(getattr(INDEX, name) == knob.default for name, knob in KNOBS.items())
+def test_every_field_but_name_and_column_is_a_parameter() -> None:
+    assert [field.name for field in fields(IndexDefinition)] == ["name", "column", "field_id", *INDEX_PARAMETERS]
+    assert all(getattr(INDEX, name) == parameter.default for name, parameter in INDEX_PARAMETERS.items())
 
 
-@pytest.mark.parametrize("knob", KNOBS.values(), ids=KNOBS)
-def test_a_knob_takes_its_limits_and_nothing_beyond(knob: Knob) -> None:
-    for value in knob.choices or (knob.low, knob.high):
-        assert getattr(replace(INDEX, **{knob.name: value}), knob.name) == value
-    for value in ("other",) if knob.choices else (knob.low - 1, knob.high + 1, float("nan")):
-        with pytest.raises(DefinitionError, match=f"index e: {knob.name} is .*; it takes {knob.takes}"):
-            replace(INDEX, **{knob.name: value})
+@pytest.mark.parametrize("parameter", INDEX_PARAMETERS.values(), ids=INDEX_PARAMETERS)
+def test_a_parameter_takes_its_limits_and_nothing_beyond(parameter: IndexParameter) -> None:
+    for value in parameter.choices or (parameter.low, parameter.high):
+        assert getattr(replace(INDEX, **{parameter.name: value}), parameter.name) == value
+    for value in ("other",) if parameter.choices else (parameter.low - 1, parameter.high + 1, float("nan")):
+        with pytest.raises(DefinitionError, match=f"index e: {parameter.name} is .*; it takes {parameter.takes}"):
+            replace(INDEX, **{parameter.name: value})
 
 
 def test_properties_give_back_the_definition_that_wrote_them() -> None:
@@ -33,14 +33,14 @@ def test_properties_give_back_the_definition_that_wrote_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knob", "value", "says"),
+    ("parameter", "value", "says"),
     [
         ("max-degree", "many", "ann.index.e.max-degree: max_degree is 'many'; it takes 4 to 512"),
         ("max-degree", "3", "index e: max_degree is 3; it takes 4 to 512"),
         ("field-id", "v", "ann.index.e.field-id: invalid literal"),
-        ("name", "x", "'ann.index.e.name' is no knob of an index; there are column, field-id, metric"),
+        ("name", "x", "'ann.index.e.name' is no parameter of an index; there are column, field-id, metric"),
     ],
 )
-def test_a_property_that_is_wrong_is_named(knob: str, value: str, says: str) -> None:
+def test_a_property_that_is_wrong_is_named(parameter: str, value: str, says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
-        from_properties(INDEX.to_properties() | {f"ann.index.e.{knob}": value})
+        from_properties(INDEX.to_properties() | {f"ann.index.e.{parameter}": value})

@@ -162,7 +162,7 @@ def test_statements_on_indexes() -> None:
         ("SELECT id FROM t@17 ORDER BY l2_distance(v, array(1)) LIMIT 3", "followed by @: write VERSION AS OF"),
         ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
         ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
-        ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write knob = value"),
+        ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write parameter = value"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array('a')) LIMIT 3", "no list of numbers"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT -1", "LIMIT -1: it is a number of rows"),
     ],
