@@ -11,6 +11,7 @@ import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.charts import as_png, drawable
+from icepuffin.assets.snapshots import SnapshotEntry
 
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""
@@ -27,6 +28,29 @@ def from_report(report: Any, *, lead: Sequence[str] = ()) -> dict[str, dg.Metada
     for name in dict.fromkeys([*lead, *(field.name for field in dataclasses.fields(report))]):
         _add(entries, name, getattr(report, name))
     return dict(list(entries.items())[:MAX_KEYS])
+
+
+def snapshots_table(entries: Sequence[SnapshotEntry]) -> dg.MetadataValue[Any]:
+    """The newest snapshots as a table in the UI: partition keys are ids, and people search by time and operation."""
+    return dg.MetadataValue.table(
+        [
+            dg.TableRecord(
+                {
+                    "snapshot": str(entry.snapshot_id),
+                    "committed (UTC)": f"{entry.committed:%m-%d %H:%M}",
+                    "operation": entry.operation,
+                    "rows": f"+{_count(entry.rows_added)} -{_count(entry.rows_removed)}",
+                    "refs": " ".join(entry.refs),
+                    "derived": " ".join(entry.derived) or "not yet",
+                }
+            )
+            for entry in entries
+        ]
+    )
+
+
+def _count(rows: int | None) -> str:
+    return "?" if rows is None else f"{rows:,}"
 
 
 def of_snapshot(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[Any]]:

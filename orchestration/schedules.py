@@ -66,7 +66,7 @@ def _nightly(
         for item in heads:
             snapshot = table.metadata.snapshot_by_id(item.snapshot_id)
             if snapshot is not None and item.key not in known:
-                context.instance.report_runless_asset_event(snapshot_materialization(spec, snapshot))
+                context.instance.report_runless_asset_event(snapshot_materialization(spec, snapshot, newest_of=table))
         context.instance.add_dynamic_partitions(partitions_name(spec), [item.key for item in heads])
         return [
             dg.RunRequest(

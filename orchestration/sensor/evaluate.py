@@ -82,9 +82,12 @@ def _record(
     already = set(facts.recorded)
     snapshots = {str(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}  # by_id searches all
 
+    newest = facts.watched[-1].key if facts.watched else ""
+
     def record(key: str) -> None:
         if key not in already:
-            instance.report_runless_asset_event(snapshot_materialization(spec, snapshots[key]))
+            listed = table if key == newest else None
+            instance.report_runless_asset_event(snapshot_materialization(spec, snapshots[key], newest_of=listed))
 
     recorded = tuple(_in_time(keys, until, record))
     if recorded:

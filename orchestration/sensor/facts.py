@@ -9,8 +9,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.checks import freshness_evaluation, is_late, lag_metadata, lag_now
-from icepuffin.assets.metadata import of_snapshot
+from icepuffin.assets.metadata import of_snapshot, snapshots_table
 from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
@@ -28,6 +29,8 @@ SNAPSHOT_TAG = "icepuffin/snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
 _NAMED_PARTITIONS = 1000
 """Up to this many partitions are named in a query of Dagster's database; for more, all are fetched."""
+_LISTED = 20
+"""Snapshots in the list that the newest snapshot's event carries."""
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -136,8 +139,14 @@ def _returns(instance: dg.DagsterInstance, table_uuid: str) -> int:
     return max((int(number[0]) for number in numbers if number and number[0].isdecimal()), default=0)
 
 
-def snapshot_materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMaterialization:
-    """The event that records a snapshot of the table, with the totals of its summary, which the UI plots."""
+def snapshot_materialization(
+    spec: TableSpec, snapshot: Snapshot, *, newest_of: Table | None = None
+) -> dg.AssetMaterialization:
+    """The event that records a snapshot of the table, with the totals of its summary, which the UI plots.
+
+    `newest_of`: the table, where this is its newest snapshot: the newest snapshots are listed then, with what is
+    derived from each of them now. One event has the list, not each: Dagster keeps events for ever.
+    """
     key = str(snapshot.snapshot_id)
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     numbers = {
@@ -149,10 +158,11 @@ def snapshot_materialization(spec: TableSpec, snapshot: Snapshot) -> dg.AssetMat
         asset_key=spec.key,
         partition=key,
         metadata={
+            **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _LISTED))} if newest_of else {}),
+            **of_snapshot(snapshot),
             **numbers,
             "snapshot_id": key,
             "sequence number": snapshot.sequence_number or 0,
-            **of_snapshot(snapshot),
         },
         tags={"dagster/data_version": key},
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.types import FloatType, ListType
 
+from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.orchestration.cli import main
 from tests.orchestration.lake import DIMS, Lake, make_lake, without_captured_output
 
@@ -75,7 +76,7 @@ def test_help_is_fast_and_shows_examples() -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = ("demo", "index", "plan", "refresh", "search", "stats", "sensor-tick", "gc", "ui")
+    commands = ("demo", "index", "plan", "refresh", "search", "stats", "snapshots", "sensor-tick", "gc", "ui")
     for command in commands:
         main([command, "--help"])
         assert "Example" in capsys.readouterr().out, command
@@ -94,6 +95,21 @@ def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     (told,) = json.loads(run("sensor-tick", "--json"))
     assert told["new"] == [added]
     assert [(item["snapshot_id"], item["succeeded"]) for item in told["runs"]] == [(added, True)]
+
+
+def test_snapshots_are_listed_with_what_is_derived_from_each(run: Run, lake: Lake) -> None:
+    snapshots = json.loads(run("snapshots", "demo.packages", "--json"))["snapshots"]
+    data = [item for item in lake.table.refresh().metadata.snapshots if not is_derived(item)]
+    assert [item["snapshot_id"] for item in snapshots] == [str(item.snapshot_id) for item in reversed(data)]
+    assert all(item["theta_sketches"] and item["indexes"] == ["embedding"] for item in snapshots)
+    assert (snapshots[0]["refs"], snapshots[0]["rows_added"], snapshots[0]["rows_removed"]) == (["main"], 60, 0)
+    assert f" {data[-1].snapshot_id} " in run("snapshots", "demo.packages", "--limit", "1")
+
+
+def test_snapshots_are_found_by_time_and_operation(run: Run) -> None:
+    assert "has no such snapshot" in run("snapshots", "demo.packages", "--operation", "delete")
+    assert "has no such snapshot" in run("snapshots", "demo.packages", "--since", "2199-01-01")
+    assert "append" in run("snapshots", "demo.packages", "--operation", "append", "--since", "2020-01-01 00:00")
 
 
 def test_a_tick_names_a_table_that_is_gone_and_looks_at_the_others(

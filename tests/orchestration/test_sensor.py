@@ -75,6 +75,22 @@ def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.Da
     assert [event.metadata["operation"].value for event in recorded(instance)] == ["append"] * 3
 
 
+def test_the_newest_snapshot_lists_the_snapshots_by_time_and_operation(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    """So that a partition, whose key is an id, can be found. One event has the list, however many are recorded."""
+    evaluated(load(lake.settings_file), instance)
+    *others, newest = recorded(instance)
+    assert not any("snapshots" in event.metadata for event in others)
+    rows = [record.data for record in newest.metadata["snapshots"].value.records]
+    assert [row["snapshot"] for row in rows] == [event.partition for event in (newest, *reversed(others))]
+    assert [(row["operation"], row["rows"], row["refs"], row["derived"]) for row in rows] == [
+        ("append", "+60 -0", "main", "not yet"),
+        ("append", "+60 -0", "", "not yet"),
+        ("append", "+60 -0", "", "not yet"),
+    ]
+
+
 def test_an_unreachable_catalog_is_a_skip_that_says_so_and_loses_nothing(
     lake: Lake, instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:

@@ -1,0 +1,116 @@
+"""The newest snapshots of a table: when and how each was written, and what is derived from it. Reads metadata only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.statistics import StatisticsFile
+
+from icepuffin.assets.spec import TableSpec
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.snapshots import base_snapshot_id, is_derived
+from icepuffin.ops.theta.build_id import is_ours
+from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """One data snapshot of a table."""
+
+    snapshot_id: int
+    committed: datetime
+    """Time of the commit, in UTC."""
+    operation: str
+    rows_added: int | None
+    """None where the writer did not say."""
+    rows_removed: int | None
+    """Rows of removed files and of position deletes; None where the writer did not say. Equality deletes name no rows,
+    and are not counted.
+    """
+    rows: int | None
+    """Live rows after the commit, as far as its summary tells."""
+    refs: tuple[str, ...]
+    """Branches and tags that point at the snapshot, or at an index snapshot of it; icepuffin's own are left out."""
+    sketches: bool
+    """Whether theta sketches of this very snapshot are registered."""
+    indexes: tuple[str, ...]
+    """Names of the indexes that have a version of this snapshot."""
+    missing: tuple[str, ...]
+    """Names of what the settings ask for and the snapshot lacks: `theta_sketches`, and indexes."""
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """Names of everything that is derived from the snapshot."""
+        return (*(("theta_sketches",) if self.sketches else ()), *self.indexes)
+
+
+def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) -> tuple[SnapshotEntry, ...]:
+    """The last `count` data snapshots of all branches, newest first; None: all that the metadata has."""
+    ordered = sorted(table.metadata.snapshots, key=lambda item: (item.sequence_number or 0, item.timestamp_ms))
+    newest = tuple(islice((item for item in reversed(ordered) if not is_derived(item)), count))
+    refs = _refs(table)
+    statistics = {item.snapshot_id: item for item in table.metadata.statistics}
+    indexed = {
+        index.name: {version.base_snapshot_id for version in index_versions(table, index.name)}
+        for index in spec.indexes
+    }
+    entries = []
+    for snapshot in newest:
+        sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
+        indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
+        wanted = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *indexed)
+        present = {*(("theta_sketches",) if sketched else ()), *indexes}
+        added, removed, rows = _counts(snapshot)
+        entries.append(
+            SnapshotEntry(
+                snapshot_id=snapshot.snapshot_id,
+                committed=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+                operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
+                rows_added=added,
+                rows_removed=removed,
+                rows=rows,
+                refs=tuple(refs.get(snapshot.snapshot_id, ())),
+                sketches=sketched,
+                indexes=indexes,
+                missing=tuple(name for name in wanted if name not in present),
+            )
+        )
+    return tuple(entries)
+
+
+def _refs(table: Table) -> dict[int, list[str]]:
+    """Names of the table's own branches and tags, by data snapshot. A branch on an index snapshot is of its base."""
+    bases = {item.snapshot_id: base_snapshot_id(item) for item in table.metadata.snapshots}
+    named: dict[int, list[str]] = {}
+    for name, ref in sorted(table.metadata.refs.items()):
+        base = bases.get(ref.snapshot_id)
+        if base is None:
+            named.setdefault(ref.snapshot_id, []).append(name)
+        elif ref.snapshot_ref_type.value == "branch":
+            named.setdefault(base, []).append(name)
+    return named
+
+
+def _is_sketched(snapshot: Snapshot, statistics: StatisticsFile | None) -> bool:
+    blobs = listed_thetas(statistics).values()
+    return any(is_ours(blob.properties) and counted_for(blob, snapshot) for blob in blobs)
+
+
+def _counts(snapshot: Snapshot) -> tuple[int | None, int | None, int | None]:
+    """(rows added, rows removed, live rows), as far as the summary tells."""
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+
+    def total(*plus: str, minus: Sequence[str] = ()) -> int | None:
+        if not any(key in summary for key in plus):
+            return None
+        return sum(int(summary.get(key, 0)) for key in plus) - sum(int(summary.get(key, 0)) for key in minus)
+
+    rows = total("total-records", minus=("total-position-deletes",))
+    if rows is None and not any(key.endswith("-records") for key in summary):
+        return None, None, None
+    added = total("added-records") or 0
+    removed = total("deleted-records", "added-position-deletes", minus=("removed-position-deletes",)) or 0
+    return added, removed, rows

@@ -1,0 +1,83 @@
+"""`icepuffin snapshots`."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from icepuffin.orchestration.cli.output import print_json, print_lines, print_table
+from icepuffin.orchestration.cli.table_options import TableContext, table_command
+
+if TYPE_CHECKING:
+    from icepuffin.assets.snapshots import SnapshotEntry
+
+_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
+
+
+@click.command("snapshots")
+@table_command
+@click.option("--operation", help="Only this operation: append, overwrite, delete or replace.")
+@click.option("--since", type=click.DateTime(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many.")
+def command(context: TableContext, /, operation: str | None, since: datetime | None, limit: int) -> None:
+    """List the table's snapshots, newest first: when and how each was written, and what is derived from it.
+
+    A snapshot's id is the key of its partition in Dagster. Reads metadata only.
+
+    \b
+    Examples:
+      icepuffin snapshots demo.packages
+      icepuffin snapshots demo.packages --operation delete --since 2026-11-01 --json
+    """
+    from icepuffin.assets.snapshots import newest_snapshots
+
+    entries = [
+        entry
+        for entry in newest_snapshots(context.table, context.spec)
+        if operation in (None, entry.operation)
+        and (since is None or entry.committed.timestamp() >= since.replace(tzinfo=entry.committed.tzinfo).timestamp())
+    ][:limit]
+    if context.as_json:
+        print_json(
+            {
+                "table": context.name,
+                "catalog": context.spec.catalog,
+                "snapshots": [_document(entry) for entry in entries],
+            }
+        )
+    elif entries:
+        print_table(
+            context.console,
+            ("snapshot", "committed (UTC)", "operation", "added", "removed", "rows", "refs", "derived", "missing"),
+            [_row(entry) for entry in entries],
+        )
+    else:
+        print_lines(context.console, f"{context.name} has no such snapshot")
+
+
+def _document(entry: "SnapshotEntry") -> dict[str, object]:
+    return {
+        "snapshot_id": str(entry.snapshot_id),
+        "committed": entry.committed.isoformat(),
+        "operation": entry.operation,
+        "rows_added": entry.rows_added,
+        "rows_removed": entry.rows_removed,
+        "rows": entry.rows,
+        "refs": list(entry.refs),
+        "theta_sketches": entry.sketches,
+        "indexes": list(entry.indexes),
+        "missing": list(entry.missing),
+    }
+
+
+def _row(entry: "SnapshotEntry") -> tuple[object, ...]:
+    counts = (entry.rows_added, entry.rows_removed, entry.rows)
+    return (
+        entry.snapshot_id,
+        f"{entry.committed:%Y-%m-%d %H:%M:%S}",
+        entry.operation,
+        *("?" if count is None else f"{count:,}" for count in counts),
+        ", ".join(entry.refs),
+        ", ".join(entry.derived),
+        ", ".join(entry.missing),
+    )

@@ -1,0 +1,58 @@
+"""What is listed of a table's snapshots."""
+
+from pathlib import Path
+
+import pytest
+
+from icepuffin.assets.snapshots import SnapshotEntry, newest_snapshots
+from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.table_settings import IndexSettings, TableSettings
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.orchestration.discovery import table_spec
+from icepuffin.orchestration.engines import catalogs_of, engine_of
+from icepuffin.orchestration.settings import load
+from tests.orchestration.lake import Lake, make_lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An append, a delete of some rows, and a tag of the user's on the first."""
+    lake = make_lake(tmp_path, snapshots=1)
+    lake.table.manage_snapshots().create_tag(lake.head(), "audited").commit()
+    lake.table.refresh().delete("id < 10")
+    return lake
+
+
+def listed(lake: Lake) -> tuple[SnapshotEntry, ...]:
+    settings = load(lake.settings_file)
+    return newest_snapshots(lake.table.refresh(), table_spec(settings.tables["packages"], catalogs_of(settings)))
+
+
+def test_each_snapshot_says_when_and_how_it_was_written(lake: Lake) -> None:
+    newest, oldest = listed(lake)
+    assert (newest.operation, newest.rows_added, newest.rows_removed, newest.rows) == ("overwrite", 50, 60, 50)
+    assert (oldest.operation, oldest.rows_added, oldest.rows_removed, oldest.rows) == ("append", 60, 0, 60)
+    assert (newest.refs, oldest.refs) == (("main",), ("audited",))
+    assert newest.committed >= oldest.committed
+
+
+def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
+    settings = load(lake.settings_file)
+    (index,) = table_spec(settings.tables["packages"], catalogs_of(settings)).indexes
+    newest, oldest = listed(lake)
+    assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
+
+    table = lake.table.refresh()
+    index_snapshot(table, index, oldest.snapshot_id, engine=engine_of(settings), storage=storage_of(table))
+    newest, oldest = listed(lake)
+    assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
+    assert (oldest.derived, oldest.missing) == (("embedding",), ("theta_sketches",))
+    assert len(lake.table.refresh().metadata.snapshots) == 3, "the index snapshot is not listed"
+    assert oldest.refs == ("audited",), "icepuffin's own tag is not listed"
+
+
+def test_a_table_without_snapshots_has_an_empty_list(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=0)
+    spec = TableSpec(TableSettings(catalog="demo", name="demo.packages", indexes={"e": IndexSettings(column="v")}))
+    assert newest_snapshots(lake.table, spec) == ()
