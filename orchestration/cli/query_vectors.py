@@ -1,31 +1,43 @@
-"""Where the vectors of a search come from, and answers as plain values."""
+"""Vectors to search with: of a row of the table, of a JSON text, of a file."""
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-from pyiceberg.expressions import EqualTo
-from pyiceberg.table import DataScan, Table
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from icepuffin.ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
-from icepuffin.ops.datafile import exact_vectors
+import click
+
 from icepuffin.ops.errors import IcepuffinError
 
-FloatArray = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pyiceberg.table import Table
+
+_REMEDY = "give a JSON list of numbers such as [0.1, 0.2], a list of such lists, or a .npy file"
+_JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
 class NoSuchRowError(IcepuffinError):
-    """No row of the snapshot has the id that was asked for."""
+    """No row of the snapshot has the id that was given, or the row has no vector."""
 
 
 class NoSuchColumnError(IcepuffinError):
     """The snapshot has no column of that name, or rows cannot be told apart by it."""
 
 
-def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapshot: str | None = None) -> FloatArray:
-    """f32[1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its names.
+def vector_of_row(
+    table: "Table", column: str, row: str, *, id_column: str, snapshot: str | None = None
+) -> "npt.NDArray[Any]":
+    """Array [1, dims]: the vector of the row whose `id_column` is `row`, as of the snapshot and by its column names.
 
     Raises NoSuchColumnError, NoSuchRowError, UnknownSnapshotError.
     """
+    import pyarrow as pa
+    from pyiceberg.expressions import EqualTo
+    from pyiceberg.table import DataScan
+
+    from icepuffin.ops.catalog.snapshots import is_head_of_main, resolve_snapshot, schema_at, table_name
+    from icepuffin.ops.datafile import exact_vectors
+
     name = table_name(table)
     schema = schema_at(table, snapshot)
     snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
@@ -53,3 +65,56 @@ def vector_of_row(table: Table, column: str, row: str, *, id_column: str, snapsh
     if vector.null_count:
         raise NoSuchRowError(f"{name}, snapshot {snapshot_id}: the row with {id_column} = {row} has no vector")
     return exact_vectors(vector, None)
+
+
+def read_vectors(path: Path) -> "npt.NDArray[Any]":
+    """Array [queries, dims] of a .npy or a JSON file. Raises ClickException for a file that holds no vectors."""
+    import numpy as np
+
+    try:
+        if path.suffix != ".npy":
+            return parse_vectors(path.read_text(encoding="utf-8"), str(path))
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except UnicodeDecodeError:
+        raise _no_vector(f"{path} is neither text nor named .npy") from None
+    except (ValueError, EOFError):  # numpy's own message is about pickles
+        raise _no_vector(f"{path} is no .npy file of numbers") from None
+    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
+        raise _no_vector(f"{path} holds {array.dtype} of shape {array.shape}, not numbers [queries, dims]")
+    return np.ascontiguousarray(np.atleast_2d(array))
+
+
+def parse_vectors(text: str, source: str) -> "npt.NDArray[Any]":
+    """f64[queries, dims] of a JSON text. Raises ClickException, which names `source`, for a text without vectors."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _no_vector(f"{source} is not JSON ({error.msg} at character {error.pos + 1})") from None
+    except RecursionError:
+        raise _no_vector(f"{source} is nested too deeply") from None
+    if not isinstance(value, list):
+        raise _no_vector(f"{source} is {_json_kind(value)}, not a list")
+    rows = value if value and all(isinstance(row, list) for row in value) else [value]
+    if not rows[0]:
+        raise _no_vector(f"{source} is an empty list")
+    for row in rows:
+        if len(row) != len(rows[0]):
+            raise _no_vector(f"{source} has lists of {len(rows[0])} and of {len(row)} numbers")
+        for place, number in enumerate(row, start=1):
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                raise _no_vector(f"{source} has {_json_kind(number)} at place {place}, not a number")
+
+    import numpy as np
+
+    try:
+        return np.array(rows, np.float64)
+    except OverflowError:
+        raise _no_vector(f"{source} has a number that is too large for a double") from None
+
+
+def _no_vector(reason: str) -> click.ClickException:
+    return click.ClickException(f"the query is no vector: {reason}; {_REMEDY}")
+
+
+def _json_kind(value: object) -> str:
+    return _JSON_KINDS.get(type(value), "a number")

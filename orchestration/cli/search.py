@@ -1,6 +1,5 @@
 """`icepuffin search`."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from icepuffin.orchestration.cli.output import print_fields, print_json, print_l
 from icepuffin.orchestration.cli.table_options import TableContext, options_as, table_command
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from rich.console import Console
 
@@ -126,7 +124,7 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
     definition = _definition(context, arguments)
     column = context.vector_column(definition, arguments.snapshot)
     if query is None:
-        query = _vector_of_row(context, column, arguments)
+        query = _row_vector(context, column, arguments)
     result = _search(_open_reader(context, definition, column, arguments), query, arguments)
     if context.as_json:
         index = None if arguments.vector_column else definition.name
@@ -147,13 +145,16 @@ def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefi
 
 
 def _given_vectors(arguments: SearchArguments) -> "npt.NDArray[Any] | None":
-    """f64[queries, dims] of --vector or --query-file; None for --like-id."""
+    """Array [queries, dims] of --vector or --query-file; None for --like-id."""
+    from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_vectors
+
     if arguments.vector is not None:
-        return _parsed_vectors(arguments.vector, "--vector")
-    return None if arguments.query_file is None else _read_vectors(arguments.query_file)
+        return parse_vectors(arguments.vector, "--vector")
+    return None if arguments.query_file is None else read_vectors(arguments.query_file)
 
 
-def _vector_of_row(context: TableContext, column: str, arguments: SearchArguments) -> "npt.NDArray[Any]":
+def _row_vector(context: TableContext, column: str, arguments: SearchArguments) -> "npt.NDArray[Any]":
+    """Array [1, dims] of --like-id."""
     from icepuffin.orchestration.cli.query_vectors import vector_of_row
 
     row = str(arguments.like_id)
@@ -239,59 +240,3 @@ def _show(console: "Console", table: str, result: "SearchResult", *, explained: 
     columns = [name for name in rows[0] if several or name != "query"]
     values = ([format(row[name], ".4f") if name == "distance" else row[name] for name in columns] for row in rows)
     print_table(console, columns, values, title=title, width=_VALUE_WIDTH)
-
-
-_VECTOR_REMEDY = "give a JSON list of numbers such as [0.1, 0.2], a list of such lists, or a .npy file"
-_JSON_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-
-
-def _not_vectors(reason: str) -> click.ClickException:
-    return click.ClickException(f"the query is no vector: {reason}; {_VECTOR_REMEDY}")
-
-
-def _read_vectors(path: Path) -> "npt.NDArray[Any]":
-    """Array [queries, dims] of a .npy or a JSON file. Raises ClickException for what holds no vectors."""
-    import numpy as np
-
-    try:
-        if path.suffix != ".npy":
-            return _parsed_vectors(path.read_text(encoding="utf-8"), str(path))
-        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-    except UnicodeDecodeError:
-        raise _not_vectors(f"{path} is neither text nor named .npy") from None
-    except (ValueError, EOFError):  # what numpy says of other formats is about pickles
-        raise _not_vectors(f"{path} is no .npy file of numbers") from None
-    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
-        raise _not_vectors(f"{path} holds {array.dtype} of {array.ndim} dimensions, not numbers [queries, dims]")
-    return np.ascontiguousarray(np.atleast_2d(array))
-
-
-def _parsed_vectors(text: str, source: str) -> "npt.NDArray[np.float64]":
-    """f64[queries, dims] of a JSON text. Raises ClickException for a text that holds no vectors."""
-    import numpy as np
-
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _not_vectors(f"{source} is not JSON ({error.msg} at character {error.pos + 1})") from None
-    except RecursionError:
-        raise _not_vectors(f"{source} is nested too deeply") from None
-    if not isinstance(value, list):
-        raise _not_vectors(f"{source} is {_json_kind(value)}, not a list")
-    rows = value if value and all(isinstance(row, list) for row in value) else [value]
-    if not rows[0]:
-        raise _not_vectors(f"{source} is an empty list")
-    for row in rows:
-        if len(row) != len(rows[0]):
-            raise _not_vectors(f"{source} has lists of {len(rows[0])} and of {len(row)} numbers")
-        for place, number in enumerate(row, start=1):
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                raise _not_vectors(f"{source} has {_json_kind(number)} at place {place}, not a number")
-    try:
-        return np.array(rows, np.float64)
-    except OverflowError:
-        raise _not_vectors(f"{source} has a number that is too large for a double") from None
-
-
-def _json_kind(value: object) -> str:
-    return _JSON_KINDS.get(type(value), "a number")
