@@ -17,7 +17,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.connection import CatalogUnavailableError, answering_within, open_catalog
+from icepuffin.ops.catalog.connection import (
+    CatalogUnavailableError,
+    answering_within,
+    failure,
+    open_catalog,
+    require_database,
+)
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.costs import Prices
 from icepuffin.ops.errors import IcepuffinError
@@ -66,6 +72,7 @@ class Catalogs:
                 f"no catalog '{name}' in the settings; there is: {', '.join(sorted(self._properties))}"
             )
         if name not in self._opened:
+            require_database(name, self._properties[name])
             self._opened[name] = open_catalog(name, self._properties[name])
         return self._opened[name]
 
@@ -102,9 +109,9 @@ class Catalogs:
         return found
 
     def _unreachable(self, name: str, error: Exception) -> CatalogUnreachableError:
-        first_line = str(without_values(error, self._properties[name])).splitlines()[0]
+        cause = failure(name, self._properties[name], error, quoting=True)
         return CatalogUnreachableError(
-            f"catalog '{name}' does not answer ({first_line}); "
+            f"catalog '{name}' does not answer: {cause}; "
             f"check that it runs and that [catalogs.{name}] is right. Nothing was changed"
         )
 

@@ -4,8 +4,10 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, RestCatalog
@@ -14,7 +16,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
-from sqlalchemy.engine import make_url
+from requests.exceptions import HTTPError
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from icepuffin.ops.catalog.redaction import without_values
 from icepuffin.ops.catalog.vended_config import CODE_SETTING, STORE_SETTINGS, VendingCatalog
@@ -45,9 +49,9 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     except NotInstalledError as error:
         raise CatalogUnavailableError(f"catalog {name!r} cannot be opened: {error}") from None
     except Exception as error:
-        # the client's own message may quote the address with its password; what it says otherwise is in the type
+        cause = failure(name, properties, error)
         raise CatalogUnavailableError(
-            f"catalog {name!r} cannot be opened ({type(error).__name__}); check its settings, and that it is up"
+            f"catalog {name!r} cannot be opened: {cause}; check its settings, and that it is up"
         ) from without_values(error, properties)
     _distrust_tables(catalog)
     if isinstance(catalog, RestCatalog):
@@ -57,6 +61,86 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
     if engine is not None and engine.dialect.name == "sqlite":
         _let_sqlite_wait(engine)
     return catalog
+
+
+def require_database(name: str, properties: Mapping[str, str]) -> None:
+    """Raises CatalogUnavailableError where a catalog is an SQLite file that is not there: to open it would create it.
+
+    Settings name catalogs that exist. Whoever makes a new catalog, as the demo does, calls `open_catalog` alone.
+    """
+    settings = _merged(name, properties)
+    path = _sqlite_file(settings) if _kind(name, settings) is CatalogType.SQL else None
+    if path is None or path.is_file():
+        return
+    missing = f"there is no SQLite database {path}"
+    if path.is_dir():
+        missing = f"{path} is a folder, not an SQLite database"
+    elif not path.parent.is_dir():
+        missing += f", nor a folder {path.parent}"
+    raise CatalogUnavailableError(
+        f"catalog {name!r} cannot be opened: {missing}; check uri in [catalogs.{name}]. icepuffin creates no catalog"
+    )
+
+
+def failure(name: str, properties: Mapping[str, str], error: Exception, *, quoting: bool = False) -> str:
+    """Why a catalog failed: `cause (address)`, without what is secret.
+
+    The cause is what the operating system or the database's driver says, or a status of HTTP. What a client says
+    beside that may quote the address with its password: the type of the error stands for it, unless `quoting`.
+    """
+    settings = _merged(name, properties)
+    innermost: BaseException = error
+    while (inner := innermost.__cause__ or innermost.__context__) is not None:
+        innermost = inner
+    if isinstance(innermost, OSError) and innermost.strerror:
+        cause = innermost.strerror
+    elif isinstance(error, DBAPIError):
+        cause = str(without_values(Exception(str(error.orig)), _secrets(settings))).partition(": ")[2].splitlines()[0]
+    elif isinstance(innermost, HTTPError) and innermost.response is not None:
+        cause = f"HTTP status {innermost.response.status_code} {innermost.response.reason}"
+    else:
+        cause = str(without_values(error, _secrets(settings))).splitlines()[0] if quoting else type(error).__name__
+    address = _address(settings)
+    return f"{cause} ({address})" if address else cause
+
+
+def _secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, and the parts of a database's URL that may not show."""
+    url = _database_url(settings)
+    return {**settings, "user": url.username or "", "password": url.password or ""} if url else dict(settings)
+
+
+def _address(settings: Mapping[str, Any]) -> str:
+    """Where a catalog is: the file of an SQLite database; scheme, host and port of a server; empty where unknown."""
+    if (path := _sqlite_file(settings)) is not None:
+        return str(path)
+    try:
+        parts = urlsplit(str(settings.get("uri", "")))
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}{port}" if parts.hostname else ""
+
+
+def _sqlite_file(settings: Mapping[str, Any]) -> Path | None:
+    """The database file of an SQLite catalog; None for other catalogs, and for databases in memory."""
+    url = _database_url(settings)
+    if url is None or url.get_backend_name() != "sqlite" or not url.database or url.database.startswith((":", "file:")):
+        return None
+    return Path(url.database).absolute()
+
+
+def _database_url(settings: Mapping[str, Any]) -> URL | None:
+    uri = str(settings.get("uri", ""))
+    try:
+        return make_url(uri) if uri.startswith(("sqlite", "postgres")) else None
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _merged(name: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """The properties over those that PyIceberg's own configuration has for the catalog."""
+    return dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
 
 
 def _distrust_tables(catalog: Catalog) -> None:
@@ -78,7 +162,7 @@ def _distrust_tables(catalog: Catalog) -> None:
 
 
 def _load(name: str, properties: dict[str, str]) -> Catalog:
-    settings: dict[str, Any] = dict(merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    settings = _merged(name, properties)
     if _kind(name, settings) is CatalogType.REST:
         return _BoundedRestCatalog(name, **_nested(settings))
     uri = str(settings.get("uri", ""))

@@ -1,6 +1,7 @@
 """Resources: secrets stay inside, errors help, and Spark starts only when a large table asks for it."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import make_lake
+from tests.services.processes import free_port
 
 SECRET = "hunter2hunter2"
 
@@ -44,6 +46,35 @@ def test_an_unknown_catalog_and_table_are_told_apart(tmp_path: Path) -> None:
         catalogs.table("demo", "demo.absent")
     with pytest.raises(TableMissingError, match="'packages' names no table; write namespace"):
         catalogs.table("demo", "packages")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("catalogue.db", "there is no SQLite database {folder}/catalogue.db; check uri in [catalogs.demo]"),
+        ("absent/catalog.db", "there is no SQLite database {folder}/absent/catalog.db, nor a folder {folder}/absent"),
+        ("taken", "{folder}/taken is a folder, not an SQLite database"),
+        ("text.db", "file is not a database ({folder}/text.db)"),
+    ],
+)
+def test_a_mistyped_database_is_named_and_not_made(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "text.db").write_text("no database " * 100)
+    there = sorted(tmp_path.rglob("*"))
+    catalogs = Catalogs({"demo": {"type": "sql", "uri": f"sqlite:///{tmp_path}/{name}", "warehouse": "file:///x"}})
+    with pytest.raises(CatalogUnavailableError, match=re.escape(said.format(folder=tmp_path))):
+        catalogs.table("demo", "a.b")
+    assert sorted(tmp_path.rglob("*")) == there
+
+
+def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:
+    port = free_port()
+    for kind, scheme in (("rest", "http"), ("sql", "postgresql+psycopg2")):
+        properties = {"type": kind, "uri": f"{scheme}://user:{SECRET}@127.0.0.1:{port}/lake", "warehouse": "file:///x"}
+        with pytest.raises(CatalogUnavailableError, match="Connection refused") as caught:
+            Catalogs({"lake": properties}).table("lake", "a.b")
+        assert f"({scheme}://127.0.0.1:{port})" in str(caught.value)
+        assert SECRET not in str(caught.value)
 
 
 def test_small_tables_are_built_in_process() -> None:
