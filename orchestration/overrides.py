@@ -56,6 +56,16 @@ def named_by(place: Sequence[str | int], environment: Mapping[str, str]) -> str 
     return None
 
 
+def variable_below(place: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
+    """A variable that sets anything below this place; None where none does."""
+    parts = [str(part).lower() for part in place]
+    for name in sorted(environment, reverse=True):
+        path = name[len(PREFIX) :].lower().split("__")
+        if name.upper().startswith(PREFIX) and path[: len(parts)] == parts:
+            return name
+    return None
+
+
 def _has(text: str, place: Sequence[str | int]) -> bool:
     """Whether the value of a variable says what is at this place below it. A text or a list says all that is below."""
     try:
@@ -77,14 +87,15 @@ def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:
     fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     named = get_args(kind)[1] if get_origin(kind) in (dict, Mapping) else None
     if not path:
-        value = text if fields is None and get_origin(kind) is None else _json(text, name)
+        value = text if fields is None and get_origin(kind) is None else _json(text, name, kind)
         return _merged(raw, value) if isinstance(raw, Mapping) and isinstance(value, Mapping) else value
     below = dict(raw) if isinstance(raw, Mapping) else {}
     if fields == {} or named in (str, SecretStr):  # properties: their names have dots, which TOML reads as tables
         flat = dict(flattened(below))
         return {**flat, _key(".".join(path), flat): text}
     if fields is None and named is None:
-        raise OverrideError(f"the environment variable {name} names no setting: {path[0]} is a part of what has none")
+        setting = name.removesuffix("__".join(("", *path)))
+        raise OverrideError(f"the environment variable {name} names no setting: {setting} has nothing below it")
     key = _key(path[0], fields or below)
     inner = named if fields is None else fields[key].annotation if key in fields else str
     return {**below, key: _over(below.get(key), path[1:], inner, text, name)}
@@ -115,11 +126,14 @@ def _plain(kind: Any) -> Any:
     return str if get_origin(kind) is Literal else kind
 
 
-def _json(text: str, name: str) -> Any:
+def _json(text: str, name: str, kind: Any) -> Any:
     try:
         return json.loads(text, parse_float=Written)
     except ValueError:
-        raise OverrideError(f"the environment variable {name} is not valid JSON, which it must be") from None
+        form = (
+            'a list, such as ["a", "b"]' if get_origin(kind) in (list, tuple) else 'an object, such as {"key": "value"}'
+        )
+        raise OverrideError(f"the environment variable {name} is not valid JSON: write {form}") from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,10 +26,18 @@ from pydantic import (
 from icepuffin.assets.spec import is_within, node, slug
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.orchestration.overrides import OverrideError, Written, flattened, named_by, overridden
+from icepuffin.orchestration.overrides import (
+    OverrideError,
+    Written,
+    flattened,
+    named_by,
+    overridden,
+    variable_below,
+)
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
+_ADD_CATALOG = "add [catalogs.<name>] with the PyIceberg properties type, uri and warehouse"
 _SHOWN_PROPERTIES = frozenset({"type", "warehouse"})
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -117,9 +125,7 @@ class Settings(SettingsModel):
     @model_validator(mode="after")
     def _known_catalogs(self) -> Self:
         if not self.catalogs:
-            raise ValueError(
-                "no catalog is set; add [catalogs.<name>] with the PyIceberg properties type, uri and warehouse"
-            )
+            raise ValueError(f"no catalog is set; {_ADD_CATALOG}")
         for key, table in self.tables.items():
             if table.catalog not in self.catalogs:
                 known = ", ".join(sorted(self.catalogs))
@@ -173,6 +179,8 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
             f"{file} does not exist: make it (docs/settings.md shows one), name another with --settings or "
             f"{PATH_VARIABLE}, or run `icepuffin demo`"
         ) from error
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}; name a file with --settings") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
     try:
@@ -181,7 +189,7 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
         raise SettingsError(str(error)) from None
     except ValidationError as error:
         raise SettingsError(
-            _explain(file, error)
+            _explain(file, raw, error)
         ) from None  # pydantic's own text repeats the values, which may be secret
 
 
@@ -213,19 +221,46 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in flattened(value)}
 
 
-def _explain(file: Path, error: ValidationError) -> str:
+_FORMS = {"name": "a table is namespace.table", "currency": "three letters, such as EUR"}
+"""What a text must look like, by the last part of its key."""
+
+
+def _making(raw: Mapping[str, Any], place: Sequence[str | int]) -> str | None:
+    """The environment variable that makes the table of settings at `place`; None where the file has one."""
+    return None if not place or _table_at(raw, place) is not None else variable_below(place, os.environ)
+
+
+def _remedy(file: Path, raw: Mapping[str, Any], place: Sequence[str | int]) -> str:
+    """What to do where a setting of the table at `place` is missing."""
+    if not place:
+        return _ADD_CATALOG
+    if _making(raw, place) is None:
+        return "set it"
+    table, others = ".".join(map(str, place)), ", ".join(_table_at(raw, place[:-1]) or {}) or "none"
+    return f"{file} has no {table} (there are: {others}): correct the variable's name, or set this too"
+
+
+def _table_at(raw: Mapping[str, Any], place: Sequence[str | int]) -> Mapping[str, Any] | None:
+    """The table of the file at this place; None where it has none."""
+    table: Any = raw
+    for part in place:
+        table = table.get(part) if isinstance(table, Mapping) else None
+    return table if isinstance(table, Mapping) else None
+
+
+def _explain(file: Path, raw: Mapping[str, Any], error: ValidationError) -> str:
     """One line: the file or the environment variable, each key, what is wrong, what to do. Never the value."""
     problems: dict[str, list[str]] = {}
     for detail in error.errors(include_input=False, include_url=False):
-        key = ".".join(str(part) for part in detail["loc"]) or "(file)"
+        key = ".".join(str(part) for part in detail["loc"])
         text = detail["msg"].removeprefix("Value error, ")
         if detail["type"] == "extra_forbidden":
             text = "no such setting; see docs/settings.md for those there are"
         elif detail["type"] == "missing":
-            text = "is missing; set it"
+            text = f"is missing; {_remedy(file, raw, detail['loc'][:-1])}"
         elif "ctx" in detail and "pattern" in detail["ctx"]:
-            text = "has the wrong form: a table is namespace.table"
-        variable = named_by(detail["loc"], os.environ)
+            text = f"has the wrong form: {_FORMS.get(key.rpartition('.')[2], 'see docs/settings.md')}"
+        variable = named_by(detail["loc"], os.environ) or _making(raw, detail["loc"][:-1])
         source = f"the environment variable {variable}" if variable else str(file)
-        problems.setdefault(source, []).append(f"{key}: {text}")
+        problems.setdefault(source, []).append(f"{key}: {text}" if key else text)
     return "; ".join(f"{source}: {'; '.join(found)}" for source, found in problems.items())

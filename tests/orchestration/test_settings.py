@@ -291,7 +291,17 @@ def test_json_from_the_environment_is_merged_with_the_file(file: Path, monkeypat
         ("ICEPUFFIN__SPARK__CONF", '{"spark.a": null}', "spark.a is null"),
         ("ICEPUFFIN__THREADS__X", "1", "ICEPUFFIN__THREADS__X names no setting"),
         ("ICEPUFFIN__SPARK__MASTR", "x", "spark.mastr: no such setting"),
-        ("ICEPUFFIN__TABLES__T__WATCHED_REFS", "main", "ICEPUFFIN__TABLES__T__WATCHED_REFS is not valid JSON"),
+        (
+            "ICEPUFFIN__TABLES__T__WATCHED_REFS",
+            "main",
+            'ICEPUFFIN__TABLES__T__WATCHED_REFS is not valid JSON: write a list, such as ["a", "b"]',
+        ),
+        (
+            "ICEPUFFIN__CATALOGS",
+            "lake",
+            'ICEPUFFIN__CATALOGS is not valid JSON: write an object, such as {"key": "value"}',
+        ),
+        ("ICEPUFFIN__PRICES__CURRENCY", "EURO", "prices.currency: has the wrong form: three letters, such as EUR"),
     ],
 )
 def test_a_wrong_variable_is_named(
@@ -300,6 +310,32 @@ def test_a_wrong_variable_is_named(
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError, match=re.escape(says)):
         loaded(file, MINIMAL)
+
+
+def test_a_variable_with_the_wrong_name_of_a_table_is_blamed_and_not_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN__TABLES__PACKAGE__NAME", "a.c")
+    says = (
+        "the environment variable ICEPUFFIN__TABLES__PACKAGE__NAME: tables.package.catalog: is missing; "
+        f"{file} has no tables.package (there are: packages): correct the variable's name"
+    )
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        loaded(file, MINIMAL + '[tables.packages]\ncatalog = "lake"\nname = "a.b"\n')
+    monkeypatch.delenv("ICEPUFFIN__TABLES__PACKAGE__NAME")
+    with pytest.raises(SettingsError, match=rf"^{re.escape(str(file))}: tables.packages.catalog: is missing; set it"):
+        loaded(file, MINIMAL + '[tables.packages]\nname = "a.b"\n')
+
+
+def test_a_file_without_a_catalog_says_how_to_add_one(file: Path) -> None:
+    for text, says in (("", "catalogs: is missing"), ("[catalogs]", "no catalog is set")):
+        with pytest.raises(SettingsError, match=re.escape(f"{file}: {says}; add [catalogs.<name>]")):
+            loaded(file, text)
+
+
+def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"{tmp_path} cannot be read: Is a directory")):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
