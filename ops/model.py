@@ -78,6 +78,40 @@ class LiveFiles:
         return sum(file.record_count for file in self.files)
 
 
+class How(enum.StrEnum):
+    """How a shard of a version comes about. Reports and markers hold the values."""
+
+    BUILT = "built"
+    """A new shard: a graph over new rows"""
+    REBUILT = "rebuilt"
+    """A new graph over the base version's live rows and the new ones"""
+    INSERTED = "inserted"
+    """New rows inserted into the base version's graph"""
+    REMAPPED = "remapped"
+    """The base version's graph with new locations: its rows have moved to other files"""
+    MASKED = "masked"
+    """The base version's bytes with new tombstones"""
+    COPIED = "copied"
+    """The base version's bytes and tombstones"""
+    REUSED = "reused"
+    """A shard of a version that is itself reused"""
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether the base version's bytes are copied as they are."""
+        return self in (How.COPIED, How.MASKED)
+
+    @property
+    def makes_graph(self) -> bool:
+        """Whether a graph is built from nothing."""
+        return self in (How.BUILT, How.REBUILT)
+
+    @property
+    def rewrites_nodes(self) -> bool:
+        """Whether the base version's nodes are decoded and encoded again."""
+        return self in (How.REBUILT, How.INSERTED)
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectRange:
     """Bytes of one stored object."""

@@ -4,10 +4,9 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sample import lay_out
 from icepuffin.ops.index.slots import file_table, slots_of
 from icepuffin.ops.index.stages import FilesRead, Progress, ShardsMade, Work, blocks_by_shard
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import How, StorageConfig
 from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.tasks.scatter import FileRows
-from icepuffin.ops.tasks.shard import How
 
 
 def build_shards(

@@ -21,7 +21,7 @@ from icepuffin.ops.index.refresh import Dead, find_dead
 from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
 from icepuffin.ops.index.sample import choose_shards, rows_a_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import How, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.routing import ShardEntry
@@ -69,8 +69,8 @@ def estimate(
         remapped=sum(shard.remap for shard in shards),
         tombstoned=sum(shard.tombstone for shard in shards),
         merged=merged,
-        shards_rebuilt=sum(shard.how == "rebuilt" for shard in shards),
-        shards_copied=sum(shard.how in ("copied", "masked") for shard in shards),
+        shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
+        shards_copied=sum(shard.how.keeps_bytes for shard in shards),
         bytes_read=sum(shard.bytes_read for shard in shards),
         bytes_written=sum(shard.bytes_written for shard in shards),
         seconds=round(seconds, 3),
@@ -85,7 +85,7 @@ def _of_build(plan: VersionPlan, dims: int) -> tuple[ShardEstimate, ...]:
     shares = _spread(rows, np.ones(count))
     size = _node_bytes(plan, dims)
     return tuple(
-        ShardEstimate(number, "built", plan.reason, 0, share, 0, 0, 0, round(share * size), 0)
+        ShardEstimate(number, How.BUILT, plan.reason, 0, share, 0, 0, 0, round(share * size), 0)
         for number, share in enumerate(shares)
     )
 
@@ -121,7 +121,7 @@ def _of_refresh(
     ]
     if placement.target == NEW_DELTA:
         size = round(new * _node_bytes(plan, dims))
-        shards.append(ShardEstimate(len(kept), "built", "a delta of the new rows", 0, new, 0, 0, 0, size, 0))
+        shards.append(ShardEstimate(len(kept), How.BUILT, "a delta of the new rows", 0, new, 0, 0, 0, size, 0))
     return tuple(shards), merged
 
 
@@ -134,17 +134,17 @@ def _shard(
     copied = 0
     grown = round(entry.length * nodes / max(1, entry.count)) if entry.count else round(nodes * _node_bytes(plan, dims))
     if left > ratio * nodes:
-        how, why = "rebuilt", f"{left / max(1, nodes):.0%} of its nodes are dead, over {ratio:.0%}"
+        how, why = How.REBUILT, f"{left / max(1, nodes):.0%} of its nodes are dead, over {ratio:.0%}"
         read, written = entry.length, round(grown * (nodes - left) / max(1, nodes))
     elif insert:
-        how, why, read, written = "inserted", "it takes rows that are new", entry.length, grown
+        how, why, read, written = How.INSERTED, "it takes rows that are new", entry.length, grown
     elif remap:
-        how, why, read, written = "remapped", "its rows moved to other files", 2 * looked, looked
+        how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * looked, looked
         copied = entry.length - looked
     elif gone:
-        how, why, read, written, copied = "masked", "only its tombstones are new", looked, 0, entry.length
+        how, why, read, written, copied = How.MASKED, "only its tombstones are new", looked, 0, entry.length
     else:
-        how, why, read, written, copied = "copied", "nothing came and nothing went", looked, 0, entry.length
+        how, why, read, written, copied = How.COPIED, "nothing came and nothing went", looked, 0, entry.length
     return ShardEstimate(number, how, why, entry.count, insert, remap, gone - remap, read, written, copied)
 
 
@@ -206,8 +206,8 @@ def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int, merg
     return Amounts(
         **rows_read(plan, _live_rows(plan.added), sum(shard.insert for shard in shards) - merged),
         built=sum(_rows_built(shard) for shard in shards),
-        inserted=sum(shard.insert for shard in shards if shard.how == "inserted"),
-        rewritten=sum(shard.nodes for shard in shards if shard.how in ("inserted", "rebuilt")),
+        inserted=sum(shard.insert for shard in shards if shard.how is How.INSERTED),
+        rewritten=sum(shard.nodes for shard in shards if shard.how.rewrites_nodes),
         looked_up=sum(shard.nodes for shard in shards) if plan.live_positions_change else 0,
         copied=sum(shard.bytes_copied for shard in shards),
         dims=dims,
@@ -215,6 +215,6 @@ def _amounts(plan: VersionPlan, shards: Sequence[ShardEstimate], dims: int, merg
 
 
 def _rows_built(shard: ShardEstimate) -> int:
-    if shard.how == "built":
+    if shard.how is How.BUILT:
         return shard.insert
-    return shard.nodes + shard.insert + shard.remap - shard.tombstone if shard.how == "rebuilt" else 0
+    return shard.nodes + shard.insert + shard.remap - shard.tombstone if shard.how is How.REBUILT else 0

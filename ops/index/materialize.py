@@ -25,7 +25,7 @@ from icepuffin.ops.index.rates import took
 from icepuffin.ops.index.refresh import find_dead, refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, ShardReport
 from icepuffin.ops.index.stages import Progress, ShardsMade, staging_prefix
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import How, StorageConfig
 from icepuffin.ops.steps import Step, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -283,8 +283,8 @@ def _report(
         shards=len(shards),
         deltas=max(0, len(shards) - _base_shards(plan, made)),
         merged=made.merged if made else 0,
-        shards_rebuilt=sum(shard.how == "rebuilt" for shard in shards),
-        shards_copied=sum(shard.how in ("copied", "masked") for shard in shards),
+        shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
+        shards_copied=sum(shard.how.keeps_bytes for shard in shards),
         recall=recall,
         bytes_total=total,
         bytes_written=file.file_size - file.bytes_copied if file else 0,
@@ -318,6 +318,6 @@ def _shard_reports(plan: VersionPlan, made: ShardsMade | None) -> tuple[ShardRep
     if plan.existing is None or plan.base is None:
         return ()
     return tuple(
-        ShardReport(number, "reused", entry.count, entry.live, 0, 0, entry.recall, entry.length)
+        ShardReport(number, How.REUSED, entry.count, entry.live, 0, 0, entry.recall, entry.length)
         for number, entry in enumerate(plan.base.routing.shards)
     )

@@ -139,7 +139,7 @@ def _by_hash(search: _Search) -> _Found:
             files=group,
             schema=work.plan.schema,
             field_id=work.plan.field_id,
-            metric=int(work.plan.definition.metric_value),
+            metric=work.plan.definition.metric_value,
             dims=work.layout.dims,
             range_bits=search.range_bits,
             staging=work.staging,

@@ -15,6 +15,7 @@ from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, not
 from icepuffin.ops.index.assembly import mean_recall
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.stages import ShardsMade
+from icepuffin.ops.model import How
 from icepuffin.ops.tasks.runner import TaskRunner
 
 _STAGES = ("plan", "work", "assemble", "copy", "verify")
@@ -73,15 +74,15 @@ def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runne
     """What a version took and the recall it has, for its snapshot's summary: later estimates learn from it, and
     `icepuffin.ops.index.recall_history` tells it.
     """
-    new = [shard for shard in made.shards if shard.how not in ("copied", "masked")]
+    new = [shard for shard in made.shards if not shard.how.keeps_bytes]
     inserted = sum(shard.inserted for shard in made.shards) - made.merged
     amounts = Amounts(
         **rows_read(plan, sum(made.read.rows.values()), inserted),
-        built=sum(shard.count for shard in new if shard.how in ("built", "rebuilt")),
-        inserted=sum(shard.inserted for shard in new if shard.how == "inserted"),
-        rewritten=sum(shard.count for shard in new if shard.how in ("inserted", "rebuilt")),
+        built=sum(shard.count for shard in new if shard.how.makes_graph),
+        inserted=sum(shard.inserted for shard in new if shard.how is How.INSERTED),
+        rewritten=sum(shard.count for shard in new if shard.how.rewrites_nodes),
         looked_up=sum(shard.count for shard in made.shards) if plan.base and plan.live_positions_change else 0,
-        copied=sum(shard.length for shard in made.shards if shard.how in ("copied", "masked", "remapped")),
+        copied=sum(shard.length for shard in made.shards if shard.how.keeps_bytes or shard.how is How.REMAPPED),
         dims=made.layout.dims,
     )
     note = Took(

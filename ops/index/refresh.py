@@ -16,7 +16,7 @@ from icepuffin.ops.index.sample import Layout, rows_a_shard
 from icepuffin.ops.index.slots import file_table, slots_of
 from icepuffin.ops.index.stages import SMALL_WORK, FilesRead, Progress, ShardsMade, Work, blocks_by_shard, share_out
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import How, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.dead_nodes import MarkTask, mark
@@ -24,7 +24,7 @@ from icepuffin.ops.tasks.delta_rows import SpillTask, spill
 from icepuffin.ops.tasks.match_hashes import Moves
 from icepuffin.ops.tasks.relocation import RelocateTask, relocate
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
-from icepuffin.ops.tasks.shard import How, ShardResult, ShardTask
+from icepuffin.ops.tasks.shard import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from icepuffin.ops.model import How
+
 if TYPE_CHECKING:
     from icepuffin.ops.index.retention import Retired
 
@@ -27,8 +29,7 @@ class ShardEstimate:
     """What is to become of one shard."""
 
     number: int
-    how: str
-    """As in ShardReport: built, rebuilt, inserted, remapped, masked, copied."""
+    how: How
     reason: str
     nodes: int
     """Before the work."""
@@ -70,8 +71,7 @@ class ShardReport:
     """One shard of a version."""
 
     number: int
-    how: str
-    """built, rebuilt, inserted, remapped (rows moved, graph kept), masked (only tombstones are new), copied, reused"""
+    how: How
     nodes: int
     live: int
     inserted: int

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sample import Layout, most_rows
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import How, LiveFile, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.file_balls import Balls
 from icepuffin.ops.tasks.match_hashes import HashResult
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
-from icepuffin.ops.tasks.shard import How, ShardResult, ShardTask, make_shard
+from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block
 from icepuffin.puffin.blobs.routing import CoveredFile
 
@@ -116,7 +116,7 @@ class Work:
                 files=group,
                 schema=self.plan.schema,
                 field_id=self.plan.field_id,
-                metric=int(self.plan.definition.metric_value),
+                metric=self.plan.definition.metric_value,
                 codebook=self.layout.codebook,
                 partition_to_shard=routes,
                 vectors=self.plan.definition.vectors,
@@ -135,7 +135,7 @@ class Work:
             number=number,
             how=how,
             dims=self.layout.dims,
-            metric=int(definition.metric_value),
+            metric=definition.metric_value,
             params=definition.params,
             vectors=definition.vectors,
             pq_codebook=self.layout.pq_codebook,

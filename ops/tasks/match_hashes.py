@@ -46,7 +46,7 @@ class HashTask:
     files: tuple[FileRows, ...]
     schema: Schema
     field_id: int
-    metric: int
+    metric: Metric
     dims: int
     range_bits: int
     """The first bits of a hash, which tell its range"""
@@ -120,7 +120,7 @@ def hash_files(task: HashTask) -> HashResult:
                 positions, raw = at[keep], found[keep]
                 if not len(raw):
                     continue
-                around.append(ball_around(prepared(raw, positions, item.file, Metric(task.metric))))
+                around.append(ball_around(prepared(raw, positions, item.file, task.metric)))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
                 rows = Rows(np.full(len(raw), item.slot, np.uint32), positions, hashes, nothing)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import How, ObjectRange, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.shard import How, ShardResult
+from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.relocate import Piece, relocated
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256

@@ -41,7 +41,7 @@ class ScatterTask:
     files: tuple[FileRows, ...]
     schema: Schema
     field_id: int
-    metric: int
+    metric: Metric
     codebook: npt.NDArray[np.float32]
     """f32[k, D]"""
     partition_to_shard: npt.NDArray[np.uint32]
@@ -93,7 +93,7 @@ def scatter(task: ScatterTask) -> ScatterResult:
 
 def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int | None]:
     """All that the result depends on."""
-    yield from (repr(task.schema), task.field_id, task.metric, task.codebook, task.partition_to_shard)
+    yield from (repr(task.schema), task.field_id, int(task.metric), task.codebook, task.partition_to_shard)
     for item in task.files:
         yield from (item.slot, repr(item.file), item.positions)
 
@@ -112,7 +112,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             count = 0
             for at, raw in vectors_of.read(item.file):
                 keep = slice(None) if wanted is None else among(at, wanted)
-                positions, vectors = at[keep], prepared(raw[keep], at[keep], item.file, Metric(task.metric))
+                positions, vectors = at[keep], prepared(raw[keep], at[keep], item.file, task.metric)
                 if task.vectors == "f16":
                     require_half(vectors, positions, item.file)
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)

@@ -5,7 +5,6 @@ import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import How, ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
@@ -31,22 +30,6 @@ RECALL_LOSS = 0.01
 _log = logging.getLogger(__name__)
 
 
-class How(StrEnum):
-    """What becomes of a shard."""
-
-    BUILT = "built"
-    """It is new: a graph over the staged rows."""
-    REBUILT = "rebuilt"
-    """A new graph, over the live rows and the staged ones."""
-    INSERTED = "inserted"
-    """The staged rows are inserted into the graph."""
-    REMAPPED = "remapped"
-    """Rows have moved: new locations beside the old graph."""
-    MASKED = "masked"
-    """Only its tombstones are new: the bytes are copied."""
-    COPIED = "copied"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTask:
     """One shard of one version that is to be made."""
@@ -54,7 +37,7 @@ class ShardTask:
     number: int
     how: How
     dims: int
-    metric: int
+    metric: Metric
     params: VamanaParams
     vectors: str
     """`none`, `f32` or `f16`: what the blob keeps"""
@@ -78,7 +61,7 @@ class ShardResult:
     """What became of a shard; its bytes are those of the parts, joined."""
 
     number: int
-    how: str
+    how: How
     parts: tuple[ObjectRange, ...]
     sha256: bytes
     """UNKNOWN_SHA256 where an older release did not say"""
@@ -124,7 +107,7 @@ def make_shard(task: ShardTask) -> ShardResult:
 
 def _inputs(task: ShardTask, incoming: Rows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
     """All that the result depends on, whoever staged it."""
-    yield from (task.how, task.dims, task.metric, repr(task.params), task.vectors, task.pq_codebook)
+    yield from (task.how, task.dims, int(task.metric), repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
     if task.base is not None:
         yield from task.base.inputs()
@@ -132,7 +115,7 @@ def _inputs(task: ShardTask, incoming: Rows) -> Iterator[bytes | npt.NDArray[Any
 
 def _result(recorded: dict[str, Any]) -> ShardResult:
     parts = tuple(ObjectRange(**part) for part in recorded["parts"])
-    return ShardResult(**{**recorded, "parts": parts})
+    return ShardResult(**{**recorded, "how": How(recorded["how"]), "parts": parts})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +147,7 @@ def _build(task: ShardTask, incoming: Rows) -> _Made:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     rows = rows.moved(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
     made = _build_over(task, rows, coded=True)
-    if made.recall < task.target_recall and vamana.is_coded(rows.vectors, Metric(task.metric), threads=task.threads):
+    if made.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
         by_codes, made = made.recall, _build_over(task, rows, coded=False)
         _log.warning(
             "%s: shard %s, built by codes of one byte, finds %.4f of the nearest rows, target %s; by vectors %.4f",
@@ -174,7 +157,7 @@ def _build(task: ShardTask, incoming: Rows) -> _Made:
 
 
 def _build_over(task: ShardTask, rows: Rows, *, coded: bool) -> _Made:
-    graph = vamana.build(rows.vectors, Metric(task.metric), task.params, threads=task.threads, coded=coded)
+    graph = vamana.build(rows.vectors, task.metric, task.params, threads=task.threads, coded=coded)
     return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
 
@@ -183,7 +166,7 @@ def _insert(task: ShardTask, base: BaseShard, incoming: Rows) -> _Made:
     rows = base.rows(reader).join(incoming)
     live = np.concatenate([base.live(reader), np.ones(incoming.count, np.bool_)])
     graph = Graph(*reader.read_graph(), reader.header.medoid)
-    graph = vamana.insert(graph, rows.vectors, Metric(task.metric), task.params, threads=task.threads)
+    graph = vamana.insert(graph, rows.vectors, task.metric, task.params, threads=task.threads)
     return _measured(task, _assemble(task, graph, rows, reader.read_pq()[1]), rows.vectors, live)
 
 
@@ -207,7 +190,7 @@ def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[
         "f16": rows.vectors.astype(np.float16) if task.vectors == "f16" else None,
     }
     return Shard(
-        metric=task.metric,
+        metric=int(task.metric),
         dims=task.dims,
         max_degree=task.params.max_degree,
         search_list=task.params.search_list,
