@@ -47,7 +47,7 @@ table = open_catalog("bench", properties).load_table("db.t")
 definition = IndexDefinition(name="bench", column="embedding", metric="l2")
 reader = open_index(table, definition, storage=StorageConfig(storage), threads=2)
 found = reader.search(np.load(sys.argv[2]), 10, columns=["id"])
-sizes = {"index_bytes": found.opened.index_bytes, "row_bytes": found.profile.bytes_read["rows"]}
+sizes = {"index_bytes": found.opening.index_bytes, "row_bytes": found.profile.bytes_read["rows"]}
 done = {"import_seconds": imported - begun, "seconds": time.perf_counter() - imported, "bytes_read": read() - before}
 print(json.dumps({**done, **sizes}))
 """

@@ -103,7 +103,7 @@ def _target(
         begun = time.perf_counter()
         reader.search(query, K, target_recall=target)
         times.append(1000 * (time.perf_counter() - begun))
-    knobs = found.profile.knobs
+    knobs = found.profile.parameters
     return {
         "target": target,
         "recall": float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)])),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from icepuffin.ops.index.stages import FilesRead, Slotted, Work, blocks_by_shard, share_out
 from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
-from icepuffin.ops.tasks.file_balls import Balls, few
+from icepuffin.ops.tasks.file_balls import BallSet, few
 from icepuffin.ops.tasks.match_hashes import HashTask, MatchResult, MatchTask, Moves, hash_files, match_rows
 from icepuffin.ops.tasks.match_lineage import LineageMatches, LineageMatchTask, LineageTask, match_lineage, read_lineage
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -206,7 +206,7 @@ def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMa
         for slot, olds in sorted(sources.items())
         for ball in few([ball for old in sorted(olds) for ball in known[old]])
     ]
-    return FilesRead(rows, 0, (Balls.of(balls, search.work.layout.dims),))
+    return FilesRead(rows, 0, (BallSet.of(balls, search.work.layout.dims),))
 
 
 def _found(search: _Search, matched: Sequence[MatchResult], read: FilesRead) -> _Found:

@@ -13,7 +13,7 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sample import Layout, most_rows
 from icepuffin.ops.model import How, LiveFile, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.file_balls import Balls
+from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.match_hashes import HashResult
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
@@ -41,7 +41,7 @@ class FilesRead:
     """By slot: live rows that have a vector"""
     without_vector: int
     """Live rows that have none"""
-    balls: tuple[Balls, ...]
+    balls: tuple[BallSet, ...]
 
     @classmethod
     def of(cls, results: Sequence[ScatterResult] | Sequence[HashResult]) -> "FilesRead":

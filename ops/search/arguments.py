@@ -1,7 +1,6 @@
-"""What is asked, checked before anything is read: vectors, numbers, columns; and the clock that times the answer."""
+"""Arguments of a search, checked before anything is read: query vectors, numbers, column names."""
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from icepuffin.ops.datafile import VectorColumnError, exact_vectors
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
 
 
-def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float64]:
+def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float64]:
     """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f64[Q, D], as kernels take them.
 
     Raises QueryError.
@@ -40,7 +39,7 @@ def prepared(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.ND
     return ready
 
 
-def at_least_one(**numbers: int | None) -> None:
+def require_at_least_one(**numbers: int | None) -> None:
     """Raises QueryError for a number that is given and is under 1, or is none. k is always given."""
     for name, value in numbers.items():
         if value is None and name != "k":
@@ -72,17 +71,3 @@ def field_ids(schema: Schema, columns: Sequence[str] | None, table: str) -> list
     if unknown := [name for name in columns if name not in by_name]:
         raise UnknownColumnError(f"{table} has no column {unknown[0]!r} in this snapshot; it has {', '.join(by_name)}")
     return [by_name[name] for name in dict.fromkeys(columns)]
-
-
-class Clock:
-    """Milliseconds of each stage."""
-
-    def __init__(self) -> None:
-        self._last = time.perf_counter()
-        self.laps: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        """The stage that ends now."""
-        now = time.perf_counter()
-        self.laps[name] = round((now - self._last) * 1000, 3)
-        self._last = now

@@ -137,7 +137,7 @@ def merge(parts: Sequence[Candidates], k: int) -> Candidates:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class DistanceReader:
     """Exact distances of some rows, whose vectors are read from the data files, each once."""
 
     queries: Floats
@@ -166,7 +166,7 @@ def rerank(
     """
     asked, place = np.nonzero(found.files >= 0)
     exact = np.full(found.files.shape, np.inf)
-    reading = Reading(queries, reader, field_id, metric, meter or Meter())
+    reading = DistanceReader(queries, reader, field_id, metric, meter or Meter())
     exact[asked, place] = reading.distances(asked, found.files[asked, place], found.positions[asked, place])
     return Candidates(found.files, found.positions, exact).ordered(found.files.shape[1])
 

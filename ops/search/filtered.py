@@ -15,8 +15,8 @@ from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.search.candidates import Candidates, merge
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.shards import Indexed, LoadedShard, LoadedVersion, ShardWork, search
-from icepuffin.ops.search.tuning import Knobs
+from icepuffin.ops.search.shards import IndexAnswer, LoadedShard, LoadedVersion, ShardWork, search
+from icepuffin.ops.search.tuning import SearchParameters
 
 MATCHES_IN_BEAM = 3
 """Times k: how many matching nodes a beam is to hold"""
@@ -25,7 +25,7 @@ _SPARE = 8
 """How many rows more than k are compared at first, as some may be as near as the k-th"""
 
 
-def strategy_of(parts: Sequence[Indexed]) -> str:
+def strategy_of(parts: Sequence[IndexAnswer]) -> str:
     """The strategy of groups of shards that were searched apart: one that walked its graphs makes the answer no exact
     one.
     """
@@ -37,18 +37,18 @@ def search_version(
     version: LoadedVersion,
     queries: npt.NDArray[np.float64],
     k: int,
-    knobs: Knobs,
+    knobs: SearchParameters,
     matches: Matches | None,
     *,
     threads: int,
-) -> Indexed:
+) -> IndexAnswer:
     """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared."""
     if matches is None:
         return search(version, queries, k, knobs, threads=threads)
     version = version.restricted(matches)
     held = sum(shard.searcher.live_count for shard in version.shards)
     if not held:
-        return Indexed(Candidates.none(len(queries), k), _COMPARED)
+        return IndexAnswer(Candidates.none(len(queries), k), _COMPARED)
     share = held / sum(len(shard.live) for shard in version.shards)
     width = max(knobs.search_list, int(np.ceil(MATCHES_IN_BEAM * k / share)))
     if comparing_is_faster(held, width * len(version.shards)) and not version.lean:
@@ -57,7 +57,7 @@ def search_version(
     return replace(found, strategy="filtered beam")
 
 
-def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float64], k: int) -> Indexed:
+def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float64], k: int) -> IndexAnswer:
     """Every matching node with every query."""
     directions = matching.exact and matching.metric is Metric.COSINE
     parts, work = [], []
@@ -67,8 +67,8 @@ def _compare(matching: LoadedVersion, queries: npt.NDArray[np.float64], k: int) 
         parts.append(_nearest_and_doubtful(shard, queries, k) if directions else shard.compare(queries, k))
         work.append(ShardWork(number, len(shard.live), len(queries), 0, held * len(queries)))
     wide = sum(part.files.shape[1] for part in parts) if directions else k
-    return Indexed(
-        merge(parts, wide), _COMPARED, approximate=not matching.exact, unsettled=directions, work=tuple(work)
+    return IndexAnswer(
+        merge(parts, wide), _COMPARED, approximate=not matching.exact, rounded_directions=directions, work=tuple(work)
     )
 
 

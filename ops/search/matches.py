@@ -21,7 +21,7 @@ from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.datafile import read_live
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.predicate import Condition
+from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.rows import by_slot
 
@@ -83,7 +83,7 @@ def find_matches(
 
     `schema` is the snapshot's. Memory: one batch of the condition's columns, and 8 bytes a match. Raises FilterError.
     """
-    condition = Condition(where, schema)
+    condition = RowPredicate(where, schema)
     field_ids = [schema.find_field(name).field_id for name in condition.columns]
     numbers = {normalize(file.path): number for number, file in enumerate(live.files)}
     # as the snapshot's own schema has the columns: some may have been renamed or dropped since

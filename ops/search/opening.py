@@ -19,13 +19,13 @@ from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.distributed import IN_PROCESS_MB, RemoteVersion, where_to_search
+from icepuffin.ops.search.distributed import IN_PROCESS_MB, DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.reader import IndexReader
-from icepuffin.ops.search.result import Opened, SearchResult, StalePolicy
+from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
 from icepuffin.ops.search.shards import LoadedVersion, load
-from icepuffin.ops.search.target import Source, Target, is_own
-from icepuffin.ops.search.worker import Pin
+from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
+from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.puffin.errors import PuffinError
@@ -73,8 +73,8 @@ def open_index(
     target = _target(table, index, snapshot, storage)
     source = _source(table, target, stale, Place(threads, runner, in_process_mb))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
-    opened = Opened(milliseconds, source.loaded.index_bytes if source.loaded else 0)
-    return IndexReader(target, source, stale=stale, threads=threads, opened=opened)
+    opened = OpeningCost(milliseconds, source.loaded.index_bytes if source.loaded else 0)
+    return IndexReader(target, source, stale=stale, threads=threads, opening=opened)
 
 
 def open_exact(
@@ -92,7 +92,7 @@ def open_exact(
     label = metric.label if isinstance(metric, Metric) else metric
     definition = IndexDefinition(name="none", column=column, metric=label)
     target = _target(table, definition, snapshot, storage)
-    source = Source(None, None, "an exact search was asked for", ())
+    source = VersionChoice(None, None, "an exact search was asked for", ())
     return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
 
 
@@ -115,23 +115,23 @@ def exact_search(
 
 def _target(
     table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig | None
-) -> Target:
+) -> SearchTarget:
     at = resolve_snapshot(table, snapshot)
     live = live_files(table, at.snapshot_id)
     require_positional_deletes(live)
     schema = schema_at(table, snapshot)
     definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
     field_id = resolve_field(definition, schema, table_name(table))
-    return Target(table, live, schema, definition, field_id, storage or storage_of(table))
+    return SearchTarget(table, live, schema, definition, field_id, storage or storage_of(table))
 
 
-def _answers(version: OpenVersion, target: Target) -> bool:
+def _answers(version: OpenVersion, target: SearchTarget) -> bool:
     """Whether its distances are those asked for. How the graph was built does not matter to a reader."""
     made_for = version.definition
     return made_for.field_id == target.field_id and made_for.metric_value is target.definition.metric_value
 
 
-def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> Source:
+def _source(table: Table, target: SearchTarget, stale: StalePolicy, place: Place) -> VersionChoice:
     """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
     here = target.live.snapshot_id
     at = target.live.sequence_number
@@ -160,8 +160,8 @@ def _source(table: Table, target: Target, stale: StalePolicy, place: Place) -> S
 
 
 def _load_first(
-    usable: list[OpenVersion], warnings: tuple[str, ...], target: Target, stale: StalePolicy, place: Place
-) -> Source:
+    usable: list[OpenVersion], warnings: tuple[str, ...], target: SearchTarget, stale: StalePolicy, place: Place
+) -> VersionChoice:
     """The first version whose shards can be read; where none can, every row is to be compared."""
     for opened in usable:
         try:
@@ -169,24 +169,29 @@ def _load_first(
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{opened.version.puffin_path} cannot be read: {error}")
             continue
-        return Source(opened, loaded, _why(opened, target.live), warnings, tier_why)
+        return VersionChoice(opened, loaded, _why(opened, target.live), warnings, tier_why)
     why = "no version can be read" if warnings else "no version shares a row with the snapshot"
-    return Source(None, None, why, warnings)
+    return VersionChoice(None, None, why, warnings)
 
 
 def _load(
-    opened: OpenVersion, target: Target, place: Place, *, complete: bool
-) -> tuple[LoadedVersion | RemoteVersion, str]:
+    opened: OpenVersion, target: SearchTarget, place: Place, *, complete: bool
+) -> tuple[LoadedVersion | DistributedVersion, str]:
     """The version where it is to be searched, and why there."""
-    pin = Pin(
+    pin = SearchJob(
         target.live, target.schema, target.field_id, target.definition.metric_value, target.storage, opened,
         cache=process_cache().settings,
     )  # fmt: skip
-    why = where_to_search(opened, pin, place.runner, place.in_process_mb)
+    why = choose_tier(opened, pin, place.runner, place.in_process_mb)
     if why.remote and place.runner is not None:
-        return RemoteVersion.open(pin, place.runner, complete=complete), why.text
+        return DistributedVersion.open(pin, place.runner, complete=complete), why.text
     loaded = load(
-        opened, target.live, target.storage, complete=complete, threads=place.threads, of_doubles=pin.of_doubles
+        opened,
+        target.live,
+        target.storage,
+        complete=complete,
+        threads=place.threads,
+        column_is_double=pin.column_is_double,
     )
     return loaded, why.text
 

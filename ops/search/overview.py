@@ -16,7 +16,7 @@ from icepuffin.ops.index.version_reader import open_version, shared_rows
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
 from icepuffin.ops.search.reader import IndexReader
-from icepuffin.ops.search.tuning import Advice
+from icepuffin.ops.search.tuning import RecallModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def overview(
     opened = open_version(version, storage)
     head = resolve_snapshot(table).snapshot_id
     live = live_files(table, head)
-    advice = Advice.of(opened)
-    led = set(advice.led.shards.tolist())
+    model = RecallModel.of(opened)
+    led = set(model.routed.shards.tolist())
     return Overview(
         table=table_name(table),
         index=definition.name,
@@ -89,14 +89,14 @@ def overview(
             )
             for number, entry in enumerate(opened.routing.shards)
         ),
-        curve=advice.curve,
-        routing=advice.routing,
+        curve=model.curve,
+        routing=model.routing,
     )
 
 
 def time_widths(reader: IndexReader, curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
     """Median milliseconds of a query at each width, here and now: rows of the table, asked one after the other."""
-    asked = reader.some_vectors(queries)
+    asked = reader.sample_vectors(queries)
     found = []
     for point in curve:
         times = []

@@ -22,7 +22,7 @@ from icepuffin.ops.search.literals import fitted
 _POSITION = "icepuffin_position"
 
 
-class Condition:
+class RowPredicate:
     """A condition that fits a snapshot's schema. Raises FilterError for one that does not."""
 
     def __init__(self, where: str | BooleanExpression, schema: Schema) -> None:

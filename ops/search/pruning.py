@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import LiveFiles
-from icepuffin.ops.search.distributed import RemoteVersion
+from icepuffin.ops.search.distributed import DistributedVersion
 from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.storage import relative_to
 from icepuffin.puffin.blobs.centroid import CentroidIndex
@@ -22,7 +22,7 @@ _BYTES_AT_ONCE = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Balls:
+class FileBalls:
     """Balls around the live rows of files of one snapshot; a file may have several, or none."""
 
     files: int
@@ -35,7 +35,7 @@ class Balls:
     """f64[E], Euclidean"""
 
     @classmethod
-    def none(cls, files: int, dims: int) -> "Balls":
+    def none(cls, files: int, dims: int) -> "FileBalls":
         """No ball, of any file: nothing is out of reach."""
         return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
 
@@ -74,7 +74,7 @@ def euclidean(distance: float, metric: Metric) -> float:
     return max(0.0, distance)
 
 
-def balls_of(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | RemoteVersion) -> Balls:
+def file_balls(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | DistributedVersion) -> FileBalls:
     """The balls of a version that hold for the snapshot that it was loaded for.
 
     A ball holds the rows that were live in the version's own snapshot. Where others are live now it says nothing.
@@ -86,7 +86,7 @@ def balls_of(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | Rem
     of_file[~np.isin(of_file, list(version.balled))] = -1
     of_ball = of_file[index.file_ordinals] if len(of_file) else np.empty(0, np.int64)
     kept = np.flatnonzero(of_ball >= 0)
-    return Balls(
+    return FileBalls(
         files=len(live.files),
         numbers=of_ball[kept],
         centers=index.centroids[kept],

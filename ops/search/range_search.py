@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import batch_rows
-from icepuffin.ops.search.candidates import Hits, Reading
+from icepuffin.ops.search.candidates import DistanceReader, Hits
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.shards import LoadedVersion
 
@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class RowVectors:
     """Some rows of one or more files, with their vectors."""
 
     files: Integers
@@ -37,18 +37,23 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold:
+class RangeThreshold:
     """A distance, as the metric reports it, that rows are to be under."""
 
     distance: float
     inclusive: bool
     metric: Metric
 
+    @classmethod
+    def none(cls, metric: Metric) -> "RangeThreshold":
+        """The threshold that every distance meets."""
+        return cls(np.inf, inclusive=True, metric=metric)
+
     def met(self, distances: Floats) -> npt.NDArray[np.bool_]:
         """bool[n], for distances as they are reported."""
         return distances <= self.distance if self.inclusive else distances < self.distance
 
-    def widened(self, dims: int) -> "Threshold":
+    def widened(self, dims: int) -> "RangeThreshold":
         """Under cosine, met by all rows of which directions rounded to f32 may say that they meet this one."""
         if self.distance < 0:
             return self  # nothing is that near
@@ -56,7 +61,7 @@ class Threshold:
         return replace(self, distance=float(reach**2 / 2), inclusive=True)
 
 
-def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matches | None) -> Iterator[Rows]:
+def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matches | None) -> Iterator[RowVectors]:
     """The live rows that the index holds of the files that are `near` bool[files], and that match."""
     near = np.append(near, False)  # file -1: not live
     if matches is not None:
@@ -70,10 +75,12 @@ def rows_of(version: LoadedVersion, near: npt.NDArray[np.bool_], matches: Matche
             some: npt.NDArray[np.intp] | slice = nodes[start : start + step]
             if len(nodes) == len(shard.live):  # all of them: no copies
                 some = slice(start, start + step)
-            yield Rows(shard.file_numbers[some], shard.positions[some], shard.vectors[some])
+            yield RowVectors(shard.file_numbers[some], shard.positions[some], shard.vectors[some])
 
 
-def hits_within(queries: Floats, threshold: Threshold, parts: Iterable[Rows], limit: int | None) -> tuple[Hits, int]:
+def hits_within(
+    queries: Floats, threshold: RangeThreshold, parts: Iterable[RowVectors], limit: int | None
+) -> tuple[Hits, int]:
     """The rows that meet the threshold, by query, nearest first; -> (hits, rows compared).
 
     `queries` f64[Q, D] prepared. `limit`: only so many, the nearest ones, of each query.
@@ -90,7 +97,7 @@ def hits_within(queries: Floats, threshold: Threshold, parts: Iterable[Rows], li
     return Hits.ranked(found, limit), compared
 
 
-def settled(hits: Hits, threshold: Threshold, limit: int | None, reading: Reading) -> Hits:
+def resolve_rounding(hits: Hits, threshold: RangeThreshold, limit: int | None, reading: DistanceReader) -> Hits:
     """What of `hits`, ranked by directions rounded to f32 and found with a `widened` threshold, meets the threshold.
 
     The table's own vectors are read where rounding leaves it in doubt whether a row meets the threshold, or whether it
@@ -111,7 +118,7 @@ def settled(hits: Hits, threshold: Threshold, limit: int | None, reading: Readin
     return Hits.ranked([replace(hits.taken(met), distances=distances[met])], limit)
 
 
-def _near_pairs(queries: Floats, part: Rows, threshold: Threshold) -> Iterator[tuple[Integers, Integers]]:
+def _near_pairs(queries: Floats, part: RowVectors, threshold: RangeThreshold) -> Iterator[tuple[Integers, Integers]]:
     """(query, row) pairs that may meet the threshold, by lower bounds of their distances."""
     if threshold.distance < 0 and threshold.metric is not Metric.INNER_PRODUCT:
         return  # nothing is that near

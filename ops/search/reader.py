@@ -12,76 +12,83 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import table_name
-from icepuffin.ops.search.arguments import Clock, at_least_one, checked_distance, field_ids, prepared
-from icepuffin.ops.search.candidates import Candidates, Hits, Reading, fetch, merge, rerank
-from icepuffin.ops.search.distributed import RemoteVersion
+from icepuffin.ops.search.arguments import checked_distance, field_ids, prepare_queries, require_at_least_one
+from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, fetch, merge, rerank
+from icepuffin.ops.search.distributed import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.search.range_search import Threshold, settled
-from icepuffin.ops.search.result import Coverage, Opened, Profile, SearchResult, StalePolicy
+from icepuffin.ops.search.range_search import RangeThreshold, resolve_rounding
+from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
-from icepuffin.ops.search.scan import Skipped, VectorSource
-from icepuffin.ops.search.shards import Indexed
-from icepuffin.ops.search.target import Scope, Source, Target
-from icepuffin.ops.search.thresholds import Thresholds
-from icepuffin.ops.search.tiers import InProcess, Tier
-from icepuffin.ops.search.tuning import Asked, Knobs, Tuning
-from icepuffin.ops.search.worker import Ask, Pin
+from icepuffin.ops.search.scan import SkippedRows, VectorSource
+from icepuffin.ops.search.shards import IndexAnswer
+from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
+from icepuffin.ops.search.thresholds import RangeSearch
+from icepuffin.ops.search.tiers import InProcessTier, Tier
+from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
+from icepuffin.ops.search.worker import SearchJob, SearchRequest
+from icepuffin.ops.timing import StageClock
 
 
 class IndexReader:
     """One index of one table at one snapshot. Immutable, thread-safe; made by `open_index`."""
 
     def __init__(
-        self, target: Target, source: Source, *, stale: StalePolicy, threads: int, opened: Opened | None = None
+        self,
+        target: SearchTarget,
+        choice: VersionChoice,
+        *,
+        stale: StalePolicy,
+        threads: int,
+        opening: OpeningCost | None = None,
     ) -> None:
         self.table = table_name(target.table)
         self.definition = target.definition
         self.snapshot_id = target.live.snapshot_id
         self._target = target
-        self._source = source
+        self._choice = choice
         self._stale = stale
         self._threads = threads
-        self._cost = opened
-        self._scope = Scope.of(target, source, stale)
+        self._opening = opening
+        self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._row_count = max(1, target.live.record_count)
         self._metric = target.definition.metric_value
         self._rows = RowReader(target.live, target.schema, target.storage)
         self._vectors = VectorSource(
-            target.live, target.schema, target.field_id, self._metric, target.storage, source.dims
+            target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
-        self._conditions = MatchCache()
-        self._tuning = Tuning(source.loaded)
-        self._thresholds = Thresholds(target, source, self._vectors, self._scope.tail, self._rows)
-        loaded = source.loaded
+        self._match_cache = MatchCache()
+        self._parameters = ParameterChooser(choice.loaded)
+        self._range_search = RangeSearch(target, choice, self._vectors, self._coverage.tail, self._rows)
+        loaded = choice.loaded
         self._tier: Tier = (
-            loaded if isinstance(loaded, RemoteVersion) else InProcess(loaded, self._vectors, self._threads)
+            loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, self._vectors, self._threads)
         )
 
     @property
     def why(self) -> str:
-        """Why this version answers, or none."""
-        return self._source.why
+        """Why this index version answers, or none does."""
+        return self._choice.why
 
     @property
     def version(self) -> DerivedVersion | None:
         """The index version that answers."""
-        return self._source.opened.version if self._source.opened else None
+        return self._choice.opened.version if self._choice.opened else None
 
     @property
     def coverage(self) -> Coverage:
-        """How the version that answers covers the snapshot."""
-        return self._scope.coverage
+        """How the index version covers the snapshot."""
+        return self._coverage.coverage
 
     @property
     def tail(self) -> tuple[int, ...]:
-        """Numbers of the live files that every search scans."""
-        return self._scope.tail
+        """File numbers of the freshness tail, which every search scans."""
+        return self._coverage.tail
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What every answer of this reader warns of."""
-        return self._scope.warnings
+        """Warnings that every answer of this reader has."""
+        return self._coverage.warnings
 
     @property
     def tier(self) -> str:
@@ -113,54 +120,54 @@ class IndexReader:
         Raises QueryError, UnknownColumnError, FilterError, DataFileError where a data file is gone, and, where the
         policy is `fail`, IndexUnavailableError for a shard that tasks cannot read any more.
         """
-        clock = Clock()
-        at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
-        asked = Asked(search_list, shards, oversample, target_recall, rerank)
-        ready = prepared(queries, self._metric, self._source.dims)
+        clock = StageClock()
+        require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
+        options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
+        vectors = prepare_queries(queries, self._metric, self._choice.dims)
         returned = field_ids(self._target.schema, columns, self.table)
         k = min(k, self._row_count)
         matches = self._matches(where, clock)
-        knobs, unmet = self._tuning.settle(k, asked, filtered=matches is not None)
-        ranking, settling, fetching = Meter(), Meter(), Meter()
+        parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
+        rerank_meter, settle_meter, row_meter = Meter(), Meter(), Meter()
         try:
-            indexed = self._search_index(ready, k, knobs, matches, ranking)
+            answer = self._search_index(vectors, k, parameters, matches, rerank_meter)
         except IndexUnavailableError as error:
-            return self._exactly(error).search(ready, k, columns=columns, where=where)
+            return self._without_index(error).search(vectors, k, columns=columns, where=where)
         clock.lap("index")
-        found, scanned, skipped = indexed.candidates, 0, Skipped()
-        wide = found.files.shape[1] + k if indexed.unsettled else k
+        candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
+        width = candidates.files.shape[1] + k if answer.rounded_directions else k
         if self.tail:
-            of_tail, scanned = self._tier.scan(ready, k, self.tail, matches, skipped)
-            found = merge([found, of_tail], wide)
+            tail_candidates, scanned = self._tier.scan(vectors, k, self.tail, matches, skipped)
+            candidates = merge([candidates, tail_candidates], width)
         clock.lap("scan")
-        hits = Hits.of(found.first(wide))
-        if indexed.unsettled:
-            reading = Reading(ready, self._rows, self._target.field_id, self._metric, settling)
-            hits = settled(hits, Threshold(np.inf, inclusive=True, metric=self._metric), k, reading)
+        hits = Hits.of(candidates.first(width))
+        if answer.rounded_directions:
+            distances = DistanceReader(vectors, self._rows, self._target.field_id, self._metric, settle_meter)
+            hits = resolve_rounding(hits, RangeThreshold.none(self._metric), k, distances)
             clock.lap("settle")
-        rows = fetch(hits, self._rows, returned, fetching)
+        rows = fetch(hits, self._rows, returned, row_meter)
         clock.lap("rows")
         profile = Profile(
             why=self.why,
-            strategy=indexed.strategy,
-            shards=len(self._source.loaded.shards) if self._source.loaded else 0,
-            nodes_expanded=indexed.expanded,
-            distances=indexed.computed,
+            strategy=answer.strategy,
+            shards=len(self._choice.loaded.shards) if self._choice.loaded else 0,
+            nodes_expanded=answer.expanded,
+            distances=answer.computed,
             tail_rows=scanned,
-            milliseconds=clock.laps,
+            milliseconds=clock.milliseconds,
             matching_rows=matches.count if matches else None,
-            knobs=knobs,
-            work=indexed.work,
+            parameters=parameters,
+            work=answer.work,
             tier=self.tier,
-            tier_why=self._source.tier_why,
+            tier_why=self._choice.tier_why,
             bytes_read={
-                "index": ranking.bytes,
-                "scan": 4 * scanned * ready.shape[1],
-                "rows": fetching.bytes,
-                **({"settle": settling.bytes} if indexed.unsettled else {}),
+                "index": rerank_meter.bytes,
+                "scan": 4 * scanned * vectors.shape[1],
+                "rows": row_meter.bytes,
+                **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
         )
-        return self._result(rows, profile, (*unmet, *skipped.warnings))
+        return self._result(rows, profile, (*warnings, *skipped.warnings))
 
     def within(
         self,
@@ -179,84 +186,99 @@ class IndexReader:
         product does not allow; `profile.pruning` tells. Vectors are those of the index where it holds them unrounded,
         else the data files are read. Raises what `search` raises.
         """
-        clock = Clock()
-        at_least_one(limit=limit)
-        threshold = Threshold(checked_distance(distance), inclusive, self._metric)
-        ready = prepared(queries, self._metric, self._source.dims)
+        clock = StageClock()
+        require_at_least_one(limit=limit)
+        threshold = RangeThreshold(checked_distance(distance), inclusive, self._metric)
+        vectors = prepare_queries(queries, self._metric, self._choice.dims)
         returned = field_ids(self._target.schema, columns, self.table)
         matches = self._matches(where, clock)
-        settling, fetching = Meter(), Meter()
-        met = self._thresholds.find(ready, threshold, matches, limit, clock, settling)
-        rows = fetch(met.hits, self._rows, returned, fetching)
+        settle_meter, row_meter = Meter(), Meter()
+        answer = self._range_search.find(vectors, threshold, matches, limit, clock, settle_meter)
+        rows = fetch(answer.hits, self._rows, returned, row_meter)
         clock.lap("rows")
         profile = Profile(
             why=self.why,
             strategy="threshold",
-            shards=self._thresholds.shards,
+            shards=self._range_search.shards,
             nodes_expanded=0,
-            distances=met.compared * len(ready),
-            tail_rows=met.read,
-            milliseconds=clock.laps,
+            distances=answer.compared * len(vectors),
+            tail_rows=answer.read,
+            milliseconds=clock.milliseconds,
             matching_rows=matches.count if matches else None,
-            pruning=met.pruning,
-            tier_why=self._thresholds.where,
-            bytes_read={"compare": 4 * met.compared * ready.shape[1] + settling.bytes, "rows": fetching.bytes},
+            pruning=answer.pruning,
+            tier_why=self._range_search.where,
+            bytes_read={
+                "compare": 4 * answer.compared * vectors.shape[1] + settle_meter.bytes,
+                "rows": row_meter.bytes,
+            },
         )
-        return self._result(rows, profile, met.warnings)
+        return self._result(rows, profile, answer.warnings)
 
-    def some_vectors(self, count: int) -> npt.NDArray[np.float32]:
+    def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
-        return self._vectors.some(count)
+        return self._vectors.sample(count)
 
-    def pin(self) -> Pin:
-        """What this reader searches, to be searched elsewhere: snapshot and version stay what they are."""
-        target, source = self._target, self._source
-        whole = source.loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY
-        return Pin(
+    def search_job(self) -> SearchJob:
+        """This reader's snapshot and version, to be searched in other processes: both stay what they are."""
+        target, choice = self._target, self._choice
+        unrestricted = choice.loaded is None or self.coverage is Coverage.NEAREST_VERSION_ONLY
+        return SearchJob(
             target.live,
             target.schema,
             target.field_id,
             self._metric,
             target.storage,
-            source.opened,
-            None if whole else source.covered,
+            choice.opened,
+            None if unrestricted else choice.covered,
             cache=process_cache().settings,
         )
 
-    def ask(self, k: int, asked: Asked, where: str | BooleanExpression | None) -> tuple[Ask, tuple[str, ...]]:
-        """A question to ask of a pin, and what could not be done as it was asked. Raises QueryError, FilterError."""
-        at_least_one(k=k, search_list=asked.search_list, shards=asked.shards, oversample=asked.oversample)
-        k = min(k, self._row_count)
-        matches = self._matches(where, Clock())
-        knobs, unmet = self._tuning.settle(k, asked, filtered=matches is not None)
-        return Ask(k, knobs, matches), unmet
+    def search_request(
+        self, k: int, options: SearchOptions, where: str | BooleanExpression | None
+    ) -> tuple[SearchRequest, tuple[str, ...]]:
+        """A request for `search_job`, and warnings of options that could not be followed.
 
-    def _matches(self, where: str | BooleanExpression | None, clock: Clock) -> Matches | None:
+        Raises QueryError, FilterError.
+        """
+        require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
+        k = min(k, self._row_count)
+        matches = self._matches(where, StageClock())
+        parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
+        return SearchRequest(k, parameters, matches), warnings
+
+    def _matches(self, where: str | BooleanExpression | None, clock: StageClock) -> Matches | None:
+        """The live rows that satisfy the condition; None without one."""
         if where is None:
             return None
         target = self._target
         find = partial(find_matches, target.table, target.live, target.schema, where, target.storage)
-        found = self._conditions.get(where, find)
+        matches = self._match_cache.get(where, find)
         clock.lap("filter")
-        return found
+        return matches
 
     def _search_index(
-        self, ready: npt.NDArray[np.float64], k: int, knobs: Knobs | None, matches: Matches | None, meter: Meter
-    ) -> Indexed:
-        if knobs is None:
-            return Indexed(Candidates.none(len(ready), k), "scan")
-        found = self._tier.search(ready, k, knobs, matches)
-        if found.approximate and knobs.rerank:
-            best = rerank(found.candidates, ready, self._rows, self._target.field_id, self._metric, meter)
-            found = replace(found, candidates=best)
-        return found
+        self,
+        vectors: npt.NDArray[np.float64],
+        k: int,
+        parameters: SearchParameters | None,
+        matches: Matches | None,
+        meter: Meter,
+    ) -> IndexAnswer:
+        """The candidates of the index, reranked where the parameters say so; `meter` counts what that reads."""
+        if parameters is None:
+            return IndexAnswer(Candidates.none(len(vectors), k), "scan")
+        answer = self._tier.search(vectors, k, parameters, matches)
+        if answer.approximate and parameters.rerank:
+            best = rerank(answer.candidates, vectors, self._rows, self._target.field_id, self._metric, meter)
+            answer = replace(answer, candidates=best)
+        return answer
 
-    def _exactly(self, error: IndexUnavailableError) -> "IndexReader":
-        """What answers for shards that tasks cannot read any more: every row, and a warning."""
+    def _without_index(self, error: IndexUnavailableError) -> "IndexReader":
+        """A reader that compares every row and warns: for shards that tasks cannot read any more."""
         if self._stale is StalePolicy.FAIL:
             raise error
-        source = Source(None, None, "the version that was opened cannot be read any more", (str(error),))
-        return IndexReader(self._target, source, stale=StalePolicy.EXACT, threads=self._threads, opened=self._cost)
+        choice = VersionChoice(None, None, "the version that was opened cannot be read any more", (str(error),))
+        return IndexReader(self._target, choice, stale=StalePolicy.EXACT, threads=self._threads, opening=self._opening)
 
     def _result(self, rows: pa.Table, profile: Profile, warnings: tuple[str, ...]) -> SearchResult:
         version = self.version
@@ -268,5 +290,5 @@ class IndexReader:
             base_snapshot_id=version.base_snapshot_id if version else None,
             profile=profile,
             warnings=(*self.warnings, *warnings),
-            opened=self._cost,
+            opening=self._opening,
         )

@@ -8,11 +8,11 @@ from enum import StrEnum
 import pyarrow as pa
 
 from icepuffin.ops.search.shards import ShardWork
-from icepuffin.ops.search.tuning import Knobs
+from icepuffin.ops.search.tuning import SearchParameters
 
 
 class Coverage(StrEnum):
-    """How the answer covers the snapshot that was asked for."""
+    """How an answer covers the snapshot that is searched."""
 
     EXACT_VERSION = "exact-version"
     """The snapshot's own index version."""
@@ -25,7 +25,7 @@ class Coverage(StrEnum):
 
 
 class StalePolicy(StrEnum):
-    """What to do where the snapshot has no version of its own."""
+    """Source of the answer where the snapshot has no index version of its own."""
 
     COMPLETE = "complete"
     """Nearest version and an exact scan of what it lacks."""
@@ -38,62 +38,62 @@ class StalePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a threshold query did not have to look at."""
+    """Files and rows that a range search did not have to read."""
 
     files: int
     """Live files of the snapshot"""
     files_pruned: int
     rows: int
-    """Rows in them, deleted ones included"""
+    """Rows in these files, deleted ones included"""
     rows_pruned: int
     why: str
-    """How files were pruned, or why they were not"""
+    """Means by which files were pruned, or the reason why they were not"""
 
     @property
     def share(self) -> float:
-        """Of the rows; 0 where there are none."""
+        """Share of the rows that was pruned; 0 where there are none."""
         return self.rows_pruned / self.rows if self.rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one search cost."""
+    """Path and cost of one search."""
 
     why: str
-    """Why this path was taken."""
+    """Reason for the path that was taken, in words"""
     strategy: str
-    """`beam`, `scan` (no index), for a condition `filtered beam`, `exact over matches`, for a distance `threshold`"""
+    """`beam`, `scan` (no index), `filtered beam` or `exact over matches` (condition), `threshold` (range search)"""
     shards: int
     nodes_expanded: int
     distances: int
     tail_rows: int
-    """Rows scanned exactly."""
+    """Rows of the freshness tail that were compared"""
     milliseconds: Mapping[str, float]
-    """By stage."""
+    """Milliseconds, by stage"""
     matching_rows: int | None = None
-    """Live rows that satisfy the condition; None without one."""
+    """Live rows that satisfy the condition; None without one"""
     pruning: Pruning | None = None
-    """Of a threshold query"""
-    knobs: Knobs | None = None
-    """How hard the index was searched; None where it was not"""
+    """Savings of a range search; None of other searches"""
+    parameters: SearchParameters | None = None
+    """Search parameters that were used; None where no index was searched"""
     work: tuple[ShardWork, ...] = ()
-    """What each shard that was searched did"""
+    """Work of each shard that was searched"""
     tier: str = "in-process"
-    """Where the search ran"""
+    """Place where the search ran: `in-process` or `distributed`"""
     tier_why: str = ""
-    """Why there"""
+    """Reason for this place, in words"""
     bytes_read: Mapping[str, int] = field(default_factory=dict)
-    """By stage, of this search alone: stored bytes of the row groups that were read for it; of scans, of the vectors
+    """Bytes that this search alone has read, by stage: stored bytes of row groups, and of scans those of the vectors
     that were compared"""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """What opening a reader cost, once."""
+class OpeningCost:
+    """Cost of opening a reader, paid once."""
 
     milliseconds: float
     index_bytes: int
-    """Of all shards as they are stored; read, or found in the cache"""
+    """Stored bytes of all shards, whether read or found in the cache"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +106,28 @@ class SearchResult:
     snapshot_id: int
     """The data snapshot that the answer is about."""
     index_snapshot_id: int | None
-    """The snapshot S' whose index file was used."""
+    """Id of the index snapshot whose version was searched; None without one"""
     base_snapshot_id: int | None
     """The data snapshot that the index was made for."""
     profile: Profile
     warnings: tuple[str, ...] = field(default=())
-    opened: Opened | None = None
-    """What opening the reader had cost; None where nothing was opened"""
+    opening: OpeningCost | None = None
+    """Cost of opening the reader; None where nothing was opened"""
 
     def explain(self) -> str:
         """How this answer came about, as text: path, knobs, shards, stages, bytes."""
         return "\n".join(f"{name:<10} {text}" for name, text in explain(self))
 
 
-def explain(found: SearchResult) -> Iterator[tuple[str, str]]:
-    """(part, what there is to say of it), in the order in which things happened."""
-    profile = found.profile
-    yield "answer", f"snapshot {found.snapshot_id}, {found.coverage}: {profile.why}"
+def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
+    """(part, text) of what happened, in the order in which it happened."""
+    profile = result.profile
+    yield "answer", f"snapshot {result.snapshot_id}, {result.coverage}: {profile.why}"
     yield "tier", f"{profile.tier}: {profile.tier_why}" if profile.tier_why else profile.tier
-    if found.index_snapshot_id is not None:
-        yield "version", f"index snapshot {found.index_snapshot_id}, made for {found.base_snapshot_id}"
-    if found.opened is not None:
-        yield "opened", f"{found.opened.index_bytes:,} bytes of shards in {found.opened.milliseconds:,.1f} ms, once"
+    if result.index_snapshot_id is not None:
+        yield "version", f"index snapshot {result.index_snapshot_id}, made for {result.base_snapshot_id}"
+    if (opening := result.opening) is not None:
+        yield "opened", f"{opening.index_bytes:,} bytes of shards in {opening.milliseconds:,.1f} ms, once"
     strategy = (
         profile.strategy
         if profile.matching_rows is None
@@ -137,26 +137,26 @@ def explain(found: SearchResult) -> Iterator[tuple[str, str]]:
     if (pruning := profile.pruning) is not None:
         share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
         yield "pruning", f"{share}; {pruning.why}"
-    if (knobs := profile.knobs) is not None and profile.nodes_expanded:
-        expected = "" if knobs.expected is None else f", recall to expect {knobs.expected:.4f}"
-        yield (
-            "knobs",
-            f"L = {knobs.search_list}, oversample = {knobs.oversample}, {_shards(knobs)}{expected}; {knobs.why}",
-        )
-    for item in profile.work:
-        visited = f"{item.expanded:,} of {item.nodes:,} nodes visited, " if item.expanded else ""
-        did = f"{visited}{item.distances:,} distances"
-        yield f"shard {item.shard}", f"{did}" + (f", {item.queries:,} queries" if item.queries > 1 else "")
+    if (parameters := profile.parameters) is not None and profile.nodes_expanded:
+        expected = "" if parameters.expected is None else f", recall to expect {parameters.expected:.4f}"
+        widths = f"L = {parameters.search_list}, oversample = {parameters.oversample}, {_probed_shards(parameters)}"
+        yield "knobs", f"{widths}{expected}; {parameters.why}"  # a JSON key of `icepuffin search --explain`
+    for shard in profile.work:
+        visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
+        work = f"{visited}{shard.distances:,} distances"
+        yield f"shard {shard.shard}", f"{work}" + (f", {shard.queries:,} queries" if shard.queries > 1 else "")
     yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
     for stage, milliseconds in profile.milliseconds.items():
         read = profile.bytes_read.get(stage, 0)
         yield stage, f"{milliseconds:,.2f} ms" + (f", {read:,} bytes" if read else "")
     yield "total", f"{sum(profile.milliseconds.values()):,.2f} ms, {sum(profile.bytes_read.values()):,} bytes"
-    for warning in found.warnings:
+    for warning in result.warnings:
         yield "warning", warning
 
 
-def _shards(knobs: Knobs) -> str:
-    if knobs.shards is not None:
-        return f"the nearest {knobs.shards} shards"
-    return "every shard" if math.isinf(knobs.slack) else f"shards up to {knobs.slack:.0%} farther than the nearest one"
+def _probed_shards(parameters: SearchParameters) -> str:
+    if parameters.shards is not None:
+        return f"the nearest {parameters.shards} shards"
+    if math.isinf(parameters.slack):
+        return "every shard"
+    return f"shards up to {parameters.slack:.0%} farther than the nearest one"

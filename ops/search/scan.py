@@ -17,7 +17,7 @@ from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.candidates import Candidates, row_keys, rows_of_keys
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.range_search import Rows
+from icepuffin.ops.search.range_search import RowVectors
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import exact_vectors_at, prepared, with_vector
 
@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 _ROWS_AT_ONCE = 65_536
 
 
-class Skipped:
+class SkippedRows:
     """Rows that a scan passes over, as they have no distance from anything. Not shared between threads."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class VectorSource:
     """Of the vectors, where an index knows that"""
 
     def rows(
-        self, files: Sequence[int], dims: int | None, matches: Matches | None, skipped: Skipped | None = None
-    ) -> Iterator[Rows]:
+        self, files: Sequence[int], dims: int | None, matches: Matches | None, skipped: SkippedRows | None = None
+    ) -> Iterator[RowVectors]:
         """The live rows of some files (that match), a batch at a time; those whose vector is null are near nothing.
 
         Vectors without a distance (NaN, infinity, another length, zero under cosine) are told to `skipped`; where it is
@@ -77,9 +77,9 @@ class VectorSource:
                     _require_dims(column, dims, file)
                 unsure = False
                 for some, vectors, raw in self._prepared(positions, column, dims, file, skipped):
-                    yield Rows(np.full(len(some), number, np.int64), some, vectors, raw)
+                    yield RowVectors(np.full(len(some), number, np.int64), some, vectors, raw)
 
-    def some(self, count: int) -> npt.NDArray[np.float32]:
+    def sample(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of live rows, for trying things out."""
         parts = [np.empty((0, self.dims or 0), np.float32)]
         for rows in self.rows(range(len(self.live.files)), self.dims, None):
@@ -89,9 +89,9 @@ class VectorSource:
         return np.concatenate(parts)
 
     def _prepared(
-        self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: Skipped | None
+        self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: SkippedRows | None
     ) -> Iterator[tuple[Integers, npt.NDArray[Any], npt.NDArray[Any] | None]]:
-        """(positions, vectors, raw) as `Rows` has them: all at once, or by halves around rows without a distance."""
+        """(positions, vectors, raw) as in `RowVectors`: all at once, or by halves around rows without a distance."""
         try:
             raw = exact_vectors_at(column, positions, file, dims)
             units = prepared(raw, positions, file, self.metric)
@@ -116,7 +116,7 @@ def scan(
     files: Sequence[int],
     *,
     matches: Matches | None = None,
-    skipped: Skipped | None = None,
+    skipped: SkippedRows | None = None,
 ) -> tuple[Candidates, int]:
     """The k nearest live rows among some of the live files; -> (candidates, rows compared).
 

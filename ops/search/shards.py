@@ -16,7 +16,7 @@ from icepuffin.ops.model import LiveFiles, StorageConfig
 from icepuffin.ops.search.candidates import Candidates, merge, row_keys, rows_of_keys
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.parts import Part, PartReader
-from icepuffin.ops.search.tuning import Advice, Knobs
+from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +65,12 @@ class LoadedVersion:
     metric: Metric
     search_list: int
     dims: int
-    advice: Advice
+    recall_model: RecallModel
     index_bytes: int
     """Of all shards, as they are stored"""
     balled: frozenset[int] = frozenset()
     """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
-    of_doubles: bool = False
+    column_is_double: bool = False
     """Whether the column's vectors are doubles, which shards hold as floats"""
     _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
@@ -110,14 +110,14 @@ class ShardWork:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Indexed:
+class IndexAnswer:
     """What an index version answered."""
 
     candidates: Candidates
     strategy: str
     approximate: bool = False
     """Distances are of codes or of rounded vectors: to be ranked again"""
-    unsettled: bool = False
+    rounded_directions: bool = False
     """Distances are of directions rounded to f32, and all rows are here that may be among the k nearest: to be settled
     by the data files, where that is in doubt
     """
@@ -142,9 +142,11 @@ def load(
     *,
     complete: bool,
     threads: int,
-    of_doubles: bool = False,
+    column_is_double: bool = False,
 ) -> LoadedVersion:
-    """Read, check and mask every shard. `of_doubles`: the column's vectors are doubles, which shards hold as floats.
+    """Read, check and mask every shard.
+
+    `column_is_double`: the column's vectors are doubles, which shards hold as floats.
 
     With `complete`, nodes of files that are covered in part are left out: whoever wants all rows scans those files.
     """
@@ -159,8 +161,8 @@ def load(
         for entry, part in zip(opened.routing.shards, parts, strict=True)
     ]
     balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
-    shards = {number: as_loaded(part, of_doubles=of_doubles) for number, part in enumerate(parts)}
-    return replace(version_of(opened, shards, covered), balled=balled, of_doubles=of_doubles)
+    shards = {number: as_loaded(part, column_is_double=column_is_double) for number, part in enumerate(parts)}
+    return replace(version_of(opened, shards, covered), balled=balled, column_is_double=column_is_double)
 
 
 def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: frozenset[int]) -> LoadedVersion:
@@ -173,26 +175,28 @@ def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: 
         definition.metric_value,
         definition.search_list,
         opened.routing.dims,
-        Advice.of(opened),
+        RecallModel.of(opened),
         sum(part.length for part in opened.shards),
     )
 
 
-def as_loaded(part: Part, *, of_doubles: bool) -> LoadedShard:
-    """A shard of which only live nodes are returned; `of_doubles` as `load` has it."""
+def as_loaded(part: Part, *, column_is_double: bool) -> LoadedShard:
+    """A shard of which only live nodes are returned; `column_is_double` as `load` has it."""
     shard = part.shard
     searcher = shard.searcher.masked(part.live)
     return LoadedShard(
         shard.graph, shard.vectors, shard.pq, part.live, searcher, part.files, shard.row_positions,
-        shard.rounded or of_doubles,
+        shard.rounded or column_is_double,
     )  # fmt: skip
 
 
-def search(version: LoadedVersion, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, *, threads: int) -> Indexed:
+def search(
+    version: LoadedVersion, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, *, threads: int
+) -> IndexAnswer:
     """The k nearest candidates over the shards that a query is to be asked of; k x oversample where distances are not
     exact.
     """
-    probed = version.advice.probed(queries, knobs)
+    probed = version.recall_model.probed(queries, knobs)
     wide = k if version.exact else k * knobs.oversample
     width = max(knobs.search_list, wide)
     parts, work = [], []
@@ -207,7 +211,7 @@ def search(version: LoadedVersion, queries: npt.NDArray[np.float64], k: int, kno
         expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
         work.append(ShardWork(number, len(shard.live), len(some), expanded, computed))
     best = merge(parts or [Candidates.none(len(queries), wide)], wide)
-    return Indexed(best, "beam", approximate=not version.exact, work=tuple(work))
+    return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
 
 
 def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float64]) -> Candidates:

@@ -9,13 +9,13 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.distributed import RemoteVersion
+from icepuffin.ops.search.distributed import DistributedVersion
 from icepuffin.ops.search.result import Coverage, StalePolicy
 from icepuffin.ops.search.shards import LoadedVersion
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SearchTarget:
     """What is searched: one column of a table at one snapshot."""
 
     table: Table
@@ -27,11 +27,11 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class VersionChoice:
     """What answers: an index version in memory or where tasks run, or none, and then every row is compared."""
 
     opened: OpenVersion | None
-    loaded: LoadedVersion | RemoteVersion | None
+    loaded: LoadedVersion | DistributedVersion | None
     why: str
     """Why this one, in words"""
     warnings: tuple[str, ...]
@@ -51,7 +51,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SnapshotCoverage:
     """How what answers covers what is searched."""
 
     coverage: Coverage
@@ -61,7 +61,7 @@ class Scope:
     """Of every answer"""
 
     @classmethod
-    def of(cls, target: Target, source: Source, stale: StalePolicy) -> "Scope":
+    def of(cls, target: SearchTarget, source: VersionChoice, stale: StalePolicy) -> "SnapshotCoverage":
         """As the policy has it."""
         live = target.live
         lacking = tuple(number for number in range(len(live.files)) if number not in source.covered)

@@ -8,20 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.search.arguments import Clock
-from icepuffin.ops.search.candidates import Hits, Reading
+from icepuffin.ops.search.candidates import DistanceReader, Hits
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.range_search import Threshold, hits_within, rows_of, settled
-from icepuffin.ops.search.reach import Reach
+from icepuffin.ops.search.range_search import RangeThreshold, hits_within, resolve_rounding, rows_of
+from icepuffin.ops.search.reach import FilePruner
 from icepuffin.ops.search.result import Pruning
 from icepuffin.ops.search.row_reader import Meter, RowReader
-from icepuffin.ops.search.scan import Skipped, VectorSource
+from icepuffin.ops.search.scan import SkippedRows, VectorSource
 from icepuffin.ops.search.shards import LoadedVersion
-from icepuffin.ops.search.target import Source, Target
+from icepuffin.ops.search.target import SearchTarget, VersionChoice
+from icepuffin.ops.timing import StageClock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Met:
+class RangeHits:
     """The rows that meet a threshold, and what it took to know them."""
 
     hits: Hits
@@ -33,16 +33,16 @@ class Met:
     warnings: tuple[str, ...]
 
 
-class Thresholds:
+class RangeSearch:
     """Threshold queries of one reader. Thread-safe."""
 
     def __init__(
-        self, target: Target, source: Source, vectors: VectorSource, tail: Sequence[int], rows: RowReader
+        self, target: SearchTarget, source: VersionChoice, vectors: VectorSource, tail: Sequence[int], rows: RowReader
     ) -> None:
         self._rows = rows
         self._live = target.live
         self._vectors = vectors
-        self._reach = Reach(target, source)
+        self._reach = FilePruner(target, source)
         loaded = source.loaded
         self._held = loaded if isinstance(loaded, LoadedVersion) and loaded.exact else None
         self._files = sorted(tail if self._held else source.covered.union(tail))
@@ -61,12 +61,12 @@ class Thresholds:
     def find(
         self,
         queries: npt.NDArray[np.float64],
-        threshold: Threshold,
+        threshold: RangeThreshold,
         matches: Matches | None,
         limit: int | None,
-        clock: Clock,
+        clock: StageClock,
         meter: Meter,
-    ) -> Met:
+    ) -> RangeHits:
         """The rows (that match), nearest first; the first `limit` a query. `queries` f64[Q, D] prepared.
 
         `meter`: of what is read to settle what directions rounded to f32 leave in doubt.
@@ -74,16 +74,16 @@ class Thresholds:
         directions = self._held is not None and threshold.metric is Metric.COSINE
         near, pruning, unread = self._reach.files(queries, threshold)
         clock.lap("prune")
-        files, skipped = [number for number in self._files if near[number]], Skipped()
+        files, skipped = [number for number in self._files if near[number]], SkippedRows()
         inner = rows_of(self._held, near, matches) if self._held else ()
         outer = self._vectors.rows(files, queries.shape[1], matches, skipped)
         if directions:
             wide = threshold.widened(queries.shape[1])
             hits, compared = hits_within(queries, wide, chain(inner, outer), None)
-            reading = Reading(queries, self._rows, self._vectors.field_id, threshold.metric, meter)
-            hits = settled(hits, threshold, limit, reading)
+            reading = DistanceReader(queries, self._rows, self._vectors.field_id, threshold.metric, meter)
+            hits = resolve_rounding(hits, threshold, limit, reading)
         else:
             hits, compared = hits_within(queries, threshold, chain(inner, outer), limit)
         clock.lap("compare")
         read = sum(self._live.files[number].record_count for number in files)
-        return Met(hits, compared, read, pruning, (*unread, *skipped.warnings))
+        return RangeHits(hits, compared, read, pruning, (*unread, *skipped.warnings))

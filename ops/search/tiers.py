@@ -9,9 +9,9 @@ import numpy.typing as npt
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.filtered import search_version
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.scan import Skipped, VectorSource, scan
-from icepuffin.ops.search.shards import Indexed, LoadedVersion
-from icepuffin.ops.search.tuning import Knobs
+from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
+from icepuffin.ops.search.shards import IndexAnswer, LoadedVersion
+from icepuffin.ops.search.tuning import SearchParameters
 
 
 class Tier(Protocol):
@@ -19,7 +19,9 @@ class Tier(Protocol):
 
     name: str
 
-    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+    def search(
+        self, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, matches: Matches | None
+    ) -> IndexAnswer:
         """Among those (that match) that the version covers."""
 
     def scan(
@@ -28,7 +30,7 @@ class Tier(Protocol):
         k: int,
         files: Sequence[int],
         matches: Matches | None,
-        skipped: Skipped,
+        skipped: SkippedRows,
     ) -> tuple[Candidates, int]:
         """Among those (that match) of some live files, by comparing each; -> (candidates, rows compared).
 
@@ -36,7 +38,7 @@ class Tier(Protocol):
         """
 
 
-class InProcess:
+class InProcessTier:
     """The tier of this process. Without a version it can only scan."""
 
     name = "in-process"
@@ -46,7 +48,9 @@ class InProcess:
         self._vectors = vectors
         self._threads = threads
 
-    def search(self, queries: npt.NDArray[np.float64], k: int, knobs: Knobs, matches: Matches | None) -> Indexed:
+    def search(
+        self, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, matches: Matches | None
+    ) -> IndexAnswer:
         """See Tier."""
         if self._version is None:
             raise ValueError("there is no version to search")
@@ -58,7 +62,7 @@ class InProcess:
         k: int,
         files: Sequence[int],
         matches: Matches | None,
-        skipped: Skipped,
+        skipped: SkippedRows,
     ) -> tuple[Candidates, int]:
         """See Tier."""
         return scan(queries, k, self._vectors, files, matches=matches, skipped=skipped)

@@ -1,4 +1,4 @@
-"""How hard a search tries: the width of the beam, the shards that are probed, the candidates that are ranked again."""
+"""How hard a search tries: the beam's width, the number of shards that are probed, the candidates that are reranked."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from icepuffin.ops.recall_curve import (
 )
 from icepuffin.ops.search.errors import QueryError
 
-_SETTLED = 256
+_MAX_REMEMBERED = 256
 _ROUNDED = (
     "the column holds doubles, and distances are those of its vectors rounded to float, as the index holds them: "
     "rerank ranks by the doubles"
@@ -32,20 +32,23 @@ _APPROXIMATE = "distances are of what the index holds in place of the table's ve
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Advice:
-    """What a version knows of its own recall, and where its shards lie."""
+class RecallModel:
+    """Recall of a version as it was measured when the version was built, and the places of its shards."""
 
-    led: ShardCentroids
-    """The shards that a centroid leads to. Others hold rows that came later, from anywhere: every query is near them"""
+    routed: ShardCentroids
+    """Centroids of the shards that the codebook routes to. Other shards hold later rows, and every query probes them"""
     shards: int
+    """Number of shards, routed or not"""
     curve: tuple[Width, ...]
-    """Of all shards together"""
+    """Recall curve of all shards together"""
     routing: tuple[Reach, ...]
+    """Recall curve of the codebook"""
     routed_k: int = MEASURED_K
-    """The largest k that `routing` holds for: the 10 nearest of a sample are more of the table's own nearest"""
+    """Largest k that `routing` holds for: the 10 nearest of a sample are more of the table's own nearest"""
 
     @classmethod
-    def of(cls, opened: OpenVersion) -> "Advice":
+    def of(cls, opened: OpenVersion) -> "RecallModel":
+        """From the curves and the codebook of a version."""
         table = opened.routing
         rows = sum(entry.live for entry in table.shards)
         curves = [(widths(text), entry.live) for text, entry in zip(opened.curves, table.shards, strict=True)]
@@ -57,24 +60,24 @@ class Advice:
             MEASURED_K * rows // max(1, sample_rows(rows)),
         )
 
-    def probed(self, queries: npt.NDArray[Any], knobs: "Knobs") -> npt.NDArray[np.bool_] | None:
-        """bool[Q, shards]: which shards each query is asked of; None where it is all."""
-        led = self.led.shards
-        nearest = len(led) if knobs.shards is None else min(knobs.shards, len(led))
-        if self.shards == 1 or not len(led) or (math.isinf(knobs.slack) and nearest == len(led)):
+    def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:
+        """bool[Q, shards]: the shards that each query probes; None where every query probes all."""
+        routed = self.routed.shards
+        nearest = len(routed) if parameters.shards is None else min(parameters.shards, len(routed))
+        if self.shards == 1 or not len(routed) or (math.isinf(parameters.slack) and nearest == len(routed)):
             return None
-        far = self.led.distances(queries)
-        limit = np.partition(far, nearest - 1, axis=1)[:, nearest - 1 : nearest]
-        if not math.isinf(knobs.slack):
-            limit = np.minimum(limit, far.min(axis=1, keepdims=True) * (1 + knobs.slack))
-        near = np.ones((len(queries), self.shards), np.bool_)
-        near[:, led] = far <= limit
-        return near
+        distances = self.routed.distances(queries)
+        limit = np.partition(distances, nearest - 1, axis=1)[:, nearest - 1 : nearest]
+        if not math.isinf(parameters.slack):
+            limit = np.minimum(limit, distances.min(axis=1, keepdims=True) * (1 + parameters.slack))
+        probed = np.ones((len(queries), self.shards), np.bool_)
+        probed[:, routed] = distances <= limit
+        return probed
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Knobs as the caller gives them; None leaves the choice to the index."""
+class SearchOptions:
+    """Search parameters as the caller gives them; None leaves the choice to the index."""
 
     search_list: int | None = None
     shards: int | None = None
@@ -89,31 +92,33 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Knobs:
-    """What a search uses."""
+class SearchParameters:
+    """How hard a search tries."""
 
     search_list: int
+    """L, the width of the beam"""
     oversample: int = OVERSAMPLE
-    """Of shards whose distances are not exact"""
+    """Candidates per result row, of shards whose distances are not exact"""
     shards: int | None = None
-    """The nearest so many, a query; None: by slack"""
+    """Number of shards that a query probes, the nearest ones; None: as many as `slack` admits"""
     slack: float = math.inf
-    """Shards up to (1 + slack) times as far as the nearest one; inf: all"""
+    """Shards up to (1 + slack) times as far as the nearest one are probed; inf: all"""
     expected: float | None = None
-    """recall@10 by the measured curve, where knobs were chosen by it"""
+    """recall@10 by the measured curve, where the parameters were chosen by it"""
     why: str = "the index's own"
+    """Reason for this choice, in words"""
     rerank: bool = False
-    """Whether candidates are ranked by the table's vectors, as those of the index are others"""
+    """Whether candidates are ranked by the table's vectors, because those of the index differ from them"""
 
 
-class Tunable(Protocol):
-    """An index version, as far as knobs go."""
+class TunableVersion(Protocol):
+    """An index version, as far as the choice of search parameters needs it."""
 
     @property
-    def advice(self) -> Advice: ...
+    def recall_model(self) -> RecallModel: ...
     @property
     def search_list(self) -> int:
-        """The definition's own"""
+        """The definition's own search list"""
 
     @property
     def exact(self) -> bool:
@@ -124,68 +129,78 @@ class Tunable(Protocol):
         """Whether a shard holds no vectors to compare with"""
 
     @property
-    def of_doubles(self) -> bool:
+    def column_is_double(self) -> bool:
         """Whether the column's vectors are doubles, which shards hold as floats"""
 
 
-class Tuning:
-    """Knobs for the searches of one version. Thread-safe."""
+class ParameterChooser:
+    """Chooses the search parameters for searches of one version. Thread-safe."""
 
-    def __init__(self, version: Tunable | None) -> None:
+    def __init__(self, version: TunableVersion | None) -> None:
         self._version = version
-        self._settled: dict[tuple[int, Asked, bool], tuple[Knobs | None, tuple[str, ...]]] = {}
+        self._chosen: dict[tuple[int, SearchOptions, bool], tuple[SearchParameters | None, tuple[str, ...]]] = {}
 
-    def settle(self, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs | None, tuple[str, ...]]:
-        """Knobs (None without a version), and what could not be done as it was asked.
+    def choose(
+        self, k: int, options: SearchOptions, *, filtered: bool
+    ) -> tuple[SearchParameters | None, tuple[str, ...]]:
+        """The search parameters (None without a version), and warnings of options that could not be followed.
 
-        Decided once for equal wishes, as they come with every query of an application.
+        The choice is remembered: an application gives the same options with every query.
         """
         if self._version is None:
             return None, ()
-        key = (k, asked, filtered)
-        if found := self._settled.get(key):
-            return found
-        found = settle(self._version, k, asked, filtered=filtered)
-        if len(self._settled) >= _SETTLED:
-            self._settled.clear()  # other threads may be here, too: what they return they hold themselves
-        self._settled[key] = found
-        return found
+        key = (k, options, filtered)
+        if remembered := self._chosen.get(key):
+            return remembered
+        chosen = choose_parameters(self._version, k, options, filtered=filtered)
+        if len(self._chosen) >= _MAX_REMEMBERED:
+            self._chosen.clear()  # other threads may be in here: each returns what it has in hand
+        self._chosen[key] = chosen
+        return chosen
 
 
-def settle(version: Tunable, k: int, asked: Asked, *, filtered: bool) -> tuple[Knobs, tuple[str, ...]]:
-    """The knobs of one search, and what could not be done as it was asked.
+def choose_parameters(
+    version: TunableVersion, k: int, options: SearchOptions, *, filtered: bool
+) -> tuple[SearchParameters, tuple[str, ...]]:
+    """The parameters of one search, and warnings of options that could not be followed.
 
     Under a condition every shard is probed: how many matching rows lie far from the query was not measured.
     """
-    advice, own = version.advice, version.search_list
-    rerank = not version.exact and (version.lean if asked.rerank is None else asked.rerank)
+    model, own = version.recall_model, version.search_list
+    rerank = not version.exact and (version.lean if options.rerank is None else options.rerank)
     warnings: list[str] = []
-    chosen: Choice | None = None
-    if asked.target_recall is not None:
-        routing = () if filtered or k > advice.routed_k else advice.routing
-        chosen = choose(asked.target_recall, k, advice.curve, routing, advice.shards)
-        if chosen is None:
+    choice: Choice | None = None
+    if options.target_recall is not None:
+        routing = () if filtered or k > model.routed_k else model.routing
+        choice = choose(options.target_recall, k, model.curve, routing, model.shards)
+        if choice is None:
             warnings.append("the version has no recall curve to choose by; its own search list was used")
-        elif chosen.recall < asked.target_recall:
-            reached = f"the widest one, {chosen.recall:.4f}, was used"
-            warnings.append(f"no width that was measured reaches recall {asked.target_recall:g}; {reached}")
-    if filtered and asked.shards is not None:
+        elif choice.recall < options.target_recall:
+            widest = f"the widest one, {choice.recall:.4f}, was used"
+            warnings.append(f"no width that was measured reaches recall {options.target_recall:g}; {widest}")
+    if filtered and options.shards is not None:
         warnings.append("under a condition every shard is probed, not only the nearest ones")
     if version.lean and not rerank:
         warnings.append(_APPROXIMATE)
-    elif version.of_doubles and not rerank:
+    elif version.column_is_double and not rerank:
         warnings.append(_ROUNDED)
-    by_curve = Knobs(own) if chosen is None else Knobs(chosen.search_list, chosen.oversample, None, chosen.slack)
-    given = [name for name in ("search_list", "shards", "oversample") if getattr(asked, name) is not None]
-    why = (
-        "the index's own" if chosen is None else f"recall {asked.target_recall:g}, by the curve measured with the index"
+    by_curve = (
+        SearchParameters(own)
+        if choice is None
+        else SearchParameters(choice.search_list, choice.oversample, None, choice.slack)
     )
-    return Knobs(
-        search_list=asked.search_list or by_curve.search_list,
-        oversample=(asked.oversample or by_curve.oversample) if rerank else 1,
-        shards=None if filtered else asked.shards,
-        slack=math.inf if asked.shards is not None else by_curve.slack,
-        expected=chosen.recall if chosen and not given else None,
-        why=f"{why}; given: {', '.join(given)}" if given else why,
+    explicit = [name for name in ("search_list", "shards", "oversample") if getattr(options, name) is not None]
+    why = (
+        "the index's own"
+        if choice is None
+        else f"recall {options.target_recall:g}, by the curve measured with the index"
+    )
+    return SearchParameters(
+        search_list=options.search_list or by_curve.search_list,
+        oversample=(options.oversample or by_curve.oversample) if rerank else 1,
+        shards=None if filtered else options.shards,
+        slack=math.inf if options.shards is not None else by_curve.slack,
+        expected=choice.recall if choice and not explicit else None,
+        why=f"{why}; given: {', '.join(explicit)}" if explicit else why,
         rerank=rerank,
     ), tuple(warnings)

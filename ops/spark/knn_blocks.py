@@ -24,11 +24,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ops.datafile import VectorColumnError, arrow_schema, exact_vectors
-from icepuffin.ops.search.arguments import prepared
+from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.candidates import Candidates, merge
-from icepuffin.ops.search.distributed import in_file
+from icepuffin.ops.search.distributed import file_candidates
 from icepuffin.ops.search.errors import QueryError
-from icepuffin.ops.search.worker import Ask, Found, Group, InFile, PackedPin, merged
+from icepuffin.ops.search.worker import (
+    FileCandidates,
+    PackedSearchJob,
+    SearchRequest,
+    ShareResult,
+    WorkShare,
+    merge_sorted,
+)
 from icepuffin.ops.spark.types import as_spark
 
 ROW = "block string, part int, number int, payload binary"
@@ -42,9 +49,9 @@ _ROWS_OUT = 10_000
 class Join:
     """One join, the same for all tasks."""
 
-    packed: PackedPin
-    ask: Ask
-    groups: tuple[Group, ...]
+    packed: PackedSearchJob
+    ask: SearchRequest
+    groups: tuple[WorkShare, ...]
     lanes: int
     """Tasks that share a group's blocks"""
     parts: int
@@ -76,7 +83,7 @@ class FileRows:
 
     positions: npt.NDArray[np.int64]
     """int64[n] ascending, distinct"""
-    ranked: InFile | None
+    ranked: FileCandidates | None
     """Candidates whose exact distances are wanted"""
     distances: npt.NDArray[np.float64] | None = None
     """f64 of these"""
@@ -126,10 +133,10 @@ def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]
 
 
 def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
-    pin = join.packed.worker().pin
+    pin = join.packed.worker().job
     dims = pin.opened.routing.dims if pin.opened is not None else None
     try:
-        return prepared(exact_vectors(rows.column(join.vector), dims), pin.metric, dims)
+        return prepare_queries(exact_vectors(rows.column(join.vector), dims), pin.metric, dims)
     except VectorColumnError as error:
         raise QueryError(f"column {join.vector!r} of the left side: {error}") from error
 
@@ -157,22 +164,22 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             continue
         yield _row(block, _place(block, join.parts), _WHOLE, chosen)
         wanted = [item for item in (chosen.exact, chosen.approximate) if item is not None]
-        spread = max(1, join.parts // max(1, len(join.packed.worker().pin.live.files)))
+        spread = max(1, join.parts // max(1, len(join.packed.worker().job.live.files)))
         for file in np.unique(np.concatenate([item.files[item.files >= 0] for item in wanted])):
             part = (int(file) * spread + _place(block, spread)) % join.parts
             yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))
 
 
-def _selected(found: Sequence[Found], k: int, left: bytes) -> Selected:
+def _selected(found: Sequence[ShareResult], k: int, left: bytes) -> Selected:
     indexed = [item.indexed for item in found if item.indexed is not None]
-    scanned = merged([item.scanned for item in found], k)
+    scanned = merge_sorted([item.scanned for item in found], k)
     if not indexed:
         return Selected(left, None, scanned, k)
     wide = max(item.candidates.files.shape[1] for item in indexed)
-    best = merged([item.candidates for item in indexed], wide)
+    best = merge_sorted([item.candidates for item in indexed], wide)
     if any(item.approximate for item in indexed):
         return Selected(left, best, scanned, wide)
-    return Selected(left, None, merged([best, scanned], k), k)
+    return Selected(left, None, merge_sorted([best, scanned], k), k)
 
 
 def _to_read(
@@ -183,7 +190,7 @@ def _to_read(
     if approximate is not None and queries is not None:
         asked, place = np.nonzero(approximate.files == file)
         if len(asked):
-            ranked = in_file(file, approximate.positions[asked, place], asked, queries)
+            ranked = file_candidates(file, approximate.positions[asked, place], asked, queries)
     return FileRows(positions, ranked)
 
 
@@ -236,7 +243,7 @@ def _columns(
     join: Join, files: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], read_rows: Sequence[Row]
 ) -> pa.Table:
     """The attached columns of (file, position) pairs, out of what was read."""
-    schema = join.packed.worker().pin.schema
+    schema = join.packed.worker().job.schema
     names = [str(schema.find_column_name(field_id)) for field_id in join.field_ids]
     empty = arrow_schema(schema.select(*names)).empty_table().select(names)
     where = np.empty(len(files), np.int64)

@@ -17,8 +17,8 @@ from icepuffin.ops.search.distributed import balanced
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
-from icepuffin.ops.search.tuning import Asked
-from icepuffin.ops.search.worker import Group, Pin
+from icepuffin.ops.search.tuning import SearchOptions
+from icepuffin.ops.search.worker import SearchJob, WorkShare
 from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, pack, read, search, select, staged
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import spark_schema
@@ -69,15 +69,15 @@ def knn_join(
     left vector cannot be asked for (NaN, another number of dimensions), a row of the table has no distance from any, or
     a shard cannot be read any more; the message says which.
     """
-    ask, unmet = reader.ask(k, Asked(search_list, shards, oversample, target_recall), where)
-    pin = reader.pin()
+    ask, unmet = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
+    pin = reader.search_job()
     returned = field_ids(pin.schema, columns, reader.table)
     names = [str(pin.schema.find_column_name(field_id)) for field_id in returned]
     schema = _schema(left.schema, on, names, prefix, pin)
     cores = SparkRunner(left.sparkSession).parallelism
     groups = _groups(pin, reader.tail, cores)
     join = Join(
-        packed=pin.packed(),
+        packed=pin.pack(),
         ask=ask,
         groups=groups,
         lanes=max(1, -(-_SEARCHES_A_CORE * cores // len(groups))),
@@ -122,17 +122,17 @@ def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
     return rows.repartitionById(join.parts, "part").sortWithinPartitions(*keys)
 
 
-def _groups(pin: Pin, tail: Sequence[int], cores: int) -> tuple[Group, ...]:
+def _groups(pin: SearchJob, tail: Sequence[int], cores: int) -> tuple[WorkShare, ...]:
     """Shards dealt out by their size, files to scan by their rows."""
     opened = pin.opened
     shards = balanced([part.length for part in opened.shards], cores) if opened is not None else []
     files = balanced([pin.live.files[number].record_count for number in tail], cores)
-    groups = [Group(shards=numbers) for numbers in shards]
-    groups += [Group(files=tuple(tail[at] for at in places)) for places in files]
-    return tuple(groups) or (Group(),)
+    groups = [WorkShare(shards=numbers) for numbers in shards]
+    groups += [WorkShare(files=tuple(tail[at] for at in places)) for places in files]
+    return tuple(groups) or (WorkShare(),)
 
 
-def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, pin: Pin) -> StructType:
+def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, pin: SearchJob) -> StructType:
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
     fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]

@@ -40,11 +40,11 @@ from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import resolve_field
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search.arguments import at_least_one, field_ids
+from icepuffin.ops.search.arguments import field_ids, require_at_least_one
 from icepuffin.ops.search.candidates import answer_names
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.opening import open_index
-from icepuffin.ops.search.predicate import Condition
+from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.spark.types import as_spark, spark_schema
 
@@ -152,9 +152,9 @@ def plan(
     called = ".".join(identifier)
     resolve_field(load_definition(found, told["index"]), schema, called)
     k, where, search_list = told.get("k", 10), told.get("where"), told.get("search_list")
-    at_least_one(k=k, search_list=search_list)
+    require_at_least_one(k=k, search_list=search_list)
     if where is not None:
-        Condition(where, schema)
+        RowPredicate(where, schema)
     wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, told.get("columns"), called)]
     fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if wanted:

@@ -23,7 +23,7 @@ from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import FilterError, IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.distributed import IN_PROCESS_MB
-from icepuffin.ops.search.predicate import Condition
+from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
@@ -213,7 +213,7 @@ class SqlSession:
             schema = schema_at(table, statement.snapshot)
             _first_step(schema, statement, self._columns_of(table, schema))
             if statement.where is not None:
-                Condition(statement.where, schema)
+                RowPredicate(statement.where, schema)
         except (NotIndexableError, FilterError) as error:
             return self._explain(replace(explained, statement=_otherwise(statement, error)))
         index, why = _find_index(table, schema, statement)

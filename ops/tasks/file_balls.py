@@ -18,7 +18,7 @@ Ball = tuple[npt.NDArray[np.float32], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Balls:
+class BallSet:
     """Of some files."""
 
     slots: npt.NDArray[np.uint32]
@@ -29,7 +29,7 @@ class Balls:
     """f32[n]"""
 
     @classmethod
-    def of(cls, balls: Iterable[tuple[int, Ball]], dims: int) -> "Balls":
+    def of(cls, balls: Iterable[tuple[int, Ball]], dims: int) -> "BallSet":
         """From (slot, ball)."""
         given = list(balls)
         return cls(

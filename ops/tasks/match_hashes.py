@@ -26,7 +26,7 @@ from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storage
-from icepuffin.ops.tasks.file_balls import Ball, Balls, ball_around, few
+from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, few
 from icepuffin.ops.tasks.rows import Rows, by_slot, range_of
 from icepuffin.ops.tasks.scatter import FileRows
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, read_blocks
@@ -65,7 +65,7 @@ class HashResult:
     """(slot, rows that were read)"""
     without_vector: int
     """Live rows of the files that have none"""
-    balls: Balls
+    balls: BallSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +135,7 @@ def hash_files(task: HashTask) -> HashResult:
     slots = [item.slot for item in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
     balls = [(slot, ball) for slot, (_, around) in zip(slots, read_files, strict=True) for ball in around]
-    return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, Balls.of(balls, task.dims))
+    return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.dims))
 
 
 def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:

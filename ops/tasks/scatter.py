@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
-from icepuffin.ops.tasks.file_balls import Ball, Balls, partition_balls
+from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import Rows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
@@ -64,7 +64,7 @@ class ScatterResult:
     """(slot, rows that were read)"""
     without_vector: int
     """Live rows of the files that have none"""
-    balls: Balls
+    balls: BallSet
 
 
 def scatter(task: ScatterTask) -> ScatterResult:
@@ -87,7 +87,7 @@ def scatter(task: ScatterTask) -> ScatterResult:
         blocks=tuple((shard, path, rows) for shard, path, rows in done["blocks"]),
         live_rows=tuple((slot, rows) for slot, rows in done["live_rows"]),
         without_vector=done["without_vector"],
-        balls=Balls(**done["balls"]),
+        balls=BallSet(**done["balls"]),
     )
 
 
@@ -124,4 +124,4 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             live_rows.append((item.slot, count))
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(item.slot, ball) for ball in partition_balls(reach, task.codebook)]
-    return ScatterResult(writers.blocks(), tuple(live_rows), vectors_of.without_vector, Balls.of(balls, dims))
+    return ScatterResult(writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))

@@ -30,8 +30,8 @@ from icepuffin.ops.search import (
     exact_search,
     open_index,
 )
-from icepuffin.ops.search.tuning import Asked
-from icepuffin.ops.search.worker import Group
+from icepuffin.ops.search.tuning import SearchOptions
+from icepuffin.ops.search.worker import WorkShare
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
@@ -338,6 +338,6 @@ def test_where_nobody_can_be_warned_a_row_without_a_distance_is_an_error(table: 
     vectors = [[float("nan")] * 16, more["embedding"][1].as_py()]
     table.append(more.set_column(3, "embedding", pa.array(vectors, pa.list_(pa.float32()))))
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    ask, _ = reader.ask(5, Asked(), None)
+    ask, _ = reader.search_request(5, SearchOptions(), None)
     with pytest.raises(VectorColumnError, match="the vector of row 0 holds NaN or infinity"):
-        reader.pin().packed().worker().find(queries(1), Group(files=reader.tail), ask)
+        reader.search_job().pack().worker().find(queries(1), WorkShare(files=reader.tail), ask)

@@ -31,8 +31,8 @@ from icepuffin.ops.search import (
 from icepuffin.ops.search.candidates import Candidates, merge
 from icepuffin.ops.search.distributed import balanced
 from icepuffin.ops.search.filtered import strategy_of
-from icepuffin.ops.search.shards import Indexed
-from icepuffin.ops.search.worker import merged
+from icepuffin.ops.search.shards import IndexAnswer
+from icepuffin.ops.search.worker import merge_sorted
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -220,7 +220,7 @@ def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
             np.where(gone, -1, found.files), np.where(gone, -1, found.positions), np.where(gone, np.inf, distances)
         )
         runs.append(merge([found], 5))
-    one, other = merged(runs, k), merge([*runs, Candidates.none(3, k)], k)
+    one, other = merge_sorted(runs, k), merge([*runs, Candidates.none(3, k)], k)
     for name in ("files", "positions", "distances"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
@@ -235,4 +235,4 @@ def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
     ],
 )
 def test_an_answer_is_exact_only_where_every_group_compared(ways: tuple[str, ...], way: str) -> None:
-    assert strategy_of([Indexed(Candidates.none(1, 3), each) for each in ways]) == way
+    assert strategy_of([IndexAnswer(Candidates.none(1, 3), each) for each in ways]) == way

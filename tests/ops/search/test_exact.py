@@ -19,7 +19,7 @@ from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
 from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
-from icepuffin.ops.search.pruning import Balls
+from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.range_search import rows_of
 from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.search.shards import LoadedVersion
@@ -198,7 +198,7 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
     rng = np.random.default_rng(seed)
     raw = offset + rng.standard_normal((40, dims)) * rng.choice([1e-3, 1.0, 100.0])
     center, radius = ball_around(prepare(raw, metric))
-    balls = Balls(1, np.zeros(1, np.int64), center[None], np.array([radius], np.float32).astype(np.float64))
+    balls = FileBalls(1, np.zeros(1, np.int64), center[None], np.array([radius], np.float32).astype(np.float64))
     query = prepare_exact(offset + 500 * rng.standard_normal((1, dims)), metric)
     each = np.zeros(40, np.int64), np.arange(40)
     for far in pair_distances(query, raw, *each, metric, raw=True):
@@ -242,7 +242,7 @@ def test_long_vectors_are_read_in_batches_of_few(sql_catalog: Catalog, monkeypat
     source = VectorSource(live, table.schema(), field_id, Metric.L2, STORAGE)
     sizes = [len(rows.positions) for rows in source.rows(range(3), 8, None)]
     assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)
-    loaded = open_index(table, DEFINITION, storage=STORAGE)._source.loaded
+    loaded = open_index(table, DEFINITION, storage=STORAGE)._choice.loaded
     assert isinstance(loaded, LoadedVersion)
     sizes = [len(rows.positions) for rows in rows_of(loaded, np.ones(len(live.files), np.bool_), None)]
     assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)

@@ -12,7 +12,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.recall_curve import ShardCentroids, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
-from icepuffin.ops.search.tuning import Advice, Knobs
+from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from tests.conftest import STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 
@@ -65,7 +65,7 @@ def test_a_refresh_carries_the_curve_on(table: Table) -> None:
 def test_a_target_is_met_by_new_queries(table: Table, definition: object, target: float) -> None:
     index_head(table, definition)  # type: ignore[arg-type]
     reader = open_index(table, definition, storage=STORAGE)  # type: ignore[arg-type]
-    knobs = reader.search(queries(1), target_recall=target).profile.knobs
+    knobs = reader.search(queries(1), target_recall=target).profile.parameters
     assert knobs is not None
     assert knobs.expected is not None
     assert knobs.expected >= target
@@ -118,15 +118,15 @@ def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -
 
 def test_a_shard_without_a_centroid_is_asked_by_every_query() -> None:
     codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
-    advice = Advice(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
+    model = RecallModel(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
     asked: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
-    near = advice.probed(asked, Knobs(10, shards=1))
+    near = model.probed(asked, SearchParameters(10, shards=1))
     assert near is not None
     assert near.tolist() == [[True, False, False, True, True], [False, False, True, True, True]]
-    near = advice.probed(np.array([[5, 0]], np.float32), Knobs(10, slack=0.1))
+    near = model.probed(np.array([[5, 0]], np.float32), SearchParameters(10, slack=0.1))
     assert near is not None
     assert near.tolist() == [[True, True, False, True, True]]
-    assert advice.probed(asked, Knobs(10)) is None
+    assert model.probed(asked, SearchParameters(10)) is None
 
 
 def test_under_a_condition_every_shard_is_probed_and_that_is_said(table: Table) -> None:

@@ -18,7 +18,7 @@ from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexReport
 from icepuffin.ops.search import Coverage, IndexReader, QueryError, SearchResult, StalePolicy, open_exact, open_index
-from icepuffin.ops.search.pruning import Balls
+from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.file_balls import partition_balls
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -273,7 +273,7 @@ def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: in
     reach = np.full(3, -1.0, np.float32)
     np.maximum.at(reach, labels, np.sqrt(squared))
     cover = partition_balls(reach, codebook)
-    balls = Balls(
+    balls = FileBalls(
         files=1,
         numbers=np.zeros(len(cover), np.int64),
         centers=np.array([center for center, _ in cover], np.float32),

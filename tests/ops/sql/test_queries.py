@@ -207,7 +207,7 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
         found = session.sql(f"SELECT id FROM db.changing ORDER BY {DISTANCE} LIMIT 99")
         assert found.search is not None
         assert found.rows.num_rows == 60 + more
-        opened.append(found.search.opened)
+        opened.append(found.search.opening)
     assert opened[0] is opened[1]
 
 
