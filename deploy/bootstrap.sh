@@ -110,7 +110,7 @@ fill_venv() {
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/lock.txt
     "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
     say "compiling kernels"
-    # Kernels that were compiled under other module names cannot be loaded
+    # Kernels of other sources are of no use any more
     find ann_kernels puffin -name '*.nb[ic]' -delete
     "$python" -m icepuffin.ops.warm
     printf '%s' "$stamp" >"$venv/.stamp"

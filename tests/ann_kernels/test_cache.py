@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from icepuffin.ann_kernels.compiled_code import sources_digest
 
 ROOT = Path(__file__).parents[2]
 USES_KERNELS = """
@@ -30,3 +33,41 @@ def test_processes_that_meet_an_empty_cache_at_once_fill_it_and_agree(tmp_path: 
     later = json.loads(started(tmp_path).communicate(timeout=300)[0])
     assert later["hits"] == 2
     assert all(answer["labels"] == later["labels"] and answer["squared"] == later["squared"] for answer in answers)
+
+
+CALLS_ANOTHER_MODULE = """
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
+sys.path.insert(0, ".")
+import numpy as np
+from icepuffin.ann_kernels import exact_distances
+from icepuffin.ann_kernels.metric import Metric
+assert exact_distances.__file__.startswith(sys.argv[1])
+first = np.zeros(1, np.int64)
+print(*exact_distances.pair_distances(np.ones((1, 4)), np.ones((1, 4)), first, first, Metric.INNER_PRODUCT))
+"""
+
+
+def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) -> None:
+    """Numba looks at a kernel's own file alone: after an upgrade in place the old code of other files went on."""
+    installed = tmp_path / "icepuffin" / "ann_kernels"
+    shutil.copytree(ROOT / "ann_kernels", installed, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def answer() -> float:
+        command = [sys.executable, "-c", CALLS_ANOTHER_MODULE, str(tmp_path)]
+        return float(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True).stdout)
+
+    assert answer() == -4
+    callee = installed / "double_sums.py"
+    text = callee.read_text(encoding="utf-8")
+    changed = text.replace("total += np.float64(vectors[node, i]) * query[i]", "total += 3 * query[i]")
+    assert changed != text
+    callee.write_text(changed, encoding="utf-8")
+    assert answer() == -12
+
+
+def test_what_is_compiled_lies_in_a_folder_of_these_sources(tmp_path: Path) -> None:
+    """Kernels whose types have moved to other modules cannot be loaded, not even to see that they are old."""
+    started(tmp_path).communicate(timeout=300)
+    assert {path.parent.name for path in tmp_path.rglob("*.nb[ic]")} == {sources_digest()}

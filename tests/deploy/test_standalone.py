@@ -112,7 +112,7 @@ def test_both_workers_did_their_part(built: tuple[dict[str, Any], bytes, tuple[P
     _, _, work = built
     assert len(work) == 2
     for worker in work:
-        assert list(worker.glob("app-*/*/icepuffin/icepuffin/ann_kernels/__pycache__/*.nbc")), worker
+        assert list(worker.glob("app-*/*/icepuffin/icepuffin/ann_kernels/__pycache__/*/*.nbc")), worker
 
 
 def test_the_bytes_are_those_of_a_build_in_one_process(
