@@ -7,7 +7,8 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.charts import render
 from icepuffin.assets.failures import no_vain_retries
-from icepuffin.assets.metadata import from_report, of_snapshot, picture
+from icepuffin.assets.glance import version_glance
+from icepuffin.assets.metadata import bullet_list, picture, readable_bytes, report_metadata, snapshot_metadata
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -20,25 +21,87 @@ from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import index_snapshot
 from icepuffin.ops.search.overview import overview
 
-_LEAD = ("action", "reason", "recall", "rows", "without_vector", "inserted", "gone", "tombstone_ratio",
-         "shards_rebuilt", "deltas", "merged", "seconds", "bytes_written", "bytes_total")  # fmt: skip
+_LABELS = {
+    "recall": "recall",
+    "action": "action",
+    "reason": "reason",
+    "rows": "rows/live",
+    "without_vector": "rows/without vector",
+    "inserted": "rows/inserted",
+    "remapped": "rows/moved",
+    "gone": "rows/gone",
+    "merged": "rows/merged from deltas",
+    "tombstones": "tombstones/nodes",
+    "tombstone_ratio": "tombstones/ratio",
+    "shards": "shards/all",
+    "shards_rebuilt": "shards/rebuilt",
+    "shards_copied": "shards/kept",
+    "deltas": "shards/deltas",
+    "shard_reports": "shards/table",
+    "bytes_total": "bytes/total",
+    "bytes_written": "bytes/written",
+    "seconds": "seconds/total",
+    "stage_seconds": "seconds",
+    "estimate": "estimate",
+}
+"""Labels in the UI, which groups nothing by itself: the part before the slash keeps together what belongs together."""
 
 
-def drawn(
+def version_metadata(
     table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Shards, tombstones and recall over cost of the version as a picture, and how far recall has gone since the last
-    build, which Dagster plots over partitions as it does `recall` itself; nothing where there is no version.
+    """The version in numbers, words and pictures, recall first."""
+    numbers = report_metadata(report, _LABELS)
+    drawings = version_drawings(table, storage, definition, report)
+    measured = {"recall": numbers["recall"]} if "recall" in numbers and report.action is not Action.EMPTY else {}
+    return {
+        **measured,
+        **{name: drawings[name] for name in ("recall since build", "at a glance") if name in drawings},
+        "summary": bullet_list(_summary(definition, report)),
+        **snapshot_metadata(table.metadata.snapshot_by_id(report.snapshot_id)),
+        **numbers,
+        **drawings,
+    }
+
+
+def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]:
+    """What a person wants to know first, with units."""
+    done = {"action": f"{report.action}: {report.reason}"}
+    if report.action is Action.EMPTY:
+        return done
+    expected = f"; {report.estimate.seconds:,.1f} s estimated" if report.estimate else ""
+    return {
+        "recall@10": f"{report.recall:.4f}, target {definition.target_recall:g}",
+        **done,
+        "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
+        "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
+        "shards": f"{report.shards:,}; {report.shards_rebuilt:,} rebuilt, {report.shards_copied:,} kept, "
+        f"{report.deltas:,} deltas",
+        "bytes": f"{readable_bytes(report.bytes_total)}; {readable_bytes(report.bytes_written)} newly written",
+        "time": f"{report.seconds:,.1f} s{expected}",
+    }
+
+
+def version_drawings(
+    table: Table, storage: StorageConfig, definition: IndexDefinition, report: IndexReport
+) -> dict[str, dg.MetadataValue[Any]]:
+    """Shards, tombstones and recall by cost as a picture, small and large, and how far recall has gone since the last
+    build, which Dagster plots over partitions as it does `recall` itself. Empty where there is no version.
     """
-    known = index_versions(table, definition.name)
-    version = next((item for item in known if item.index_snapshot_id == report.index_snapshot_id), None)
+    versions = index_versions(table, definition.name)
+    version = next((item for item in versions if item.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}
+    drawings: dict[str, dg.MetadataValue[Any]] = {}
     seen = overview(table, definition, storage, version=version)
-    found = {} if seen is None else {"picture": picture(f"index {definition.name}", render(seen, "png", dpi=64))}
-    until = [item for item in known if item.base_sequence_number <= version.base_sequence_number]
-    history = recall_history(until)
-    return found | ({"recall since build": dg.MetadataValue.float(round(drift(history), 5))} if history else {})
+    if seen is not None:
+        if glance := version_glance(seen):
+            drawings["at a glance"] = dg.MetadataValue.md(glance)
+        drawings["picture"] = picture(f"index {definition.name}", render(seen, "png", dpi=64))
+    history = recall_history([item for item in versions if item.base_sequence_number <= version.base_sequence_number])
+    if history:
+        drawings["recall since build"] = dg.MetadataValue.float(round(drift(history), 5))
+    return drawings
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
@@ -92,10 +155,8 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         )
         return dg.MaterializeResult(
             metadata={
-                **of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id)),
-                **from_report(report, lead=_LEAD),
+                **version_metadata(table, storage_of(table), definition, report),
                 **(engine.prices.told(report) if engine.prices else {}),
-                **drawn(table, storage_of(table), definition, report),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[

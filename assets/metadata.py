@@ -1,4 +1,4 @@
-"""Reports as Dagster metadata: numbers that the UI plots, ids as text, and one small picture."""
+"""Reports as Dagster metadata: numbers that the UI plots, ids as text, tables, and small pictures."""
 
 import base64
 import dataclasses
@@ -11,23 +11,41 @@ import dagster as dg
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.charts import as_png, drawable
+from icepuffin.assets.glance import INLINE_CHARACTERS
 from icepuffin.assets.snapshots import SnapshotEntry
 
 MAX_KEYS = 90
 """The UI plots no more than 100 labels of an asset."""
 _MAX_PLOTTED = 2**31 - 1
+_KILO = 1024
 _COLOR = "#4f43dd"
 
 
-def from_report(report: Any, *, lead: Sequence[str] = ()) -> dict[str, dg.MetadataValue[Any]]:
+def report_metadata(report: Any, labels: Mapping[str, str] | None = None) -> dict[str, dg.MetadataValue[Any]]:
     """Flatten a frozen report: `ndv={'id': 7}` becomes `ndv/id: 7`. Values of fields named `*_id` stay text.
 
-    `lead` names fields to show first.
+    `labels`: by attribute of the report, the label that it has in the UI. They come first, in this order; all other
+    fields follow under their own names.
     """
     entries: dict[str, dg.MetadataValue[Any]] = {}
-    for name in dict.fromkeys([*lead, *(field.name for field in dataclasses.fields(report))]):
-        _add(entries, name, getattr(report, name))
+    labels = labels or {}
+    for name in dict.fromkeys([*labels, *(field.name for field in dataclasses.fields(report))]):
+        _add(entries, labels.get(name, name), getattr(report, name))
     return dict(list(entries.items())[:MAX_KEYS])
+
+
+def readable_bytes(count: float) -> str:
+    """`14.9 KiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < _KILO:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= _KILO
+    return f"{count:,.1f} TiB"
+
+
+def bullet_list(lines: Mapping[str, str]) -> dg.MetadataValue[Any]:
+    """Markdown that the UI shows at once: a line per entry, with its name in bold."""
+    return dg.MetadataValue.md("\n".join(f"* **{name}:** {text}" for name, text in lines.items())[:INLINE_CHARACTERS])
 
 
 def snapshots_table(entries: Sequence[SnapshotEntry]) -> dg.MetadataValue[Any]:
@@ -53,8 +71,8 @@ def _count(rows: int | None) -> str:
     return "?" if rows is None else f"{rows:,}"
 
 
-def of_snapshot(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[Any]]:
-    """When it was committed and by which operation: partitions are ids, which tell nobody. {} of one that expired."""
+def snapshot_metadata(snapshot: Snapshot | None) -> dict[str, dg.MetadataValue[Any]]:
+    """Time and operation of the commit, as the partition key is only an id. Empty for a snapshot that has expired."""
     if snapshot is None:
         return {}
     return {
@@ -124,6 +142,7 @@ def bar_chart(
         axes.set_xscale("log")
         axes.set_xticks([], minor=True)
         axes.set_xticks([])
+        axes.set_xlabel("log scale", loc="left", fontsize=7)
     return _inline(title, figure)
 
 

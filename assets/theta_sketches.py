@@ -1,14 +1,30 @@
-"""The theta sketches of one snapshot: how many distinct values each column has."""
+"""The theta sketches of one snapshot: an estimate of how many distinct values (NDV) each column has."""
+
+from typing import Any
 
 import dagster as dg
 
 from icepuffin.assets.failures import no_vain_retries
-from icepuffin.assets.metadata import bar_chart, from_report, of_snapshot
+from icepuffin.assets.glance import value_bars
+from icepuffin.assets.metadata import bar_chart, bullet_list, readable_bytes, report_metadata, snapshot_metadata
 from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.sketches import sketch_snapshot
+from icepuffin.ops.theta.report import ThetaReport
+
+_LABELS = {
+    "outcome": "outcome",
+    "ndv": "ndv",
+    "fresh": "fresh",
+    "files_sketched": "files/sketched",
+    "files_reused": "files/reused",
+    "bytes_written": "bytes/written",
+    "seconds": "seconds/total",
+    "estimate": "estimate",
+}
+"""Labels in the UI; the part before the slash keeps together what belongs together."""
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
@@ -18,7 +34,10 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         key=spec.theta_key,
         deps=[spec.key],
         kinds={"python", "puffin"},
-        description="NDV of each column, in the snapshot's statistics file, where Spark and Trino look for it.",
+        description=(
+            "Estimated number of distinct values (NDV) of each column, in the snapshot's statistics file, where Spark "
+            "and Trino look for it."
+        ),
         partitions_def=snapshot_partitions(spec),
         group_name=spec.slug,
         pool=spec.pool,
@@ -37,16 +56,35 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
             columns=spec.settings.theta_columns,
             log=context.log.info,
         )
-        metadata = of_snapshot(table.metadata.snapshot_by_id(report.snapshot_id))
-        metadata |= from_report(report, lead=("outcome", "ndv", "fresh", "files_sketched", "files_reused", "seconds"))
-        costs = engine.prices.told(report) if engine.prices else {}
-        if report.ndv:
-            metadata["distinct values"] = bar_chart(
-                f"distinct values, snapshot {context.partition_key}",
-                list(report.ndv),
-                list(report.ndv.values()),
-                log=True,
-            )
-        return dg.MaterializeResult(metadata={**metadata, **costs}, data_version=dg.DataVersion(context.partition_key))
+        return dg.MaterializeResult(
+            metadata={
+                **_drawing(report),
+                "summary": bullet_list(_summary(report)),
+                **snapshot_metadata(table.metadata.snapshot_by_id(report.snapshot_id)),
+                **report_metadata(report, _LABELS),
+                **(engine.prices.told(report) if engine.prices else {}),
+            },
+            data_version=dg.DataVersion(context.partition_key),
+        )
 
     return theta_sketches
+
+
+def _drawing(report: ThetaReport) -> dict[str, dg.MetadataValue[Any]]:
+    """The estimates as bars: shown at once where they are few, else as a picture to open."""
+    if not report.ndv:
+        return {}
+    title, columns, values = "distinct values (estimates)", list(report.ndv), list(report.ndv.values())
+    inline = value_bars(title, columns, values)
+    return {title: dg.MetadataValue.md(inline) if inline else bar_chart(title, columns, values, log=True)}
+
+
+def _summary(report: ThetaReport) -> dict[str, str]:
+    expected = f"; {report.estimate.seconds:,.1f} s estimated" if report.estimate else ""
+    return {
+        "outcome": f"{report.outcome}{'' if report.fresh else ', not all of this very snapshot'}",
+        "files": f"{report.files_sketched:,} read, {report.files_reused:,} known from before",
+        "bytes": f"{readable_bytes(report.bytes_written)} written",
+        "time": f"{report.seconds:,.1f} s{expected}",
+        **({"note": report.note} if report.note else {}),
+    }

@@ -56,11 +56,11 @@ def measure(
         what=what,
         snapshot_id=snapshot_id,
         files=int(metadata["files"]),
-        rows=int(metadata["rows"]),
+        rows=int(metadata["rows/live"]),
         ndv=_ndv(table, snapshot_id),
         recall=recall(table, snapshot_id, queries),
         index=metadata,
-        sketch_seconds=float(_metadata(instance, SKETCH_KEY, snapshot_id)["seconds"]),
+        sketch_seconds=float(_metadata(instance, SKETCH_KEY, snapshot_id)["seconds/total"]),
     )
 
 
@@ -100,7 +100,7 @@ def print_report(lines: list[SnapshotLine], console: Console) -> None:
     console.print("\n[bold]Each snapshot[/]: recall@10 of 200 held-out queries, beside exact search")
     grid = _grid("change", "snapshot", "files", "rows", "recall@10", "s")
     for number, line in enumerate(lines, start=1):
-        counts = (f"{line.files}", f"{line.rows:,}", f"{line.recall:.4f}", f"{line.index['seconds']:.1f}")
+        counts = (f"{line.files}", f"{line.rows:,}", f"{line.recall:.4f}", f"{line.index['seconds/total']:.1f}")
         grid.add_row(str(number), line.what, str(line.snapshot_id), *counts)
     console.print(grid)
     console.print(
@@ -108,10 +108,10 @@ def print_report(lines: list[SnapshotLine], console: Console) -> None:
     )
     grid = _grid("action", "inserted", "moved", "tombstones", "shards rebuilt", "KiB", "written")
     for number, line in enumerate(lines, start=1):
-        told = line.index
-        changed = tuple(f"{told[key]:,}" for key in ("inserted", "remapped", "tombstones", "shards_rebuilt"))
-        sizes = tuple(f"{told[key] / 1024:,.0f}" for key in ("bytes_total", "bytes_written"))
-        grid.add_row(str(number), str(told["action"]), *changed, *sizes)
+        values = line.index
+        counts = ("rows/inserted", "rows/moved", "tombstones/nodes", "shards/rebuilt")
+        sizes = tuple(f"{values[key] / 1024:,.0f}" for key in ("bytes/total", "bytes/written"))
+        grid.add_row(str(number), str(values["action"]), *(f"{values[key]:,}" for key in counts), *sizes)
     console.print(grid)
     console.print("\n[bold]Distinct values[/]: theta sketch / exact count")
     columns = list(lines[-1].ndv) if lines else []

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.assets.checks import freshness_evaluation, is_late, lag_metadata, lag_now
-from icepuffin.assets.metadata import of_snapshot, snapshots_table
+from icepuffin.assets.metadata import snapshot_metadata, snapshots_table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
@@ -159,7 +159,7 @@ def snapshot_materialization(
         partition=key,
         metadata={
             **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _LISTED))} if newest_of else {}),
-            **of_snapshot(snapshot),
+            **snapshot_metadata(snapshot),
             **numbers,
             "snapshot_id": key,
             "sequence number": snapshot.sequence_number or 0,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import dagster as dg
+import pytest
 from dagster_shared.serdes import serialize_value
 
-from icepuffin.assets.metadata import MAX_KEYS, bar_chart, from_report
+from icepuffin.assets.metadata import MAX_KEYS, bar_chart, readable_bytes, report_metadata
 
 
 class Way(StrEnum):
@@ -45,7 +46,7 @@ class Report:
 
 
 def test_numbers_are_numbers_and_ids_are_text() -> None:
-    found = from_report(Report())
+    found = report_metadata(Report())
     assert found["snapshot_id"] == dg.MetadataValue.text("6170229538723520381")
     assert found["recall"] == dg.MetadataValue.float(0.97)
     assert found["rows"] == dg.MetadataValue.int(12)
@@ -54,38 +55,52 @@ def test_numbers_are_numbers_and_ids_are_text() -> None:
 
 
 def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:
-    assert from_report(Report())["bytes_total"] == dg.MetadataValue.float(5e9)
+    assert report_metadata(Report())["bytes_total"] == dg.MetadataValue.float(5e9)
 
 
 def test_a_mapping_becomes_an_entry_a_key() -> None:
-    found = from_report(Report())
+    found = report_metadata(Report())
     assert (found["ndv/id"].value, found["ndv/name"].value) == (7, 3)
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    assert {"path", "unmeasured"}.isdisjoint(from_report(Report()))
+    assert {"path", "unmeasured"}.isdisjoint(report_metadata(Report()))
 
 
 def test_parts_become_a_table() -> None:
-    records = from_report(Report())["shards table"].value.records
+    records = report_metadata(Report())["shards table"].value.records
     assert [record.data for record in records] == [
         {"number": 0, "how": "built", "recall": 0.98},
         {"number": 1, "how": "copied", "recall": 0.9912},
     ]
 
 
+def test_labels_group_numbers_and_come_first() -> None:
+    labels = {"recall": "recall", "bytes_total": "bytes/total", "ndv": "distinct"}
+    found = list(report_metadata(Report(), labels))
+    assert found[:4] == ["recall", "bytes/total", "distinct/id", "distinct/name"]
+    assert set(found) > {"snapshot_id", "rows", "fresh"}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (1023, "1,023 bytes"), (15_230, "14.9 KiB"), (5_000_000_000, "4.7 GiB")]
+)
+def test_bytes_are_readable(count: int, text: str) -> None:
+    assert readable_bytes(count) == text
+
+
 def test_the_estimate_stands_beside_what_it_took() -> None:
-    found = from_report(Report())
+    found = report_metadata(Report())
     assert found["estimate/seconds"] == dg.MetadataValue.float(1.5)
     assert [record.data["how"] for record in found["estimate/shards"].value.records] == ["new"]
 
 
 def test_everything_can_be_written_into_the_event_log() -> None:
-    assert serialize_value(dict(from_report(Report())))
+    assert serialize_value(dict(report_metadata(Report())))
 
 
 def test_a_wide_table_stays_under_the_limit_of_the_ui() -> None:
-    assert len(from_report(Report(ndv={f"column {i}": i for i in range(500)}))) == MAX_KEYS
+    assert len(report_metadata(Report(ndv={f"column {i}": i for i in range(500)}))) == MAX_KEYS
 
 
 def test_a_chart_is_a_small_inline_png() -> None:

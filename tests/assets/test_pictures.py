@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster_shared.serdes import serialize_value
 
-from icepuffin.assets.ann_index import drawn
+from icepuffin.assets.ann_index import version_drawings
 from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.recall_history import Measured, drift
@@ -31,7 +31,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
     for snapshot in table.metadata.snapshots:
         report = index_snapshot(table, index, snapshot.snapshot_id, engine=engine, storage=storage)
-    return {name: item.value for name, item in drawn(table, storage, index, report).items()}
+    return {name: item.value for name, item in version_drawings(table, storage, index, report).items()}
 
 
 def png(text: object) -> bytes:
@@ -43,6 +43,11 @@ def png(text: object) -> bytes:
 def test_a_version_is_drawn_in_its_metadata(shown: dict[str, object]) -> None:
     assert str(shown["picture"]).startswith("![index embedding](data:image/png;base64,")
     assert len(png(shown["picture"])) < 10_000
+
+
+def test_a_version_is_seen_without_a_click(shown: dict[str, object]) -> None:
+    assert str(shown["at a glance"]).startswith("![index embedding at a glance](data:image/svg+xml;base64,")
+    assert len(str(shown["at a glance"])) < 1000
 
 
 def test_recall_since_the_last_build_is_a_number_that_plots(shown: dict[str, object]) -> None:
