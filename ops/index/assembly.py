@@ -5,11 +5,12 @@ Shards come first in it, in their order, so that those at its beginning are copi
 
 import contextlib
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -21,6 +22,7 @@ from icepuffin.ops.index.stages import ShardsMade
 from icepuffin.ops.index.version_reader import RECALL_CURVE, ROUTING_CURVE, read_centroids
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, StorageError, open_storage
+from icepuffin.ops.tasks.file_balls import few
 from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin import PlannedBlob, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import centroid as centroid_blob
@@ -31,6 +33,9 @@ from icepuffin.puffin.codec import pack
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
+_log = logging.getLogger(__name__)
+MAX_CENTROID_BYTES = 2**31 - 1
+"""Of the centroid blob: no reader takes a larger one, and a version without one can be neither pruned nor refreshed"""
 _Segments = tuple[bytes | ObjectRange, ...]
 """A blob with what comes before it"""
 
@@ -135,7 +140,7 @@ class Assembly:
         )
         return [
             (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
-            (CENTROID_V1, *pack(centroid_blob.encode(_centroids(plan, made, self._storage)), "zstd")),
+            (CENTROID_V1, *pack(centroid_blob.encode(_fitting(_centroids(plan, made, self._storage))), "zstd")),
         ]
 
     def _write(self) -> str:
@@ -223,6 +228,39 @@ def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> C
         file_ordinals=ordinals[order],
         max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
         files=tuple(file.path for file in made.slots),
+    )
+
+
+def _fitting(index: CentroidIndex) -> CentroidIndex:
+    """The same with one ball a file where the blob would be too large, or with none: that prunes less, or nothing."""
+    if centroid_blob.encoded_bytes(index) <= MAX_CENTROID_BYTES:
+        return index
+    starts = np.flatnonzero(np.diff(index.file_ordinals, prepend=-1))
+    ends = np.append(starts[1:], len(index.file_ordinals))
+    balls = [
+        few(list(zip(index.centroids[start:end], index.max_distances[start:end].tolist(), strict=True)), 1)[0]
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    one = replace(
+        index,
+        centroids=np.array([center for center, _ in balls], np.float32).reshape(-1, index.dims),
+        file_ordinals=index.file_ordinals[starts],
+        max_distances=np.array([radius for _, radius in balls], np.float32),
+    )
+    kept = one if centroid_blob.encoded_bytes(one) <= MAX_CENTROID_BYTES else _without_balls(index)
+    _log.warning(
+        "%s balls around %s files are more than a blob may hold (2 GiB); %s are kept, and fewer files are pruned",
+        f"{len(index.centroids):,}", f"{len(starts):,}", f"{len(kept.centroids):,}",
+    )  # fmt: skip
+    return kept
+
+
+def _without_balls(index: CentroidIndex) -> CentroidIndex:
+    return replace(
+        index,
+        centroids=index.centroids[:0],
+        file_ordinals=index.file_ordinals[:0],
+        max_distances=index.max_distances[:0],
     )
 
 

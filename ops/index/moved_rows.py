@@ -194,7 +194,9 @@ def _by_lineage(search: _Search) -> _Found | None:
 
 
 def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMatches]) -> FilesRead:
-    """New files as those tell of them that rows came from: what holds all rows of a file holds any of them."""
+    """New files as those tell of them that rows came from: what holds all rows of a file holds any of them. Of a file
+    without a ball nothing is known, nor of one that has a row of it.
+    """
     rows = dict.fromkeys((slot for slot, _ in after), 0)
     sources: dict[int, set[int]] = {}
     for source in (source for part in matched for source in part.sources):
@@ -204,6 +206,7 @@ def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMa
     balls = [
         (slot, ball)
         for slot, olds in sorted(sources.items())
+        if all(known[old] for old in olds)
         for ball in few([ball for old in sorted(olds) for ball in known[old]])
     ]
     return FilesRead(rows, 0, (BallSet.of(balls, search.work.layout.dims),))

@@ -55,9 +55,9 @@ def partition_balls(reach: npt.NDArray[np.float32], codebook: npt.NDArray[np.flo
     return few([(codebook[part], _widened(reach[part])) for part in touched])
 
 
-def few(balls: list[Ball]) -> list[Ball]:
-    """At most MAX_BALLS that hold what these hold."""
-    if len(balls) <= MAX_BALLS:
+def few(balls: list[Ball], most: int = MAX_BALLS) -> list[Ball]:
+    """At most so many that hold what these hold: all of them, or one."""
+    if len(balls) <= most:
         return balls
     centers = np.stack([center for center, _ in balls])
     center = np.asarray(centers.mean(axis=0, dtype=np.float64), np.float32)
