@@ -3,7 +3,16 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NewType
+
+SnapshotId = NewType("SnapshotId", int)
+"""Iceberg's id of a snapshot"""
+ShardId = NewType("ShardId", int)
+"""Place of a shard in an index version, from 0; `ann.shard_id` in its file"""
+FileSlot = NewType("FileSlot", int)
+"""Number of a data file within an index version: its place in the routing blob's file table"""
+FileNumber = NewType("FileNumber", int)
+"""Number of a live data file within a snapshot: its place in `LiveFiles.files`"""
 
 
 class DeleteKind(enum.Enum):
