@@ -12,9 +12,9 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.freshness import Lag, index_lag
+from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
-from icepuffin.ops.index.recall_history import Measured, recall_history
+from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.resources import Catalogs
 
@@ -23,12 +23,12 @@ _ASKED = 50
 """Of so many of the newest snapshots Dagster is asked what their runs found, at most."""
 
 
-def is_late(spec: TableSpec, lag: Lag) -> bool:
+def is_late(spec: TableSpec, lag: FreshnessLag) -> bool:
     """Counts data snapshots first: a quiet table is not stale, however old its newest snapshot is."""
     return lag.snapshots > spec.settings.max_freshness_lag and lag.minutes >= spec.settings.max_freshness_minutes
 
 
-def lag_now(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinition, table: Table) -> Lag:
+def lag_now(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinition, table: Table) -> FreshnessLag:
     """How far the index is behind. Of the newest snapshots, Dagster knows where a run found nothing to index."""
     ref = spec.first_ref
     lag = index_lag(table, index, ref)
@@ -53,7 +53,7 @@ def _found_empty(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Seq
     return {snapshot for snapshot, action in found.items() if action and action.value == Action.EMPTY.value}
 
 
-def lag_metadata(lag: Lag) -> dict[str, int | float | str]:
+def lag_metadata(lag: FreshnessLag) -> dict[str, int | float | str]:
     return {
         "lag (snapshots)": lag.snapshots,
         "lag (minutes)": round(lag.minutes, 1),
@@ -100,7 +100,7 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
     return freshness
 
 
-def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:
+def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[str, dg.MetadataValue[Any]]:
     """The last versions' recall as a picture, whoever made them. Nothing where no version noted its recall."""
     last = history[-_VERSIONS_DRAWN:]
     if not last:

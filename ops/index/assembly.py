@@ -18,11 +18,11 @@ import numpy as np
 from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.stages import ShardsMade
+from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import RECALL_CURVE, ROUTING_CURVE, read_centroids
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, StorageError, open_storage
-from icepuffin.ops.tasks.file_balls import few
+from icepuffin.ops.tasks.file_balls import merge_balls
 from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin import PlannedBlob, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import centroid as centroid_blob
@@ -41,7 +41,7 @@ _Segments = tuple[bytes | ObjectRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AssembledFile:
+class VersionFile:
     """The version's file: complete, verified, not yet bound."""
 
     path: str
@@ -102,7 +102,7 @@ class Assembly:
         self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
         self._path = self._thread.submit(self._write)
 
-    def finish(self, made: ShardsMade) -> AssembledFile:
+    def finish(self, made: ShardSet) -> VersionFile:
         """Write what is left, and read footer and routing back. Raises CoverageError, StorageError."""
         plan = self._plan
         heads = self._heads(made)
@@ -122,12 +122,12 @@ class Assembly:
         old = plan.base.version.puffin_path if plan.base else None
         copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
         rows = sum(shard.live for shard in made.shards)
-        return AssembledFile(
+        return VersionFile(
             path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows,
             routing, shards_read,
         )  # fmt: skip
 
-    def _heads(self, made: ShardsMade) -> list[tuple[str, bytes, str | None]]:
+    def _heads(self, made: ShardSet) -> list[tuple[str, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
@@ -205,7 +205,7 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
     return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
 
 
-def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> CentroidIndex:
+def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> CentroidIndex:
     """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
     dims = made.layout.dims
     slots = [balls.slots for balls in made.read.balls]
@@ -238,7 +238,7 @@ def _fitting(index: CentroidIndex) -> CentroidIndex:
     starts = np.flatnonzero(np.diff(index.file_ordinals, prepend=-1))
     ends = np.append(starts[1:], len(index.file_ordinals))
     balls = [
-        few(list(zip(index.centroids[start:end], index.max_distances[start:end].tolist(), strict=True)), 1)[0]
+        merge_balls(list(zip(index.centroids[start:end], index.max_distances[start:end].tolist(), strict=True)), 1)[0]
         for start, end in zip(starts, ends, strict=True)
     ]
     one = replace(

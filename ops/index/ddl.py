@@ -13,9 +13,9 @@ from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.index.definition import (
     DefinitionError,
     IndexDefinition,
-    defined_by,
+    find_name_clash,
     from_properties,
-    meeting,
+    index_of_property,
     resolve_field,
 )
 
@@ -43,13 +43,13 @@ def load_definition(table: Table, name: str) -> IndexDefinition:
 
 def find_definition(table: Table, name: str) -> IndexDefinition | None:
     """One definition, whatever the others are like; None where there is none. Raises DefinitionError where broken."""
-    properties = {key: value for key, value in table.properties.items() if defined_by(key) == name}
+    properties = {key: value for key, value in table.properties.items() if index_of_property(key) == name}
     return next(iter(_parsed(table, properties)), None)
 
 
 def defined_names(table: Table) -> tuple[str, ...]:
     """Of the indexes that the table's properties are about, broken or not."""
-    return tuple(sorted({name for key in table.properties if (name := defined_by(key))}))
+    return tuple(sorted({name for key in table.properties if (name := index_of_property(key))}))
 
 
 def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
@@ -65,7 +65,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
     known = find_definition(table, definition.name)
-    pairs = (meeting((name, definition.name)) for name in defined_names(table))
+    pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
     if known is None and (pair := next(filter(None, pairs), None)):
         raise DefinitionError(
             f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
@@ -95,7 +95,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     -> the tags that were dropped. Raises DefinitionError where there is neither definition nor tag.
     """
     refresh(table)
-    keys = [key for key in table.properties if defined_by(key) == name]
+    keys = [key for key in table.properties if index_of_property(key) == name]
     tags = sorted(own_tags(table, index_tag(name)))
     if not keys and not tags:
         load_definition(table, name)

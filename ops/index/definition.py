@@ -173,7 +173,7 @@ CHECKS = ("freshness", "integrity")
 """Checks of an index that Dagster runs apart, each under the name of the index, `_` and its own."""
 
 
-def meeting(names: Iterable[str]) -> tuple[str, str] | None:
+def find_name_clash(names: Iterable[str]) -> tuple[str, str] | None:
     """Two names that are one in Dagster; None where there are no such two. They differ in '.' and '_' alone, or one is
     that of a check of the other.
     """
@@ -186,7 +186,7 @@ def meeting(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def defined_by(key: str) -> str | None:
+def index_of_property(key: str) -> str | None:
     """The index that a table property is about; None for other properties. Names may hold dots, parameters may not."""
     return key.removeprefix(PREFIX).rpartition(".")[0] if key.startswith(PREFIX) else None
 
@@ -195,7 +195,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...
     """All definitions among a table's properties, by name. Raises DefinitionError for one that is broken."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in properties.items():
-        name = defined_by(key)
+        name = index_of_property(key)
         if name is None:
             continue
         parameter = key.rpartition(".")[2].replace("-", "_")

@@ -13,7 +13,7 @@ from icepuffin.puffin.blobs.shard import ShardReader
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MarkTask:
+class DeadNodesTask:
     """Some shards to be looked through."""
 
     shards: tuple[tuple[ObjectRange, bytes], ...]
@@ -26,7 +26,7 @@ class MarkTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marked:
+class ShardDeadNodes:
     """Nodes of one shard that have no row."""
 
     nodes: bytes
@@ -37,7 +37,7 @@ class Marked:
     """All that its nodes lie in, dead ones too"""
 
 
-def mark(task: MarkTask) -> tuple[Marked, ...]:
+def mark_dead_nodes(task: DeadNodesTask) -> tuple[ShardDeadNodes, ...]:
     """By shard: what lies in a slot that is gone, or is one of the deleted."""
     rows = [np.empty(0, np.int64)]
     for slot, vector in task.deleted:
@@ -54,5 +54,5 @@ def mark(task: MarkTask) -> tuple[Marked, ...]:
         in_slot, counts = np.unique(slots[dead], return_counts=True)
         lost = tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))
         dead[known] = True
-        found.append(Marked(deletion_vector.encode(np.flatnonzero(dead)), lost, np.unique(slots)))
+        found.append(ShardDeadNodes(deletion_vector.encode(np.flatnonzero(dead)), lost, np.unique(slots)))
     return tuple(found)

@@ -66,7 +66,7 @@ class NodesTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodesFound:
+class NodesResult:
     """Of all shards of a task."""
 
     tally: Tally
@@ -90,24 +90,24 @@ class RowsTask:
     storage: StorageConfig
 
 
-def tally_nodes(task: NodesTask) -> NodesFound:
+def tally_nodes(task: NodesTask) -> NodesResult:
     """Reads location maps, and the hashes of shards in which a wanted row lies. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
         found = list(threads.map(lambda item: _of_shard(task, *item), task.shards))
-    return NodesFound(
+    return NodesResult(
         tally=Tally.joined((item.tally for item in found), task.slots),
         keys=np.concatenate([np.empty(0, np.int64), *(item.keys for item in found)]),
         hashes=np.concatenate([np.empty(0, np.uint64), *(item.hashes for item in found)]),
     )
 
 
-def _of_shard(task: NodesTask, blob: ObjectRange, tombstones: bytes) -> NodesFound:
+def _of_shard(task: NodesTask, blob: ObjectRange, tombstones: bytes) -> NodesResult:
     reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
     keys = pack(slots, positions)
     at = live[np.isin(keys[live], task.wanted)]
-    return NodesFound(tally, keys[at], reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64))
+    return NodesResult(tally, keys[at], reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64))
 
 
 def tally_of(
