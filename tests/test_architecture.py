@@ -317,7 +317,7 @@ def assert_options_exist(words: list[str]) -> None:
 def test_the_lock_holds_what_is_asked_for() -> None:
     lock = (REPOSITORY / "requirements" / "lock.txt").read_text(encoding="utf-8")
     pinned = set(re.findall(r"^([a-z0-9._-]+)(?:\[[^]]+\])?==", lock, re.MULTILINE))
-    for name in ("runtime.in", "dev.in"):
+    for name in ("runtime.in", "dev.in", "examples.in"):
         for line in (REPOSITORY / "requirements" / name).read_text(encoding="utf-8").splitlines():
             wanted = re.match(r"[A-Za-z0-9._-]+", line)
             assert wanted is not None

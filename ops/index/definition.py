@@ -82,7 +82,20 @@ def _parameter(default: T, about: str, **limits: Any) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition:
-    """One index of one table. Raises DefinitionError where the name or a parameter is not valid."""
+    """What an index is: its name, its column, and the parameters that it is built with.
+
+    `INDEX_PARAMETERS` has the defaults and limits of the parameters, and what each is for.
+
+    Raises
+    ------
+    DefinitionError
+        The name or a parameter is not valid.
+
+    Examples
+    --------
+    >>> icepuffin.IndexDefinition(name="embedding", column="embedding", metric="l2", target_recall=0.95).tag
+    'ann_embedding'
+    """
 
     name: str
     column: str
