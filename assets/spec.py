@@ -37,6 +37,11 @@ class TableSpec:
         return self.settings.name
 
     @property
+    def sensor_name(self) -> str:
+        """The name under which Dagster stores the sensor's switch and cursor."""
+        return f"watch_{self.slug}"
+
+    @property
     def first_ref(self) -> str:
         """The watched ref whose head the indexes' tags follow."""
         return self.settings.watched_refs[0]

@@ -12,9 +12,30 @@ def table_asset(spec: TableSpec) -> dg.AssetSpec:
         partitions_def=snapshot_partitions(spec),
         group_name=spec.slug,
         kinds={"iceberg", "table"},
-        description=(
-            f"The Iceberg table {spec.identifier} of catalog {spec.catalog}, a partition a data snapshot. "
-            f"Watched: {', '.join(spec.settings.watched_refs)}.{' ' + spec.note if spec.note else ''}"
-        ),
-        metadata={"catalog": spec.catalog, "table": spec.identifier, "watched refs": list(spec.settings.watched_refs)},
+        description=" ".join(filter(None, (_what_it_is(spec), _who_watches(spec), spec.note))),
+        metadata={
+            "catalog": spec.catalog,
+            "table": spec.identifier,
+            "watched refs": ", ".join(spec.settings.watched_refs),
+            "find a snapshot": f"icepuffin snapshots {spec.identifier} --catalog {spec.catalog}",
+        },
+    )
+
+
+def _what_it_is(spec: TableSpec) -> str:
+    return (
+        f"The Iceberg table {spec.identifier} of catalog {spec.catalog}, with one partition per data snapshot; a "
+        f"snapshot's id is its key. Watched: {', '.join(spec.settings.watched_refs)}."
+    )
+
+
+def _who_watches(spec: TableSpec) -> str:
+    """What happens to new snapshots, or what to switch on so that something does."""
+    if not spec.derived_keys:
+        return "Nothing is derived from it: it has no index, and sketches are switched off in the settings."
+    if spec.settings.sensor_running:
+        return f"The sensor `{spec.sensor_name}` records new snapshots and requests their runs."
+    return (
+        f"**The sensor `{spec.sensor_name}` is off until you switch it on** (Automation page, or "
+        "`sensor_running = true` in the settings): until then new snapshots get neither a partition nor a run."
     )

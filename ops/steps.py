@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 
-class RunStep(StrEnum):
+class Step(StrEnum):
     """In the order in which a run comes to them."""
 
     PLANNED = "planned"
@@ -39,14 +39,14 @@ class RunStep(StrEnum):
     """Theta: the file that keeps the sketches per data file; no metadata names it."""
 
 
-def _nobody(step: RunStep) -> None:
+def _nobody(step: Step) -> None:
     pass
 
 
-observer: Callable[[RunStep], None] = _nobody
+observer: Callable[[Step], None] = _nobody
 """Who is told of each step, before the next begins."""
 
 
-def reached(step: RunStep) -> None:
+def reached(step: Step) -> None:
     """Say that everything before the step is done."""
     observer(step)

@@ -18,11 +18,6 @@ _AWAY_MINUTES = 15
 _UNKNOWN = "unknown"
 
 
-def sensor_name(spec: TableSpec) -> str:
-    """The name under which Dagster stores the sensor's switch and cursor."""
-    return f"watch_{spec.slug}"
-
-
 def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
     """Reads metadata only. Where the catalog does not answer, the tick is skipped with the reason; nothing is lost."""
 
@@ -30,7 +25,7 @@ def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.Se
     which = "each" if settings.snapshots == "every" else "the newest"
 
     @dg.sensor(
-        name=sensor_name(spec),
+        name=spec.sensor_name,
         job=job,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,

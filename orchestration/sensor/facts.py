@@ -8,7 +8,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.assets.checks import freshness_evaluation, is_late, lag_metadata, lag_now
+from icepuffin.assets.checks import current_lag, freshness_evaluation, is_late, lag_metadata
 from icepuffin.assets.metadata import snapshot_metadata, snapshots_table
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.assets.snapshots import newest_snapshots
@@ -178,7 +178,7 @@ def freshness_events(
     """
     events, states = [], {}
     for index in spec.indexes:
-        lag = lag_now(instance, spec, index, table)
+        lag = current_lag(instance, spec, index, table)
         late = is_late(spec, lag)
         states[index.name] = f"late by {lag.snapshots}" if late else "fresh"
         if reported.get(index.name) != states[index.name]:

@@ -19,7 +19,6 @@ from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import find_indexes, indexes_of, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.processes import process_tags
-from icepuffin.orchestration.sensor.definition import sensor_name
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import gather_facts, run_tags
 from icepuffin.orchestration.sensor.plan import RunPlan, SensorCursor, plan_runs
@@ -111,7 +110,7 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
     stored = [
         (state.instigator_data.last_tick_timestamp or 0.0, state.instigator_data.cursor)
         for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-        if state.instigator_name == sensor_name(spec) and isinstance(state.instigator_data, SensorInstigatorData)
+        if state.instigator_name == spec.sensor_name and isinstance(state.instigator_data, SensorInstigatorData)
     ]
     seconds, text = max(stored, default=(0.0, None), key=lambda pair: pair[0])
     return SensorCursor.parse(text, uuid), seconds

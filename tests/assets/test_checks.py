@@ -6,11 +6,15 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.assets.checks import freshness_check, integrity_check
 from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.tables import table_asset
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
@@ -19,6 +23,7 @@ from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import index_snapshot
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
 from tests.orchestration.lake import Lake, make_lake, make_rows
@@ -76,6 +81,50 @@ def test_lag_is_counted_in_snapshots(lake: Lake, catalogs: Catalogs, spec: Table
     lake.append()
     late = freshness(spec, catalogs)
     assert (late.passed, late.severity, number(late, "lag (snapshots)")) == (False, dg.AssetCheckSeverity.WARN, 2)
+
+
+def test_a_late_index_says_to_switch_the_sensor_on_where_it_is_off(lake: Lake, catalogs: Catalogs) -> None:
+    for running in (False, True):
+        lake.write_settings(sensor_running=running)
+        spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+        late = freshness(spec, catalogs)
+        assert not late.passed
+        assert ("what to do" in late.metadata) is not running
+
+
+@pytest.mark.parametrize("status", [InstigatorStatus.RUNNING, InstigatorStatus.STOPPED])
+def test_a_switch_in_the_ui_counts_before_the_settings(
+    lake: Lake, catalogs: Catalogs, tmp_path: Path, status: InstigatorStatus
+) -> None:
+    lake.write_settings(sensor_running=status is InstigatorStatus.STOPPED)
+    spec = table_spec(load(lake.settings_file).tables["packages"], catalogs)
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("icepuffin"), "__repository__")
+    switch = InstigatorState(
+        RemoteInstigatorOrigin(repository, spec.sensor_name), InstigatorType.SENSOR, status, SensorInstigatorData()
+    )
+    instance = open_instance(tmp_path / "home")
+    instance.add_instigator_state(switch)
+    late = freshness(spec, catalogs, instance)
+    assert not late.passed
+    assert ("what to do" in late.metadata) is (status is InstigatorStatus.STOPPED)
+
+
+def test_the_table_says_what_to_switch_on_where_its_sensor_starts_off(lake: Lake, catalogs: Catalogs) -> None:
+    said = {}
+    for running in (False, True):
+        lake.write_settings(sensor_running=running)
+        said[running] = str(table_asset(table_spec(load(lake.settings_file).tables["packages"], catalogs)).description)
+    assert "**The sensor `watch_demo_demo_packages` is off until you switch it on**" in said[False]
+    assert "is off" not in said[True]
+
+
+def test_the_steps_of_the_verify_job_begin_with_the_names_of_the_checks(spec: TableSpec) -> None:
+    checks = [check(spec, spec.indexes[0]) for check in (freshness_check, integrity_check)]
+    assert [check.node_def.name for check in checks] == [
+        "check_freshness__demo__demo__packages__ann_index__embedding",
+        "check_integrity__demo__demo__packages__ann_index__embedding",
+    ]
+    assert len({check.node_def.description for check in checks}) == 2
 
 
 def test_a_table_that_was_emptied_is_not_late(lake: Lake, catalogs: Catalogs, spec: TableSpec) -> None:
