@@ -8,7 +8,9 @@ import dagster as dg
 from icepuffin.orchestration.settings import Settings
 
 WORKSPACE = "workspace.yaml"
-"""In the folder: what Dagster's own commands are started on, with `-w`."""
+"""File in the folder with which Dagster's own commands are started (`-w`)."""
+LOCATION = "icepuffin"
+"""Name of the code location in the workspace files of this project. Runs of other processes refer to it."""
 DAGSTER_YAML = """\
 # Written by icepuffin when the folder was empty; yours to change.
 telemetry:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.definitions.repository_definition.valid_definitions import SINGLETON_REPOSITORY_NAME
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
@@ -18,6 +22,7 @@ from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import find_indexes, indexes_of, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.instance import LOCATION
 from icepuffin.orchestration.processes import process_tags
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import gather_facts, run_tags
@@ -29,6 +34,8 @@ _EVALUATED = "icepuffin/tick-time/"
 """Prefix of the key under which the time of the last evaluation is stored, in seconds since the epoch."""
 _WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
 """Errors of Dagster that wrap the error of a step."""
+_REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), SINGLETON_REPOSITORY_NAME)
+"""Where the UI looks for the jobs of these runs: without it they would belong to no code location."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Run config: the instance keeps every event, and the terminal belongs to the command."""
 
@@ -132,14 +139,15 @@ def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spe
     """Run the refresh job for one snapshot in this process. A failure is a result, and is in the instance."""
     job = definitions.resolve_job_def(f"refresh_{spec.slug}")
     run_id = str(uuid4())
-    result = job.execute_in_process(
-        instance=instance,
-        partition_key=key,
+    partition_tags = job.get_tags_for_partition_key(key, selected_asset_keys=())
+    run = instance.create_run_for_job(
+        job,
         run_id=run_id,
-        tags={**run_tags(spec, key), **process_tags(run_id)},
         run_config=_QUIET,
-        raise_on_error=False,
+        tags={**job.run_tags, **partition_tags, **run_tags(spec, key), **process_tags(run_id)},
+        remote_job_origin=_REPOSITORY.get_job_origin(job.name),
     )
+    result = execute_run(InMemoryJob(job), run, instance)
     failures = [event for event in result.all_events if event.is_step_failure]
     message = _root_message(failures[0].step_failure_data.error) if failures else ""
     return LocalRun("/".join(spec.path), key, result.run_id, result.success, message)

@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
@@ -21,7 +22,7 @@ from icepuffin.ops.theta import read_ndv
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
-from icepuffin.orchestration.instance import open_instance
+from icepuffin.orchestration.instance import LOCATION, WORKSPACE_YAML, open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.local import DueRuns, LocalRun, due_runs, evaluate_table, save_cursor, tick
@@ -134,6 +135,20 @@ def test_a_failed_run_is_told_with_its_cause_and_the_rest_goes_on(lake: Lake, in
     failed = [run for run in runs if not run.succeeded]
     assert failed
     assert all(Path(broken).name in run.message for run in failed)
+
+
+def test_a_local_run_belongs_to_the_code_location(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """The UI lists the runs of a job by repository and location."""
+    (run, *_) = [event for event in tick(load(lake.settings_file), instance) if isinstance(event, LocalRun)]
+    assert run.succeeded
+    (stored,) = instance.get_runs(
+        dg.RunsFilter(run_ids=[run.run_id], tags={".dagster/repository": "__repository__@icepuffin"})
+    )
+    assert stored.remote_job_origin is not None
+    assert (stored.job_name, stored.remote_job_origin.location_name) == ("refresh_demo_demo_packages", LOCATION)
+    locations = [item["python_module"]["location_name"] for item in yaml.safe_load(WORKSPACE_YAML)["load_from"]]
+    assert locations == [LOCATION]
+    assert stored.tags["dagster/partition"] == run.snapshot_id
 
 
 def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
