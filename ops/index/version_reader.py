@@ -97,7 +97,8 @@ def covered_paths(version: OpenVersion) -> dict[str, int]:
 def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, int]:
     """Relative path -> file number, of the files of a snapshot that are live in the version's, too.
 
-    A file that was added after that is another one, whatever its path: imported files come again under their names.
+    A file that was added after that is another one, whatever its path: imported files come again under their names. In
+    format v1, which does not tell, it is one with another number of rows.
     """
     covered = covered_paths(version)
     paths = (
@@ -105,7 +106,8 @@ def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, int]:
         for number, file in enumerate(live.files)
         if file.file_sequence_number <= version.sequence_number
     )
-    return {path: number for path, number in paths if path in covered}
+    rows = {path: version.routing.files[slot].rows for path, slot in covered.items()}
+    return {path: number for path, number in paths if rows.get(path) == live.files[number].record_count}
 
 
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:

@@ -70,3 +70,22 @@ def test_a_later_version_does_not_answer_for_what_came_after_it(table: Table, ex
     made = materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE)
     assert made.rows == 650
     assert found_and_true(table.refresh())[1] > 0.95
+
+
+@pytest.mark.parametrize("rows", [60, 160])
+def test_in_format_v1_a_file_with_another_number_of_rows_is_another_file(
+    table_factory: TableFactory, export: Path, rows: int
+) -> None:
+    """Manifests of v1 do not tell when a file was added."""
+    table = table_factory(**{"format-version": "1"})
+    for first in range(1_000, 12_000, 1_000):
+        table.append(make_rows(first, first + 50))
+    pq.write_table(make_rows(0, 100), export)
+    table.add_files([str(export)])
+    index_head(table)
+    table.refresh().delete(LessThan("id", 1_000))
+    pq.write_table(make_rows(100, 100 + rows, seed=5), export)
+    table.refresh().add_files([str(export)])
+    assert_right(table.refresh())
+    assert index_head(table).rows == 550 + rows
+    assert_right(table.refresh())
