@@ -13,7 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.exceptions import ResolveError
-from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    UnsupportedPyArrowTypeException,
+    _to_requested_schema,
+    pyarrow_to_schema,
+    schema_to_pyarrow,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, create_mapping_from_schema, parse_mapping_from_json
 from pyiceberg.types import DoubleType, ListType
@@ -28,6 +33,7 @@ BATCH_ROWS = 8_192
 BATCH_BYTES = 1 << 26
 """Of floats, at most, where rows are vectors"""
 _FIELD_ID = b"PARQUET:field_id"
+_DECIMAL_DIGITS = 38
 
 
 class DataFileError(IcepuffinError):
@@ -158,10 +164,15 @@ class DataFile:
             if self._as_stored is not None:
                 return batch.select(self._as_stored).rename_columns(self.schema.names).cast(self.schema)
             filled = dict(self._file.constants)
-            return _to_requested_schema(self._projected, self._present, batch, projected_missing_fields=filled).cast(
-                self.schema
-            )
-        except (ValueError, TypeError, ResolveError, pa.ArrowInvalid) as error:
+            return _to_requested_schema(
+                self._projected,
+                self._present,
+                _in_known_types(batch),
+                downcast_ns_timestamp_to_us=True,  # INT96, as Spark wrote timestamps before there were tables
+                projected_missing_fields=filled,
+                allow_timestamp_tz_mismatch=True,
+            ).cast(self.schema)
+        except (ValueError, TypeError, ResolveError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DataFileError(f"{self._file.path} cannot be read as the snapshot's schema says: {error}") from error
 
     def stored_bytes(self, group: int) -> int:
@@ -326,13 +337,32 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
     """What of the projection the file has, under the file's own names and types."""
     names = column_names(parquet.schema, file, projected)
     wanted = {names[field.field_id] for field in projected.fields if field.field_id in names}
-    theirs = pa.schema([field for field in parquet.schema if field.name in wanted])
+    theirs = pa.schema([field.with_type(_known(field.type)) for field in parquet.schema if field.name in wanted])
     try:
-        return pyarrow_to_schema(theirs, name_mapping=_mapping(file, projected))
+        return pyarrow_to_schema(theirs, name_mapping=_mapping(file, projected), format_version=3)
+    except (UnsupportedPyArrowTypeException, TypeError) as error:
+        raise DataFileError(f"{file.path} cannot be read as the snapshot's schema says: {error}") from error
     except (ValueError, StopIteration) as error:  # the latter of a mapping without a list's element
         raise DataFileError(
             f"{file.path}: its columns have no field ids, and their names do not match: {error}"
         ) from error
+
+
+def _in_known_types(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Raises ArrowInvalid for a value that is lost by it."""
+    schema = pa.schema([field.with_type(_known(field.type)) for field in batch.schema])
+    return batch if schema.equals(batch.schema) else batch.cast(schema)
+
+
+def _known(kind: pa.DataType) -> pa.DataType:
+    """The type with the same values that PyIceberg knows: imported files have what their writer's Arrow had."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_decimal256(kind) and kind.precision <= _DECIMAL_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
 
 
 def _nothing(rows: int) -> pa.RecordBatch:

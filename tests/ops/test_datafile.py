@@ -31,12 +31,14 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    TimestampNanoType,
     TimestampType,
     TimestamptzType,
     TimeType,
     UUIDType,
 )
 
+from icepuffin.ann_kernels.theta import ThetaAccumulator
 from icepuffin.ops.datafile import (
     DataFile,
     DataFileError,
@@ -46,8 +48,11 @@ from icepuffin.ops.datafile import (
     take_rows,
     vectors_from_arrow,
 )
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
+from icepuffin.ops.tasks.theta import FileShare, SketchTask, sketch_files
+from icepuffin.ops.tasks.theta_columns import update_from_arrow
+from icepuffin.puffin.blobs.theta import decode
 
 STORE = LocalStorage()
 
@@ -201,6 +206,59 @@ def test_a_promoted_type_is_widened(tmp_path: Path, kind: Any, values: list[Any]
     (batch,) = read_live(STORE, file, one(1, "a", now), [1])
     assert batch.columns.schema.field("a").type == arrow
     assert batch.columns["a"].to_pylist() == values
+
+
+MICROS = [-1, 0, 1_767_225_600_000_001, None]
+NANOS = [None if micros is None else 1_000 * micros for micros in MICROS]
+NOON = 43_200_000
+
+
+@pytest.mark.parametrize("field_id", [1, None])
+@pytest.mark.parametrize(
+    ("kind", "values", "now", "expected"),
+    [
+        (pa.timestamp("ns"), NANOS, TimestampType(), MICROS),
+        (pa.timestamp("ns", "UTC"), [1_999, None], TimestamptzType(), [1, None]),
+        (pa.timestamp("ns"), NANOS, TimestamptzType(), MICROS),
+        (pa.timestamp("ns"), [7, None], TimestampNanoType(), [7, None]),
+        (pa.timestamp("us", "Europe/Berlin"), MICROS, TimestamptzType(), MICROS),
+        (pa.timestamp("ms", "UTC"), [5, None], TimestampType(), [5_000, None]),
+        (pa.time32("ms"), [NOON, None], TimeType(), [1_000 * NOON, None]),
+        (pa.time64("ns"), [1_000_000 * NOON, None], TimeType(), [1_000 * NOON, None]),
+        (pa.decimal256(9, 2), [Decimal("1.25"), None], DecimalType(9, 2), [Decimal("1.25"), None]),
+        (pa.decimal128(9, 3), [Decimal("1.25"), None], DecimalType(9, 2), [Decimal("1.25"), None]),
+    ],
+)
+def test_types_that_other_writers_give_imported_files_are_the_schemas(
+    tmp_path: Path, field_id: int | None, kind: Any, values: list[Any], now: Any, expected: list[Any]
+) -> None:
+    file = write(tmp_path, column("a", field_id, values, kind))
+    schema = Schema(NestedField(1, "a", now, required=False), NestedField(2, "b", LongType(), required=False))
+    (batch,) = read_live(STORE, file, schema, [1, 2])
+    arrow = arrow_schema(schema).field("a").type
+    assert batch.columns.schema.field("a").type == arrow
+    assert batch.columns["a"] == pa.array(expected, arrow)
+    share = FileShare(file, ((1, str(now)),))
+    (result,) = sketch_files(SketchTask(StorageConfig({}), schema, (share,)))
+    counted = ThetaAccumulator()
+    update_from_arrow(counted, pa.array(expected, arrow), str(now))
+    assert decode(result.images[0]).hashes.tolist() == counted.result()[1].tolist()
+
+
+def test_timestamps_of_old_spark_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "int96.parquet"
+    at = pa.array(NANOS, pa.timestamp("ns"))
+    pq.write_table(pa.table({"a": at}), path, use_deprecated_int96_timestamps=True)
+    file = LiveFile(f"file://{path}", path.stat().st_size, len(at), 1, "PARQUET")
+    (batch,) = read_live(STORE, file, one(1, "a", TimestampType()), [1])
+    assert batch.columns["a"] == pa.array(MICROS, pa.timestamp("us"))
+
+
+@pytest.mark.parametrize("field_id", [1, None])
+def test_a_type_that_is_in_no_table_is_said_so(tmp_path: Path, field_id: int | None) -> None:
+    file = write(tmp_path, column("a", field_id, [1], pa.duration("ms")))
+    with pytest.raises(DataFileError, match=r"0\.parquet cannot be read as the snapshot's schema says"):
+        rows(file, one(1, "a", LongType()), 1)
 
 
 def test_promoted_list_elements_are_widened(tmp_path: Path) -> None:
