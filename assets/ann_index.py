@@ -14,7 +14,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.recall_history import drift, recall_history
+from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import Action, IndexReport
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Catalogs, Engine
@@ -100,7 +100,7 @@ def version_drawings(
         drawings["picture"] = picture(f"index {definition.name}", render(seen, "png", dpi=64))
     history = recall_history([item for item in versions if item.base_sequence_number <= version.base_sequence_number])
     if history:
-        drawings["recall since build"] = dg.MetadataValue.float(round(drift(history), 5))
+        drawings["recall since build"] = dg.MetadataValue.float(round(recall_drift(history), 5))
     return drawings
 
 

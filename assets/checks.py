@@ -14,9 +14,9 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.freshness import Lag, index_lag
+from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
-from icepuffin.ops.index.recall_history import Measured, recall_history
+from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.resources import Catalogs
 
@@ -26,12 +26,12 @@ _MOST_LOOKED_UP = 50
 """The most snapshots for which Dagster's records are read, newest first."""
 
 
-def is_late(spec: TableSpec, lag: Lag) -> bool:
+def is_late(spec: TableSpec, lag: FreshnessLag) -> bool:
     """Counts data snapshots first: a quiet table is not stale, however old its newest snapshot is."""
     return lag.snapshots > spec.settings.max_freshness_lag and lag.minutes >= spec.settings.max_freshness_minutes
 
 
-def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinition, table: Table) -> Lag:
+def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefinition, table: Table) -> FreshnessLag:
     """How far the index is behind. Snapshots for which a run found nothing to index do not count; Dagster has a record
     of these runs.
     """
@@ -61,7 +61,7 @@ def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Se
     return empty
 
 
-def lag_metadata(lag: Lag) -> dict[str, int | float | str]:
+def lag_metadata(lag: FreshnessLag) -> dict[str, int | float | str]:
     return {
         "lag (snapshots)": lag.snapshots,
         "lag (minutes)": round(lag.minutes, 1),
@@ -136,7 +136,7 @@ def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> b
     return InstigatorStatus.STOPPED in switches or not spec.settings.sensor_running
 
 
-def recall_so_far(history: Sequence[Measured], target: float) -> dict[str, dg.MetadataValue[Any]]:
+def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[str, dg.MetadataValue[Any]]:
     """Recall of the last versions as a picture, whoever built them. Empty where no version noted its recall."""
     last = history[-_VERSIONS_DRAWN:]
     if not last:

@@ -7,8 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, field_validator
 
-from icepuffin.ops.index.definition import INDEX_PARAMETERS, DefinitionError, IndexParameter, meeting, validate_name
-from icepuffin.ops.index.retention import Keep, Retention
+from icepuffin.ops.index.definition import (
+    INDEX_PARAMETERS,
+    DefinitionError,
+    IndexParameter,
+    find_name_clash,
+    validate_name,
+)
+from icepuffin.ops.index.retention import Retention, RetentionScope
 
 _CRON_FIELDS = 5
 
@@ -44,7 +50,7 @@ class KeepSettings(SettingsModel):
 
     @property
     def retention(self) -> Retention:
-        return Retention(Keep(self.versions), self.last, self.days)
+        return Retention(RetentionScope(self.versions), self.last, self.days)
 
 
 def _field(parameter: IndexParameter) -> tuple[Any, Any]:
@@ -99,7 +105,7 @@ class TableSettings(SettingsModel):
                 validate_name(name)
             except DefinitionError as error:
                 raise ValueError(str(error)) from None
-        if pair := meeting(value):
+        if pair := find_name_clash(value):
             raise ValueError(f"'{pair[0]}' and '{pair[1]}' would be one in Dagster: rename one of them")
         return value
 

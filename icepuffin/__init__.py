@@ -1,1 +1,83 @@
-"""Theta sketches and vector indexes for every snapshot of an Apache Iceberg table."""
+"""Theta sketches and vector indexes for every snapshot of an Apache Iceberg table.
+
+An index belongs to a snapshot of a table. `create_index` defines one, `refresh` makes its version for a snapshot, and
+`open_index` opens it for searching:
+
+    from pyiceberg.catalog import load_catalog
+    import icepuffin
+
+    table = load_catalog("demo").load_table("demo.packages")
+    reader = icepuffin.open_index(table)
+    reader.search(query, k=10, where="section = 'web'").to_pandas()
+
+Reading needs neither Dagster nor Spark nor Java. Dagster's definitions lie in `icepuffin.orchestration.definitions`.
+The names below are the interface that is kept; what lies deeper may change between releases. Each is imported when it
+is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from icepuffin import errors
+    from icepuffin.ops.index.ddl import create_index, drop_index
+    from icepuffin.ops.index.definition import IndexDefinition
+    from icepuffin.ops.model import StorageConfig
+    from icepuffin.ops.runs.refresh import refresh
+    from icepuffin.ops.search.following import FollowingReader
+    from icepuffin.ops.search.opening import open_exact, open_index
+    from icepuffin.ops.search.reader import IndexReader
+    from icepuffin.ops.search.result import SearchResult
+    from icepuffin.ops.spark.knn_join import knn_join
+    from icepuffin.ops.spark.table_function import register_vector_search
+    from icepuffin.ops.sql.session import SqlSession
+    from icepuffin.ops.theta.ndv import read_ndv
+
+_HOMES = {
+    "open_index": "icepuffin.ops.search.opening",
+    "open_exact": "icepuffin.ops.search.opening",
+    "IndexReader": "icepuffin.ops.search.reader",
+    "FollowingReader": "icepuffin.ops.search.following",
+    "SearchResult": "icepuffin.ops.search.result",
+    "IndexDefinition": "icepuffin.ops.index.definition",
+    "create_index": "icepuffin.ops.index.ddl",
+    "refresh": "icepuffin.ops.runs.refresh",
+    "drop_index": "icepuffin.ops.index.ddl",
+    "read_ndv": "icepuffin.ops.theta.ndv",
+    "SqlSession": "icepuffin.ops.sql.session",
+    "knn_join": "icepuffin.ops.spark.knn_join",
+    "register_vector_search": "icepuffin.ops.spark.table_function",
+    "StorageConfig": "icepuffin.ops.model",
+}
+
+__all__ = [
+    "FollowingReader",
+    "IndexDefinition",
+    "IndexReader",
+    "SearchResult",
+    "SqlSession",
+    "StorageConfig",
+    "create_index",
+    "drop_index",
+    "errors",
+    "knn_join",
+    "open_exact",
+    "open_index",
+    "read_ndv",
+    "refresh",
+    "register_vector_search",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("icepuffin.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'icepuffin' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # found at once from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,16 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NewType
+
+SnapshotId = NewType("SnapshotId", int)
+"""Iceberg's id of a snapshot"""
+ShardId = NewType("ShardId", int)
+"""Place of a shard in an index version, from 0; `ann.shard_id` in its file"""
+FileSlot = NewType("FileSlot", int)
+"""Number of a data file within an index version: its place in the routing blob's file table"""
+FileNumber = NewType("FileNumber", int)
+"""Number of a live data file within a snapshot: its place in `LiveFiles.files`"""
 
 
 class DeleteKind(enum.Enum):
@@ -156,10 +165,17 @@ class Vended:
 
 @dataclass(frozen=True, eq=False)
 class StorageConfig:
-    """How a store is reached: PyIceberg's FileIO properties (`s3.endpoint`, ...), and what a catalog vends besides.
+    """How files are reached: PyIceberg's FileIO properties (`s3.endpoint`, ...), and what a catalog vends besides.
 
-    Values never show in repr. Picklable: tasks get it, and renew by themselves what expires. Equal where the same files
-    are reached by the same user, whatever keys are vended at the time.
+    Seldom needed: by default the catalog's own properties are used, and the keys that it vends. Values never show in
+    `repr`. Tasks get it pickled, and renew by themselves what expires. Two are equal where the same files are reached
+    by the same user, whatever keys are vended at the time.
+
+    Examples
+    --------
+    >>> storage = icepuffin.StorageConfig({"s3.endpoint": "http://localhost:9000", "s3.access-key-id": "reader"})
+    >>> icepuffin.open_index(table, storage=storage).coverage
+    <Coverage.EXACT_VERSION: 'exact-version'>
     """
 
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)

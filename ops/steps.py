@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 
-class Step(StrEnum):
+class RunStep(StrEnum):
     """In the order in which a run comes to them."""
 
     PLANNED = "planned"
@@ -39,14 +39,14 @@ class Step(StrEnum):
     """Theta: the file that keeps the sketches per data file; no metadata names it."""
 
 
-def _nobody(step: Step) -> None:
+def _nobody(step: RunStep) -> None:
     pass
 
 
-observer: Callable[[Step], None] = _nobody
+observer: Callable[[RunStep], None] = _nobody
 """Who is told of each step, before the next begins."""
 
 
-def reached(step: Step) -> None:
+def reached(step: RunStep) -> None:
     """Say that everything before the step is done."""
     observer(step)

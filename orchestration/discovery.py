@@ -10,7 +10,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import list_definitions
-from icepuffin.ops.index.definition import IndexDefinition, meeting
+from icepuffin.ops.index.definition import IndexDefinition, find_name_clash
 from icepuffin.ops.resources import Catalogs
 
 
@@ -67,7 +67,7 @@ def shown_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = N
     shown: list[IndexDefinition] = []
     hidden: list[str] = []
     for index in sorted(spec.indexes, key=lambda item: item.name not in table.indexes):
-        pair = meeting([*(item.name for item in shown), index.name])
+        pair = find_name_clash([*(item.name for item in shown), index.name])
         if pair is None:
             shown.append(index)
         else:

@@ -253,6 +253,22 @@ def test_the_glossary_is_short() -> None:
     assert 20 < len(terms) <= 40
 
 
+def test_the_runbook_quotes_messages_that_there_are() -> None:
+    """Somebody who is on call looks for the words that they see; `...` stands for what differs."""
+    literals = "\n".join(
+        node.value
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    of_the_system = {"No space left", "File too large", "Input/output error"}
+    headings = [line for _, kind, line in lines_of("docs/operations.md") if kind == "prose" and line.startswith("**")]
+    messages = [message for line in headings for message in re.findall(r"(?<!\w)_([^_]+)_(?!\w)", line)]
+    assert len(messages) > 20
+    parts = {part.strip(" ,") for message in messages for part in message.split("...")} - of_the_system
+    assert [part for part in sorted(parts) if part not in literals] == []
+
+
 def commands_of_documents() -> list[tuple[str, str]]:
     """(document, command line) of every command that a document tells the reader to type."""
     found = []
@@ -301,7 +317,7 @@ def assert_options_exist(words: list[str]) -> None:
 def test_the_lock_holds_what_is_asked_for() -> None:
     lock = (REPOSITORY / "requirements" / "lock.txt").read_text(encoding="utf-8")
     pinned = set(re.findall(r"^([a-z0-9._-]+)(?:\[[^]]+\])?==", lock, re.MULTILINE))
-    for name in ("runtime.in", "dev.in"):
+    for name in ("runtime.in", "dev.in", "examples.in"):
         for line in (REPOSITORY / "requirements" / name).read_text(encoding="utf-8").splitlines():
             wanted = re.match(r"[A-Za-z0-9._-]+", line)
             assert wanted is not None

@@ -31,7 +31,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.steps import RunStep, reached
 
 _ATTEMPTS = 12
 _TOTALS = (
@@ -115,13 +115,13 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         before = table.metadata.refs.get(binding.tag)
         snapshot = _derive_snapshot(table, binding)
         sent.add(snapshot.snapshot_id)
-        reached(Step.LIST_WRITTEN)
+        reached(RunStep.LIST_WRITTEN)
         requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
         outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
         if outcome is Outcome.UNKNOWN:
             unanswered.append(snapshot)
         if outcome is Outcome.DONE:
-            reached(Step.COMMITTED)
+            reached(RunStep.COMMITTED)
             refresh(table, patient=True)
             return _checked(table, binding, snapshot.snapshot_id, before)
     unanswered = _refresh(table, binding, unanswered)

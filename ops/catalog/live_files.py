@@ -55,7 +55,7 @@ class EqualityDeletesError(IcepuffinError):
 
 
 class RepeatedFileError(IcepuffinError):
-    """Raised when a snapshot lists a data file twice, and rows of it would have to be told from themselves."""
+    """Raised when a snapshot lists a data file twice, so that its rows cannot be addressed by file and position."""
 
     retryable = False
 

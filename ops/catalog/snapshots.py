@@ -14,6 +14,9 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS
 from icepuffin.ops.errors import IcepuffinError
 
+SnapshotName = int | str | datetime | None
+"""Snapshot id, tag, branch or time; None is the head of main"""
+
 
 class UnknownSnapshotError(IcepuffinError):
     """Raised when a snapshot, ref or time names nothing in the table's metadata (or no longer does)."""

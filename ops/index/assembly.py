@@ -5,11 +5,12 @@ Shards come first in it, in their order, so that those at its beginning are copi
 
 import contextlib
 import itertools
+import logging
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -17,10 +18,11 @@ import numpy as np
 from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.stages import ShardsMade
+from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.index.version_reader import RECALL_CURVE, ROUTING_CURVE, read_centroids
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, StorageError, open_storage
+from icepuffin.ops.tasks.file_balls import merge_balls
 from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin import PlannedBlob, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import centroid as centroid_blob
@@ -31,12 +33,15 @@ from icepuffin.puffin.codec import pack
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
+_log = logging.getLogger(__name__)
+MAX_CENTROID_BYTES = 2**31 - 1
+"""Of the centroid blob: no reader takes a larger one, and a version without one can be neither pruned nor refreshed"""
 _Segments = tuple[bytes | ObjectRange, ...]
 """A blob with what comes before it"""
 
 
 @dataclass(frozen=True, slots=True)
-class AssembledFile:
+class VersionFile:
     """The version's file: complete, verified, not yet bound."""
 
     path: str
@@ -97,7 +102,7 @@ class Assembly:
         self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
         self._path = self._thread.submit(self._write)
 
-    def finish(self, made: ShardsMade) -> AssembledFile:
+    def finish(self, made: ShardSet) -> VersionFile:
         """Write what is left, and read footer and routing back. Raises CoverageError, StorageError."""
         plan = self._plan
         heads = self._heads(made)
@@ -117,12 +122,12 @@ class Assembly:
         old = plan.base.version.puffin_path if plan.base else None
         copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
         rows = sum(shard.live for shard in made.shards)
-        return AssembledFile(
+        return VersionFile(
             path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows,
             routing, shards_read,
         )  # fmt: skip
 
-    def _heads(self, made: ShardsMade) -> list[tuple[str, bytes, str | None]]:
+    def _heads(self, made: ShardSet) -> list[tuple[str, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
@@ -135,7 +140,7 @@ class Assembly:
         )
         return [
             (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
-            (CENTROID_V1, *pack(centroid_blob.encode(_centroids(plan, made, self._storage)), "zstd")),
+            (CENTROID_V1, *pack(centroid_blob.encode(_fitting(_centroids(plan, made, self._storage))), "zstd")),
         ]
 
     def _write(self) -> str:
@@ -200,7 +205,7 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
     return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
 
 
-def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> CentroidIndex:
+def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> CentroidIndex:
     """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
     dims = made.layout.dims
     slots = [balls.slots for balls in made.read.balls]
@@ -223,6 +228,39 @@ def _centroids(plan: VersionPlan, made: ShardsMade, storage: StorageConfig) -> C
         file_ordinals=ordinals[order],
         max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
         files=tuple(file.path for file in made.slots),
+    )
+
+
+def _fitting(index: CentroidIndex) -> CentroidIndex:
+    """The same with one ball a file where the blob would be too large, or with none: that prunes less, or nothing."""
+    if centroid_blob.encoded_bytes(index) <= MAX_CENTROID_BYTES:
+        return index
+    starts = np.flatnonzero(np.diff(index.file_ordinals, prepend=-1))
+    ends = np.append(starts[1:], len(index.file_ordinals))
+    balls = [
+        merge_balls(list(zip(index.centroids[start:end], index.max_distances[start:end].tolist(), strict=True)), 1)[0]
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    one = replace(
+        index,
+        centroids=np.array([center for center, _ in balls], np.float32).reshape(-1, index.dims),
+        file_ordinals=index.file_ordinals[starts],
+        max_distances=np.array([radius for _, radius in balls], np.float32),
+    )
+    kept = one if centroid_blob.encoded_bytes(one) <= MAX_CENTROID_BYTES else _without_balls(index)
+    _log.warning(
+        "%s balls around %s files are more than a blob may hold (2 GiB); %s are kept, and fewer files are pruned",
+        f"{len(index.centroids):,}", f"{len(starts):,}", f"{len(kept.centroids):,}",
+    )  # fmt: skip
+    return kept
+
+
+def _without_balls(index: CentroidIndex) -> CentroidIndex:
+    return replace(
+        index,
+        centroids=index.centroids[:0],
+        file_ordinals=index.file_ordinals[:0],
+        max_distances=index.max_distances[:0],
     )
 
 

@@ -13,9 +13,9 @@ from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.index.definition import (
     DefinitionError,
     IndexDefinition,
-    defined_by,
+    find_name_clash,
     from_properties,
-    meeting,
+    index_of_property,
     resolve_field,
 )
 
@@ -43,21 +43,44 @@ def load_definition(table: Table, name: str) -> IndexDefinition:
 
 def find_definition(table: Table, name: str) -> IndexDefinition | None:
     """One definition, whatever the others are like; None where there is none. Raises DefinitionError where broken."""
-    properties = {key: value for key, value in table.properties.items() if defined_by(key) == name}
+    properties = {key: value for key, value in table.properties.items() if index_of_property(key) == name}
     return next(iter(_parsed(table, properties)), None)
 
 
 def defined_names(table: Table) -> tuple[str, ...]:
     """Of the indexes that the table's properties are about, broken or not."""
-    return tuple(sorted({name for key in table.properties if (name := defined_by(key))}))
+    return tuple(sorted({name for key in table.properties if (name := index_of_property(key))}))
 
 
 def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
-    """Write a definition into the table's properties, its column resolved to a field id. No version is built.
+    """Define an index of a table: write its definition into the table's properties. No version is built.
 
-    An index that exists takes over the parameters that its graphs do not depend on. Raises DefinitionError where other
-    graphs would be needed, or the column cannot be indexed; and what `bindings.require_bindable` and `own_tag_target`
-    raise where no version could ever be published.
+    An index that is there already takes over the parameters that its graphs do not depend on.
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table. It is read anew from its catalog first.
+    definition : IndexDefinition
+        Name, column, metric and parameters.
+
+    Returns
+    -------
+    IndexDefinition
+        The same, with the id of the column's field.
+
+    Raises
+    ------
+    DefinitionError
+        The column cannot be indexed, the name is taken, or the index is there and its graphs would have to be others.
+    UnsupportedCatalogError, UnsupportedFormatError, TagTakenError
+        No version could ever be published: the catalog, the table's format, or a tag of the user's stands against it.
+
+    Examples
+    --------
+    >>> definition = icepuffin.IndexDefinition(name="embedding", column="embedding", metric="cosine")
+    >>> icepuffin.create_index(table, definition).field_id
+    5
     """
     refresh(table)
     bindings.require_bindable(table)
@@ -65,7 +88,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
     known = find_definition(table, definition.name)
-    pairs = (meeting((name, definition.name)) for name in defined_names(table))
+    pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
     if known is None and (pair := next(filter(None, pairs), None)):
         raise DefinitionError(
             f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
@@ -88,14 +111,34 @@ def _other_graphs(known: IndexDefinition, wanted: IndexDefinition) -> str:
 
 
 def drop_index(table: Table, name: str) -> tuple[str, ...]:
-    """Remove the definition and tags of this very index; a ref that icepuffin did not make stays, whatever its name.
+    """Drop an index: its definition and its tags. Refs that icepuffin did not make stay, whatever their names.
 
-    The files go with Iceberg's own expiry, or by `collect_garbage` after it.
+    The files go when Iceberg expires their snapshots, or with the next garbage collection after that.
 
-    -> the tags that were dropped. Raises DefinitionError where there is neither definition nor tag.
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table. It is read anew from its catalog first.
+    name : str
+        Name of the index.
+
+    Returns
+    -------
+    tuple of str
+        The tags that were dropped.
+
+    Raises
+    ------
+    DefinitionError
+        The table has neither a definition nor a tag of that name.
+
+    Examples
+    --------
+    >>> icepuffin.drop_index(table, "embedding")
+    ('ann_embedding',)
     """
     refresh(table)
-    keys = [key for key in table.properties if defined_by(key) == name]
+    keys = [key for key in table.properties if index_of_property(key) == name]
     tags = sorted(own_tags(table, index_tag(name)))
     if not keys and not tags:
         load_definition(table, name)

@@ -82,7 +82,20 @@ def _parameter(default: T, about: str, **limits: Any) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition:
-    """One index of one table. Raises DefinitionError where the name or a parameter is not valid."""
+    """What an index is: its name, its column, and the parameters that it is built with.
+
+    `INDEX_PARAMETERS` has the defaults and limits of the parameters, and what each is for.
+
+    Raises
+    ------
+    DefinitionError
+        The name or a parameter is not valid.
+
+    Examples
+    --------
+    >>> icepuffin.IndexDefinition(name="embedding", column="embedding", metric="l2", target_recall=0.95).tag
+    'ann_embedding'
+    """
 
     name: str
     column: str
@@ -173,7 +186,7 @@ CHECKS = ("freshness", "integrity")
 """Checks of an index that Dagster runs as steps of their own. `<index>_<check>` is reserved: it is no index name."""
 
 
-def meeting(names: Iterable[str]) -> tuple[str, str] | None:
+def find_name_clash(names: Iterable[str]) -> tuple[str, str] | None:
     """Two names that are one in Dagster; None where there are no such two. They differ in '.' and '_' alone, or one is
     that of a check of the other.
     """
@@ -186,7 +199,7 @@ def meeting(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def defined_by(key: str) -> str | None:
+def index_of_property(key: str) -> str | None:
     """The index that a table property is about; None for other properties. Names may hold dots, parameters may not."""
     return key.removeprefix(PREFIX).rpartition(".")[0] if key.startswith(PREFIX) else None
 
@@ -195,7 +208,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...
     """All definitions among a table's properties, by name. Raises DefinitionError for one that is broken."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in properties.items():
-        name = defined_by(key)
+        name = index_of_property(key)
         if name is None:
             continue
         parameter = key.rpartition(".")[2].replace("-", "_")

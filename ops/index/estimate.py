@@ -17,9 +17,9 @@ from icepuffin.ops.index.changes import known_share
 from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
-from icepuffin.ops.index.refresh import Dead, find_dead
+from icepuffin.ops.index.refresh import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
-from icepuffin.ops.index.sample import choose_shards, rows_a_shard
+from icepuffin.ops.index.sample import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import How, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
@@ -38,7 +38,7 @@ def estimate(
     *,
     storage: StorageConfig,
     runner: TaskRunner,
-    dead: Dead | None = None,
+    dead: DeadNodes | None = None,
 ) -> Estimate:
     """Reads metadata, at most a sample of vectors, and location maps where rows have gone, unless `dead` tells already
     which nodes of the base's shards those are. Starts no Spark session.
@@ -53,7 +53,7 @@ def estimate(
         width, dims = _vector_width(plan, storage)
         if plan.base is not None and plan.action is Action.REFRESHED:
             if dead is None:
-                dead = find_dead(plan, plan.base, runner=LocalRunner(), storage=storage)
+                dead = find_dead_nodes(plan, plan.base, runner=LocalRunner(), storage=storage)
             shards, merged = _of_refresh(plan, plan.base, dead.nodes, dims, storage)
         else:
             shards = _of_build(plan, dims)
@@ -81,7 +81,7 @@ def estimate(
 
 def _of_build(plan: VersionPlan, dims: int) -> tuple[ShardEstimate, ...]:
     definition, rows = plan.definition, _live_rows(plan.added)
-    count = min(definition.shards or choose_shards(rows, dims, definition.max_degree), max(1, rows))
+    count = min(definition.shards or choose_shard_count(rows, dims, definition.max_degree), max(1, rows))
     shares = _spread(rows, np.ones(count))
     size = _node_bytes(plan, dims)
     return tuple(
@@ -108,7 +108,7 @@ def _of_refresh(
         base_rows=sum(live[:firm]),
         deltas=dict(enumerate(live[firm:], firm)),
         arriving=new,
-        largest=rows_a_shard(dims, plan.definition.max_degree),
+        largest=rows_per_shard(dims, plan.definition.max_degree),
     )
     inserts = [new if number == placement.target else 0 for number in range(len(entries))]
     merged = sum(live[number] for number in placement.spilled)

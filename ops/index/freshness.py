@@ -13,7 +13,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class FreshnessLag:
     """Of one index behind one ref."""
 
     snapshots: int
@@ -28,13 +28,13 @@ class Lag:
 
 def index_lag(
     table: Table, index: IndexDefinition, ref: str, *, empty: Collection[int] = (), now: float | None = None
-) -> Lag:
+) -> FreshnessLag:
     """`empty`: snapshots of which somebody knows that they have nothing to index, beside those whose metadata says so.
 
     `now`: seconds since the epoch. A ref that does not exist yet is not behind.
     """
     if ref != "main" and ref not in table.metadata.refs:
-        return Lag(0, 0.0, 1.0, "none")
+        return FreshnessLag(0, 0.0, 1.0, "none")
     indexed = {version.base_snapshot_id for version in index_versions(table, index.name)} | set(empty)
     lineage = data_snapshots(table, ref)
     without = _without_vectors(table, index)
@@ -42,7 +42,7 @@ def index_lag(
     behind = next((back for back, has in enumerate(reversed(covered)) if has), len(lineage))
     seconds = (time.time() if now is None else now) - lineage[-behind].timestamp_ms / 1000 if behind else 0.0
     share = sum(covered) / len(lineage) if lineage else 1.0
-    return Lag(behind, max(0.0, seconds / 60), share, str(lineage[-1].snapshot_id) if lineage else "none")
+    return FreshnessLag(behind, max(0.0, seconds / 60), share, str(lineage[-1].snapshot_id) if lineage else "none")
 
 
 def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot], bool]:

@@ -13,20 +13,20 @@ from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import head_of
-from icepuffin.ops.index.assembly import AssembledFile, Assembly, mean_recall
+from icepuffin.ops.index.assembly import Assembly, VersionFile, mean_recall
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.integrity import spot_check
-from icepuffin.ops.index.plan import VersionPlan, built_anew, plan_version, worn
+from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.proof import require_rows
 from icepuffin.ops.index.rates import took
-from icepuffin.ops.index.refresh import find_dead, refresh_shards
+from icepuffin.ops.index.refresh import find_dead_nodes, refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, ShardReport
-from icepuffin.ops.index.stages import Progress, ShardsMade, staging_prefix
+from icepuffin.ops.index.stages import Progress, ShardSet, staging_prefix
 from icepuffin.ops.model import How, StorageConfig
-from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.timing import StageClock
@@ -108,7 +108,7 @@ def carry_out(
         if plan.action is not Action.REFRESHED:
             raise
         _log.warning("%s; it is built anew", error)
-        anew = built_anew(plan, "a shard of the nearest version has no room for the new rows")
+        anew = plan_build(plan, "a shard of the nearest version has no room for the new rows")
         return _carry_out(table, anew, clock, runner=runner, storage=storage, progress=progress)
 
 
@@ -127,7 +127,7 @@ def rebuild_tombstoned_shards(
     if head is None:
         return None
     plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref)
-    again = worn(plan)
+    again = plan_rebuild(plan)
     if again is None:
         return None
     return carry_out(table, again, StageClock(), runner=runner, storage=storage, progress=progress)
@@ -152,17 +152,17 @@ def _carry_out(
             bindings.make_lasting(table, plan.tag)
         return _report(plan, clock, None, None, plan.existing)
     bindings.require_bindable(table)
-    reached(Step.PLANNED)
+    reached(RunStep.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
     if base:
         with clock.stage("copy"):
             spot_check(base, plan.build_id, storage)
     with clock.stage("work"):
-        dead = find_dead(plan, base, runner=runner, storage=storage) if base else None
+        dead = find_dead_nodes(plan, base, runner=runner, storage=storage) if base else None
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     with Assembly(plan, storage) as assembly:
-        made: ShardsMade | None
+        made: ShardSet | None
         with clock.stage("work"):
             if base and dead:
                 made = refresh_shards(
@@ -173,7 +173,7 @@ def _carry_out(
         if made is None:
             return _report(replace(plan, reason="no live row has a vector"), clock, None, None, None)
         pass_gate(plan, made)
-        reached(Step.MADE)
+        reached(RunStep.MADE)
         with clock.stage("assemble"):
             file = assembly.finish(made)
         with clock.stage("verify"):
@@ -182,14 +182,14 @@ def _carry_out(
             except CoverageError:  # what was staged is not to be taken for right by the next attempt
                 _sweep(open_storage(plan.live.location, storage), staging_prefix(plan))
                 raise
-    reached(Step.ASSEMBLED)
+    reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
         version = publish(table, plan, file, storage=storage, took=took(plan, made, clock.stages, runner))
     return replace(_report(plan, clock, made, file, version), estimate=expected)
 
 
-def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
+def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
     recall = mean_recall(made.shards)
     if recall < plan.definition.target_recall:
@@ -202,7 +202,7 @@ def pass_gate(plan: VersionPlan, made: ShardsMade) -> None:
 
 
 def publish(
-    table: Table, plan: VersionPlan, file: AssembledFile, *, storage: StorageConfig, took: str = ""
+    table: Table, plan: VersionPlan, file: VersionFile, *, storage: StorageConfig, took: str = ""
 ) -> DerivedVersion:
     """Bind the file; where somebody else was first with an equal version, theirs is returned and ours removed."""
     store = open_storage(plan.live.location, storage)
@@ -243,14 +243,14 @@ def _sweep(store: Storage, prefix: str) -> None:
     for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
         if not item.path.rpartition("/")[2].startswith("."):
             store.delete(item.path)
-            reached(Step.SWEEPING)
+            reached(RunStep.SWEEPING)
 
 
 def _report(
     plan: VersionPlan,
     clock: StageClock,
-    made: ShardsMade | None,
-    file: AssembledFile | None,
+    made: ShardSet | None,
+    file: VersionFile | None,
     version: DerivedVersion | None,
 ) -> IndexReport:
     shards = _shard_reports(plan, made)
@@ -294,13 +294,13 @@ def _report(
     )
 
 
-def _base_shards(plan: VersionPlan, made: ShardsMade | None) -> int:
+def _base_shards(plan: VersionPlan, made: ShardSet | None) -> int:
     if made is not None:
         return made.layout.shards
     return plan.base.routing.base_shards if plan.base else 0
 
 
-def _shard_reports(plan: VersionPlan, made: ShardsMade | None) -> tuple[ShardReport, ...]:
+def _shard_reports(plan: VersionPlan, made: ShardSet | None) -> tuple[ShardReport, ...]:
     if made is not None:
         return tuple(
             ShardReport(

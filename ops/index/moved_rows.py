@@ -11,13 +11,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.stages import FilesRead, Slotted, Work, blocks_by_shard, share_out
+from icepuffin.ops.index.stages import BuildContext, ReadSummary, Slotted, blocks_by_shard, share_out
 from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
-from icepuffin.ops.tasks.file_balls import BallSet, few
-from icepuffin.ops.tasks.match_hashes import HashTask, MatchResult, MatchTask, Moves, hash_files, match_rows
-from icepuffin.ops.tasks.match_lineage import LineageMatches, LineageMatchTask, LineageTask, match_lineage, read_lineage
+from icepuffin.ops.tasks.file_balls import BallSet, merge_balls
+from icepuffin.ops.tasks.match_hashes import HashTask, MatchResult, MatchTask, StagedMoves, hash_files, match_rows
+from icepuffin.ops.tasks.match_lineage import (
+    LineageMatchResult,
+    LineageMatchTask,
+    LineageTask,
+    match_lineage,
+    read_lineage,
+)
 from icepuffin.ops.tasks.runner import TaskRunner
-from icepuffin.ops.tasks.scatter import FileRows
+from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block
 from icepuffin.puffin.blobs import deletion_vector
 
@@ -31,16 +37,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RowMatches:
     """Rows of new files that have a node."""
 
-    moves: Mapping[int, tuple[Moves, ...]] = field(default_factory=dict)
+    moves: Mapping[int, tuple[StagedMoves, ...]] = field(default_factory=dict)
     """By shard of the base"""
-    left: tuple[FileRows, ...] = ()
+    left: tuple[RowSelection, ...] = ()
     """What has none"""
     arriving: int = 0
     """How many, at most"""
-    read: tuple[FilesRead, ...] = ()
+    read: tuple[ReadSummary, ...] = ()
     """New files, as far as they were read for this"""
     left_is_read: bool = False
     """Whether `left` is in `read`"""
@@ -50,18 +56,18 @@ class Known:
 class _Found:
     """By one way to know rows."""
 
-    moves: tuple[Moves, ...]
-    left: tuple[FileRows, ...]
-    read: FilesRead
+    moves: tuple[StagedMoves, ...]
+    left: tuple[RowSelection, ...]
+    read: ReadSummary
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
     """Rows without a node, nodes without a row."""
 
-    work: Work
+    work: BuildContext
     base: OpenVersion
-    files: tuple[FileRows, ...]
+    files: tuple[RowSelection, ...]
     dead: tuple[Nodes, ...]
     """By shard"""
 
@@ -104,13 +110,13 @@ class _Search:
         ]
 
 
-def recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> Known:
+def match_moved_rows(work: BuildContext, base: OpenVersion, dead: Sequence[Nodes]) -> RowMatches:
     """Only where nodes have lost their rows since the base: a plain append is not compared with anything."""
     added = {file.path for file in work.plan.added}
-    files = tuple(FileRows(slot, file) for slot, file in work.slots if file.path in added)
+    files = tuple(RowSelection(slot, file) for slot, file in work.slots if file.path in added)
     search = _Search(work, base, files, tuple(dead))
     if not files or not search.has_lost:
-        return Known(left=files, arriving=search.rows)
+        return RowMatches(left=files, arriving=search.rows)
     found = []
     if by_lineage := _by_lineage(search):
         found.append(by_lineage)
@@ -118,15 +124,15 @@ def recognize(work: Work, base: OpenVersion, dead: Sequence[Nodes]) -> Known:
     hashed = bool(search.files) and search.has_lost
     if hashed:
         found.append(_by_hash(search))
-    moves: dict[int, tuple[Moves, ...]] = {}
+    moves: dict[int, tuple[StagedMoves, ...]] = {}
     for item in (item for part in found for item in part.moves):
         moves[item.shard] = (*moves.get(item.shard, ()), item)
     left = found[-1].left
     read = tuple(part.read for part in found)
-    return Known(moves, left, sum(map(_count, left)), read, left_is_read=hashed)
+    return RowMatches(moves, left, sum(map(_count, left)), read, left_is_read=hashed)
 
 
-def _count(item: FileRows) -> int:
+def _count(item: RowSelection) -> int:
     return item.file.record_count if item.positions is None else len(deletion_vector.decode(item.positions))
 
 
@@ -151,7 +157,7 @@ def _by_hash(search: _Search) -> _Found:
     hashed = runner.run(hash_files, tasks, label="read content hashes", progress=work.stage("hashes"))
     blocks = blocks_by_shard([result.blocks for result in hashed])
     matched = runner.run(match_rows, search.match_tasks(blocks), label="recognise rows", progress=work.stage("matches"))
-    return _found(search, matched, FilesRead.of(hashed))
+    return _found(search, matched, ReadSummary.of(hashed))
 
 
 def _by_lineage(search: _Search) -> _Found | None:
@@ -193,8 +199,10 @@ def _by_lineage(search: _Search) -> _Found | None:
     return replace(found, left=(*untouched, *partly))
 
 
-def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMatches]) -> FilesRead:
-    """New files as those tell of them that rows came from: what holds all rows of a file holds any of them."""
+def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMatchResult]) -> ReadSummary:
+    """New files as those tell of them that rows came from: what holds all rows of a file holds any of them. Of a file
+    without a ball nothing is known, nor of one that has a row of it.
+    """
     rows = dict.fromkeys((slot for slot, _ in after), 0)
     sources: dict[int, set[int]] = {}
     for source in (source for part in matched for source in part.sources):
@@ -204,16 +212,17 @@ def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMa
     balls = [
         (slot, ball)
         for slot, olds in sorted(sources.items())
-        for ball in few([ball for old in sorted(olds) for ball in known[old]])
+        if all(known[old] for old in olds)
+        for ball in merge_balls([ball for old in sorted(olds) for ball in known[old]])
     ]
-    return FilesRead(rows, 0, (BallSet.of(balls, search.work.layout.dims),))
+    return ReadSummary(rows, 0, (BallSet.of(balls, search.work.layout.dims),))
 
 
-def _found(search: _Search, matched: Sequence[MatchResult], read: FilesRead) -> _Found:
+def _found(search: _Search, matched: Sequence[MatchResult], read: ReadSummary) -> _Found:
     files = {item.slot: item.file for item in search.files}
     found: dict[int, list[Nodes]] = {}
     for slot, positions in (pair for part in matched for pair in part.left):
         found.setdefault(slot, []).append(deletion_vector.decode(positions))
     joined = {slot: np.sort(np.concatenate(pieces)) for slot, pieces in sorted(found.items())}
-    left = tuple(FileRows(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in joined.items())
+    left = tuple(RowSelection(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in joined.items())
     return _Found(tuple(moves for part in matched for moves in part.moves), left, read)

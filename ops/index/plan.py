@@ -18,7 +18,7 @@ from icepuffin.ops.index.changes import Changes, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.integrity import Progress, check_integrity
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.index.version_reader import OpenVersion, is_nearest, open_versions, shared_rows
+from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -186,7 +186,7 @@ def _open_near(
         if version.base_snapshot_id not in lineage:
             continue
         own = version.base_snapshot_id == live.snapshot_id
-        if any(_alike(item, definition) and (own or is_nearest(item, live)) for item in found):
+        if any(_alike(item, definition) and (own or covers_all_older_files(item, live)) for item in found):
             break
     return opened, unreadable
 
@@ -266,14 +266,14 @@ def _decided(changes: Changes) -> dict[str, object]:
     }
 
 
-def built_anew(plan: VersionPlan, why: str) -> VersionPlan:
+def plan_build(plan: VersionPlan, why: str) -> VersionPlan:
     """A plan that starts from nothing, where one that starts from a version cannot be carried out."""
     changes = Changes(added=plan.live.files)
     anew = replace(plan, action=Action.BUILT, reason=why, base=None, existing=None, changes=changes, known=None)
     return replace(anew, build_id=_build_id(anew))
 
 
-def worn(plan: VersionPlan) -> VersionPlan | None:
+def plan_rebuild(plan: VersionPlan) -> VersionPlan | None:
     """A plan that rebuilds the worn shards of the snapshot's own version; None where there are none.
 
     Only for a snapshot that has a version. The tag moves from the old version of the snapshot to the new one.

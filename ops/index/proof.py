@@ -10,13 +10,13 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
+from icepuffin.ops.addresses import pack
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, LiveBatch
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
-from icepuffin.ops.tasks.dead_nodes import row_keys
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
@@ -95,7 +95,7 @@ def _all_rows(file: LiveFile) -> np.uint64:
 
 def _sample(
     plan: VersionPlan, slots: dict[str, int], storage: StorageConfig
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], list[str]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], list[str]]:
     """(addresses, content hashes, files) of rows: deterministic, and other files for another build."""
     rng = np.random.default_rng(int(plan.build_id[:16], 16))
     read = {file.path for file in plan.added}
@@ -105,18 +105,17 @@ def _sample(
     seeds = rng.integers(2**31, size=len(chosen)).tolist()
     deleted = deleted_by_file(lambda path: open_storage(path, storage), chosen)
 
-    def hashed(item: tuple[LiveFile, int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], list[str]]:
+    def hashed(item: tuple[LiveFile, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], list[str]]:
         file, seed = item
         slot = slots[relative_to(file.path, plan.live.location)]
         positions, hashes = _first_rows(file, plan.schema, plan.field_id, seed, deleted[file.path], storage)
-        return row_keys(np.uint64(slot), positions), hashes, [file.path] * len(positions)
+        return pack(slot, positions), hashes, [file.path] * len(positions)
 
     with ThreadPoolExecutor(2 * _FILES) as threads:
         parts = list(threads.map(hashed, zip(chosen, seeds, strict=True)))
-    nothing = np.empty(0, np.uint64)
     return (
-        np.concatenate([nothing, *(keys for keys, _, _ in parts)]),
-        np.concatenate([nothing, *(hashes for _, hashes, _ in parts)]),
+        np.concatenate([np.empty(0, np.int64), *(keys for keys, _, _ in parts)]),
+        np.concatenate([np.empty(0, np.uint64), *(hashes for _, hashes, _ in parts)]),
         [path for _, _, paths in parts for path in paths],
     )
 

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
 from icepuffin.ops.index.assembly import mean_recall
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.stages import ShardsMade
+from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import How
 from icepuffin.ops.tasks.runner import TaskRunner
 
@@ -70,7 +70,7 @@ def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
     return {"read": new, "followed" if plan.changes.left else "hashed": arriving}
 
 
-def took(plan: VersionPlan, made: ShardsMade, stages: Mapping[str, float], runner: TaskRunner) -> str:
+def took(plan: VersionPlan, made: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:
     """What a version took and the recall it has, for its snapshot's summary: later estimates learn from it, and
     `icepuffin.ops.index.recall_history` tells it.
     """

@@ -9,7 +9,7 @@ from icepuffin.ops.index.report import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RecallMeasurement:
     """One version, as it was measured before its commit."""
 
     base_snapshot_id: int
@@ -19,19 +19,19 @@ class Measured:
     recall: float
 
 
-def recall_history(known: Sequence[DerivedVersion]) -> tuple[Measured, ...]:
+def recall_history(known: Sequence[DerivedVersion]) -> tuple[RecallMeasurement, ...]:
     """Of an index's versions, in the order of their snapshots, whenever they were made; those that noted no recall are
     left out.
     """
     in_order = sorted(known, key=lambda item: (item.base_sequence_number, item.sequence_number, item.timestamp_ms))
     return tuple(
-        Measured(version.base_snapshot_id, version.index_snapshot_id, note.action, note.recall)
+        RecallMeasurement(version.base_snapshot_id, version.index_snapshot_id, note.action, note.recall)
         for version, note in notes(in_order)
         if note.recall is not None
     )
 
 
-def drift(history: Sequence[Measured]) -> float:
+def recall_drift(history: Sequence[RecallMeasurement]) -> float:
     """Recall of the last version less that of the last that was built from nothing (else of the oldest known)."""
     if not history:
         return 0.0

@@ -10,18 +10,26 @@ import numpy.typing as npt
 
 from icepuffin.ops.index import sample
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
-from icepuffin.ops.index.moved_rows import recognize
+from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sample import Layout, rows_a_shard
+from icepuffin.ops.index.sample import Layout, rows_per_shard
 from icepuffin.ops.index.slots import file_table, slots_of
-from icepuffin.ops.index.stages import SMALL_WORK, FilesRead, Progress, ShardsMade, Work, blocks_by_shard, share_out
+from icepuffin.ops.index.stages import (
+    SMALL_WORK,
+    BuildContext,
+    Progress,
+    ReadSummary,
+    ShardSet,
+    blocks_by_shard,
+    share_out,
+)
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import How, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.dead_nodes import MarkTask, mark
-from icepuffin.ops.tasks.delta_rows import SpillTask, spill
-from icepuffin.ops.tasks.match_hashes import Moves
+from icepuffin.ops.tasks.dead_nodes import DeadNodesTask, mark_dead_nodes
+from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
+from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocateTask, relocate
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
@@ -37,7 +45,7 @@ _NODES_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dead:
+class DeadNodes:
     """What of a base is not live in the snapshot."""
 
     nodes: tuple[Nodes, ...]
@@ -57,7 +65,7 @@ class _Shard:
     blob: ObjectRange
     curve: str
     tombstones: Nodes
-    moves: tuple[Moves, ...]
+    moves: tuple[StagedMoves, ...]
     moved: int
     slots: npt.NDArray[np.uint32] | None
     """All that its nodes lay in before they moved, where they were read"""
@@ -79,28 +87,28 @@ class _Shard:
         return How.COPIED if len(self.tombstones) == len(self.entry.tombstones) else How.MASKED
 
 
-def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> Dead:
+def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> DeadNodes:
     """Nodes whose rows are not live where the base has them. Reads location maps, where rows have gone at all."""
     before = tuple(entry.tombstones for entry in base.routing.shards)
     if not plan.live_positions_change:
-        return Dead(before, {}, (None,) * len(before))
+        return DeadNodes(before, {}, (None,) * len(before))
     nodes = sum(entry.count for entry in base.routing.shards)
     runner = LocalRunner() if nodes <= _NODES_AT_ONCE else runner
     groups = share_out(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
     gone = np.array(plan.changes.gone, np.uint32)
     tasks = [
-        MarkTask(
+        DeadNodesTask(
             tuple((shard, deletion_vector.encode(before[number])) for number, shard in group), gone, deleted, storage
         )
         for group in groups
     ]
-    marked = runner.run(mark, tasks, label="find nodes without rows")
+    marked = runner.run(mark_dead_nodes, tasks, label="find nodes without rows")
     by_shard = {number: found for (number, _), found in zip(chain(*groups), chain(*marked), strict=True)}
     lost = Counter[int]()
     for found in by_shard.values():
         lost.update(dict(found.lost))
-    return Dead(
+    return DeadNodes(
         nodes=tuple(deletion_vector.decode(by_shard[number].nodes) for number in range(len(before))),
         lost=lost,
         slots=tuple(by_shard[number].slots for number in range(len(before))),
@@ -110,13 +118,13 @@ def find_dead(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, stora
 def refresh_shards(
     plan: VersionPlan,
     base: OpenVersion,
-    dead: Dead,
+    dead: DeadNodes,
     *,
     runner: TaskRunner,
     storage: StorageConfig,
     settled: Callable[[Sequence[ShardResult]], None],
     progress: Progress | None = None,
-) -> ShardsMade:
+) -> ShardSet:
     """Recognise rows that moved, place those that are new, write the shards that are not the same.
 
     `settled` is told the first shards of the new version that are the base's, before any other is written.
@@ -129,15 +137,15 @@ def refresh_shards(
         _pq_codebook(base, storage),
         base.routing_curve,
     )
-    work = Work(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
-    known = recognize(work, base, dead.nodes)
+    work = BuildContext(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
+    known = match_moved_rows(work, base, dead.nodes)
     shards = [_shard(base, number, dead, known.moves.get(number, ())) for number in range(len(base.shards))]
     placement = place(
         plan.definition,
         base_rows=sum(shard.live for shard in shards[: layout.shards]),
         deltas={shard.number: shard.live for shard in shards[layout.shards :]},
         arriving=known.arriving,
-        largest=rows_a_shard(layout.dims, plan.definition.max_degree),
+        largest=rows_per_shard(layout.dims, plan.definition.max_degree),
     )
     gone = (*placement.spilled, *placement.dropped)
     kept = [shard for shard in shards if shard.number not in gone]
@@ -149,10 +157,10 @@ def refresh_shards(
     spilled = _spill(work, [shards[number] for number in placement.spilled])
     blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
     made = _make(work, kept, blocks, placement, settled)
-    read = FilesRead.joined(known.read if known.left_is_read else (*known.read, FilesRead.of(scattered)))
+    read = ReadSummary.joined(known.read if known.left_is_read else (*known.read, ReadSummary.of(scattered)))
     merged = sum(shards[number].live for number in placement.spilled)
     slots = file_table(plan, work.slots, read.rows, dead.lost, _referenced(made))
-    return ShardsMade(layout, slots, made, read, merged)
+    return ShardSet(layout, slots, made, read, merged)
 
 
 def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.float32] | None:
@@ -162,7 +170,7 @@ def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.fl
     return ShardReader(PartSource(open_storage(base.shards[0].path, storage), base.shards[0])).read_pq()[0]
 
 
-def _shard(base: OpenVersion, number: int, dead: Dead, moves: tuple[Moves, ...]) -> _Shard:
+def _shard(base: OpenVersion, number: int, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _Shard:
     nodes = dead.nodes[number]
     moved = [deletion_vector.decode(item.nodes) for item in moves]
     return _Shard(
@@ -190,10 +198,10 @@ def _referenced(made: Sequence[ShardResult]) -> frozenset[int] | None:
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def _spill(work: Work, deltas: Sequence[_Shard]) -> list[tuple[tuple[int, str, int], ...]]:
+def _spill(work: BuildContext, deltas: Sequence[_Shard]) -> list[tuple[tuple[int, str, int], ...]]:
     runner = work.runner_of(sum(shard.entry.count for shard in deltas))
     tasks = [
-        SpillTask(
+        DeltaRowsTask(
             number=shard.number,
             base=_base(work, shard),
             codebook=work.layout.codebook,
@@ -204,11 +212,11 @@ def _spill(work: Work, deltas: Sequence[_Shard]) -> list[tuple[tuple[int, str, i
         )
         for shard in deltas
     ]
-    return runner.run(spill, tasks, label="deal out deltas", progress=work.stage("deltas"))
+    return runner.run(scatter_delta, tasks, label="deal out deltas", progress=work.stage("deltas"))
 
 
 def _make(
-    work: Work,
+    work: BuildContext,
     kept: Sequence[_Shard],
     blocks: Mapping[int, tuple[Block, ...]],
     placement: Placement,
@@ -219,7 +227,7 @@ def _make(
     tasks: list[ShardTask] = []
     moved: list[tuple[int, BaseShard]] = []
     rows = 0
-    most = sample.most_rows(work.plan.definition, work.layout.dims)
+    most = sample.max_shard_rows(work.plan.definition, work.layout.dims)
     for number, shard in enumerate(kept):
         arriving = sum(count for _, count in blocks.get(number, ()))
         how = shard.outcome(arriving, work.plan.definition.rebuild_ratio, most)
@@ -241,7 +249,7 @@ def _make(
     return tuple(done[number] for number in sorted(done))
 
 
-def _relocate(work: Work, shards: Sequence[tuple[int, BaseShard]]) -> list[ShardResult]:
+def _relocate(work: BuildContext, shards: Sequence[tuple[int, BaseShard]]) -> list[ShardResult]:
     nodes = sum(base.moved for _, base in shards)
     runner = LocalRunner(max(2, work.runner.task_threads)) if nodes <= _NODES_AT_ONCE else work.runner
     groups = share_out(shards, runner, lambda item: (item[0], item[1].moved))
@@ -250,7 +258,7 @@ def _relocate(work: Work, shards: Sequence[tuple[int, BaseShard]]) -> list[Shard
     return [result for results in made for result in results]
 
 
-def _base(work: Work, shard: _Shard) -> BaseShard:
+def _base(work: BuildContext, shard: _Shard) -> BaseShard:
     return BaseShard(
         blob=shard.blob,
         recall=shard.entry.recall,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from icepuffin.ops.model import How
 
 if TYPE_CHECKING:
-    from icepuffin.ops.index.retention import Retired
+    from icepuffin.ops.index.retention import RetiredVersion
 
 
 class Action(StrEnum):
@@ -142,7 +142,7 @@ class GcReport:
     """Unreferenced objects younger than the grace period."""
     retired_later: int = 0
     """Versions that the retention policy lets go once they are older than the grace period."""
-    retired: "tuple[Retired, ...]" = ()
+    retired: "tuple[RetiredVersion, ...]" = ()
     """Versions that the retention policy let go, or would; their files are among the objects once they are old."""
     pinned: tuple[str, ...] = ()
     """Tags that were given to versions of tagged snapshots, or would be."""

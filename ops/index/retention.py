@@ -29,7 +29,7 @@ from icepuffin.ops.catalog.snapshots import base_snapshot_id
 _DAY_MS = 24 * 3600 * 1000
 
 
-class Keep(StrEnum):
+class RetentionScope(StrEnum):
     """Which snapshots' versions stay beside the newest."""
 
     ALL = "all"
@@ -42,14 +42,14 @@ class Keep(StrEnum):
     """The newest neither: its index was dropped."""
 
 
-_WITH_TAGGED = (Keep.ALL, Keep.TAGGED)
+_WITH_TAGGED = (RetentionScope.ALL, RetentionScope.TAGGED)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How many versions of an index stay, and for how long. The newest, at the index tag, always does."""
 
-    versions: Keep = Keep.ALL
+    versions: RetentionScope = RetentionScope.ALL
     last: int | None = None
     """At most so many, those of the newest snapshots; those of tagged snapshots are not counted. None: no limit."""
     days: float | None = None
@@ -57,7 +57,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
+class RetiredVersion:
     """A version that goes."""
 
     name: str
@@ -71,7 +71,7 @@ class Retired:
 class RetentionPlan:
     """What a policy asks for at this moment."""
 
-    retire: tuple[Retired, ...] = ()
+    retire: tuple[RetiredVersion, ...] = ()
     pin: tuple[DerivedVersion, ...] = ()
     """Versions of tagged snapshots, which Iceberg's expiry would take although the tag lives."""
     young: int = 0
@@ -99,7 +99,7 @@ def plan_retention(
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bindings.LASTING_MS}
     tagged = _owners_snapshots(table)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
-    retire: list[Retired] = []
+    retire: list[RetiredVersion] = []
     pin: list[DerivedVersion] = []
     young = 0
     for version, why in _judged(table, known, newest, tagged, retention, now):
@@ -109,7 +109,7 @@ def plan_retention(
                 young += 1
                 continue
             path, base = version.puffin_path, version.base_snapshot_id
-            retire.append(Retired(name, base, version.index_snapshot_id, path, why))
+            retire.append(RetiredVersion(name, base, version.index_snapshot_id, path, why))
         elif not why and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
     return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)), young)
@@ -117,7 +117,7 @@ def plan_retention(
 
 def _newest_untagged(table: Table, known: Sequence[DerivedVersion], retention: Retention) -> int | None:
     """What stays as the newest where the index tag was taken away; None where the index was dropped."""
-    if retention.versions is Keep.NONE:
+    if retention.versions is RetentionScope.NONE:
         return None
     there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
     left = [version for version in known if version.base_snapshot_id in there]
@@ -127,7 +127,7 @@ def _newest_untagged(table: Table, known: Sequence[DerivedVersion], retention: R
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
     """(name, a retention that keeps nothing) of each index that has versions and no definition any more."""
     for name in sorted(bound_names(table, BlobKind.INDEX) - set(defined)):
-        yield name, Retention(Keep.NONE)
+        yield name, Retention(RetentionScope.NONE)
 
 
 def _judged(
@@ -151,15 +151,15 @@ def _judged(
             pass
         elif base not in there:
             why = "its snapshot has expired"
-        elif retention.versions is Keep.NONE:
+        elif retention.versions is RetentionScope.NONE:
             why = "its index was dropped"
         elif repeated:
             why = "a newer version of the same snapshot exists"
-        elif retention.versions is Keep.NEWEST:
+        elif retention.versions is RetentionScope.NEWEST:
             why = "only the newest version is kept"
         elif base in tagged:
             pass
-        elif retention.versions is Keep.TAGGED:
+        elif retention.versions is RetentionScope.TAGGED:
             why = "no branch or tag points at its snapshot"
         elif retention.days is not None and age > retention.days:
             why = f"it is older than {retention.days:g} days"
@@ -181,7 +181,7 @@ def _owners_snapshots(table: Table) -> frozenset[int]:
     return frozenset(ref.snapshot_id for ref in table.metadata.refs.values() if ref.snapshot_id not in derived)
 
 
-def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Retired, ...]:
+def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[RetiredVersion, ...]:
     """Tag what is pinned; remove the snapshots that go, with our tags on them, in one commit; -> those that are gone.
 
     No file is deleted here. Raises LostRaceError where a tag came up meanwhile, BindingError, the errors of `refresh`.

@@ -59,15 +59,15 @@ class Layout:
         return int(self.codebook.shape[1])
 
 
-def lay_out(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
+def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
     """Sample, train, and cut. None where the snapshot has no live row. The same for any runner."""
     definition = plan.definition
     sample = draw_sample(plan, storage)
     if not len(sample):
         return None
     rows = plan.live.record_count
-    shards = definition.shards or choose_shards(rows, sample.shape[1], definition.max_degree)
-    least = -(-int(_IMBALANCE * rows) // most_rows(definition, sample.shape[1]))
+    shards = definition.shards or choose_shard_count(rows, sample.shape[1], definition.max_degree)
+    least = -(-int(_IMBALANCE * rows) // max_shard_rows(definition, sample.shape[1]))
     if shards < least:
         _log.warning(
             "%s, index %s: of %s rows in %s shards one might be larger than a blob may be (2 GiB); it gets %s",
@@ -121,17 +121,17 @@ def measure_routing(
     return encode([point for point in points if point.shards < far.shape[1]])
 
 
-def choose_shards(rows: int, dims: int, max_degree: int) -> int:
+def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
     """By the memory that building one shard takes."""
-    return max(1, -(-rows // rows_a_shard(dims, max_degree)))
+    return max(1, -(-rows // rows_per_shard(dims, max_degree)))
 
 
-def rows_a_shard(dims: int, max_degree: int) -> int:
+def rows_per_shard(dims: int, max_degree: int) -> int:
     """That a shard may have."""
     return SHARD_BYTES // (4 * (dims + max_degree))
 
 
-def most_rows(definition: IndexDefinition, dims: int) -> int:
+def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """That a shard may have in any case, so that its blob is no larger than MAX_BLOB_BYTES."""
     m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
     of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
@@ -140,7 +140,7 @@ def most_rows(definition: IndexDefinition, dims: int) -> int:
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 
 
-def sample_rows(total: int) -> int:
+def sample_size(total: int) -> int:
     """How many of a table's rows make the sample."""
     return min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))
 
@@ -152,7 +152,7 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     """
     rng = np.random.default_rng(plan.definition.seed)
     total = plan.live.record_count
-    wanted = sample_rows(total)
+    wanted = sample_size(total)
     share = wanted / max(1, min(total, 4 * wanted))
     sample = np.empty((0, 1), np.float32)
     found = 0

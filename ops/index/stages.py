@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from icepuffin.ops.index.errors import ShardTooLargeError
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sample import Layout, most_rows
+from icepuffin.ops.index.sample import Layout, max_shard_rows
 from icepuffin.ops.model import How, LiveFile, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.match_hashes import HashResult
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
-from icepuffin.ops.tasks.scatter import FileRows, ScatterResult, ScatterTask, scatter
+from icepuffin.ops.tasks.scatter import RowSelection, ScatterResult, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block
 from icepuffin.puffin.blobs.routing import CoveredFile
@@ -34,7 +34,7 @@ a fault it is done again
 
 
 @dataclass(frozen=True, slots=True)
-class FilesRead:
+class ReadSummary:
     """The data files that were read for a version."""
 
     rows: Mapping[int, int]
@@ -44,7 +44,7 @@ class FilesRead:
     balls: tuple[BallSet, ...]
 
     @classmethod
-    def of(cls, results: Sequence[ScatterResult] | Sequence[HashResult]) -> "FilesRead":
+    def of(cls, results: Sequence[ScatterResult] | Sequence[HashResult]) -> "ReadSummary":
         return cls(
             rows=dict(pair for result in results for pair in result.live_rows),
             without_vector=sum(result.without_vector for result in results),
@@ -52,7 +52,7 @@ class FilesRead:
         )
 
     @classmethod
-    def joined(cls, parts: "Sequence[FilesRead]") -> "FilesRead":
+    def joined(cls, parts: "Sequence[ReadSummary]") -> "ReadSummary":
         """Of one file different rows may have been read in each."""
         rows = Counter[int]()
         for part in parts:
@@ -61,20 +61,20 @@ class FilesRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsMade:
+class ShardSet:
     """All shards of a version, not yet in one file."""
 
     layout: Layout
     slots: tuple[CoveredFile, ...]
     """The file table as of the snapshot"""
     shards: tuple[ShardResult, ...]
-    read: FilesRead
+    read: ReadSummary
     merged: int = 0
     """Rows that were dealt out from deltas to the other shards"""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BuildContext:
     """Where and how the stages of one version run."""
 
     plan: VersionPlan
@@ -105,7 +105,7 @@ class Work:
         progress = self.progress
         return None if progress is None else lambda done, total: progress(name, done, total)
 
-    def scatter(self, files: Sequence[FileRows], routes: npt.NDArray[np.uint32]) -> list[ScatterResult]:
+    def scatter(self, files: Sequence[RowSelection], routes: npt.NDArray[np.uint32]) -> list[ScatterResult]:
         """Stage the files' vectors by shard; `routes` u32[k] is the shard of each partition."""
         rows = sum(item.file.record_count for item in files)
         runner = self.runner_of(rows)
@@ -151,7 +151,7 @@ class Work:
 
     def require_room(self, number: int, rows: int) -> None:
         """Raises ShardTooLargeError where a shard would have so many rows that no reader might take its blob."""
-        most = most_rows(self.plan.definition, self.layout.dims)
+        most = max_shard_rows(self.plan.definition, self.layout.dims)
         if rows > most:
             raise ShardTooLargeError(
                 f"{self.plan.live.table}, index {self.plan.definition.name}: shard {number} of {self.layout.shards} "

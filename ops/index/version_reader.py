@@ -115,7 +115,7 @@ def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
     return sum(live.files[number].record_count for number in same_files(version, live).values())
 
 
-def is_nearest(version: OpenVersion, live: LiveFiles) -> bool:
+def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:
     """Whether no version of an older snapshot can share more files: it covers all that were there in its time."""
     same = frozenset(same_files(version, live).values())
     older = (number for number, file in enumerate(live.files) if file.sequence_number <= version.sequence_number)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.search.row_reader import Meter, RowReader
 
@@ -19,18 +20,6 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _LEAD = pa.schema([("query", pa.int32()), ("rank", pa.int32()), ("distance", pa.float64())])
 _OWN = frozenset(_LEAD.names)
-_POSITION_BITS = 40
-
-
-def row_keys(files: Integers, positions: Integers) -> Integers:
-    """One number a row: in the order of files, then of positions, which is the order of rows that are equally far."""
-    return files << _POSITION_BITS | positions
-
-
-def rows_of_keys(keys: Integers) -> tuple[Integers, Integers]:
-    """(files, positions), -1 for keys under 0."""
-    some = keys >= 0
-    return np.where(some, keys >> _POSITION_BITS, -1), np.where(some, keys & ((1 << _POSITION_BITS) - 1), -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,10 +170,9 @@ def table_distances(
 
 def _by_file(files: Integers, positions: Integers) -> tuple[list[tuple[int, Integers]], Integers]:
     """The distinct rows, (file, its positions ascending), and the place of each row among all of them."""
-    stride = int(positions.max(initial=0)) + 1
-    keys, places = np.unique(files * stride + positions, return_inverse=True)  # pairs would take five times as long
-    numbers, rows = np.divmod(keys, stride)
-    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(keys)] if len(keys) else []
+    addresses, places = np.unique(pack(files, positions), return_inverse=True)  # pairs would take five times as long
+    numbers, rows = unpack(addresses)
+    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(addresses)] if len(addresses) else []
     return [(int(numbers[start]), rows[start:end]) for start, end in pairwise(starts)], places
 
 

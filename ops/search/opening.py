@@ -1,9 +1,8 @@
 """Opening an index at a snapshot: which version answers, and what that means for the answer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
@@ -13,28 +12,26 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
-from icepuffin.ops.catalog.snapshots import resolve_snapshot, schema_at, table_name
+from icepuffin.ops.catalog.snapshots import SnapshotName, is_head_of_main, resolve_snapshot, schema_at, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.index.ddl import load_definition
-from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.ddl import defined_names, load_definition
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows
 from icepuffin.ops.model import LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed import IN_PROCESS_MB, DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
-from icepuffin.ops.search.reader import IndexReader
+from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
 from icepuffin.ops.search.shards import LoadedVersion, load
 from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
 from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.threads import thread_count
 from icepuffin.puffin.errors import PuffinError
 
 _VERSIONS_LOOKED_AT = 16
 """For a snapshot without one: those made for the snapshots nearest to it in the table's history"""
-
-SnapshotName = int | str | datetime | None
-"""Snapshot id, tag, branch or time; None is the head of main"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +46,77 @@ class Place:
 
 def open_index(
     table: Table,
-    index: str | IndexDefinition,
+    index: str | IndexDefinition | None = None,
     *,
     snapshot: SnapshotName = None,
     storage: StorageConfig | None = None,
     stale: StalePolicy | str = StalePolicy.COMPLETE,
-    threads: int = 2,
+    threads: int | None = None,
     runner: TaskRunner | None = None,
     in_process_mb: int = IN_PROCESS_MB,
 ) -> IndexReader:
-    """Open an index at a snapshot. `storage`: how its files are reached, default what its catalog says and vends.
+    """Open an index of a table at a snapshot, for searching.
 
-    With a `runner`, such as `SparkRunner(session)`, an index of more than `in_process_mb` that is not in this process's
-    memory is searched by its tasks.
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table, loaded from its catalog.
+    index : str, optional
+        Name of the index. Default: the only one that the table has.
+    snapshot : int, str or datetime, optional
+        Snapshot id, branch, tag or time (UTC where it has no zone). Default: the head of `main`.
+    storage : StorageConfig, optional
+        How files are reached. Default: what the catalog says and vends.
+    stale : {"complete", "exact", "nearest-only", "fail"}
+        What to do where the snapshot has no version that can be read: search the nearest version and scan what it
+        lacks; scan every row; search the nearest version alone, with a warning; or raise.
+    threads : int, optional
+        Threads of this process. Default: one per core.
+    runner : TaskRunner, optional
+        Such as `SparkRunner(session)`: its tasks search an index that is too large for this process.
+    in_process_mb : int
+        Size of an index, in MB, over which the runner searches it.
 
-    Where the snapshot has no version, or one that cannot be read, `stale` says what happens. Raises
-    UnknownSnapshotError, DefinitionError, EqualityDeletesError, IndexUnavailableError (policy `fail`).
+    Returns
+    -------
+    IndexReader
+        Immutable and safe for threads. Keep it: opening reads the shards, searching does not.
+
+    Raises
+    ------
+    UnknownSnapshotError
+        The snapshot is not in the table's metadata.
+    DefinitionError
+        There is no such index, or there are several and none was named.
+    EqualityDeletesError
+        The snapshot has equality deletes, which are not supported.
+    IndexUnavailableError
+        With the policy `fail`: the snapshot has no version that can be read.
+
+    Examples
+    --------
+    >>> reader = icepuffin.open_index(table)
+    >>> reader
+    IndexReader('demo.packages', index 'embedding', snapshot ..., 6,000 rows, 384 dimensions, cosine, exact-version)
     """
     begun = time.perf_counter()
     if stale not in tuple(StalePolicy):
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
-    target = _target(table, index, snapshot, storage)
-    source = _source(table, target, stale, Place(threads, runner, in_process_mb))
+    workers = thread_count(threads)
+    target = _target(table, index or _only_index(table), snapshot, storage)
+    source = _source(table, target, stale, Place(workers, runner, in_process_mb))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
     opened = OpeningCost(milliseconds, source.loaded.index_bytes if source.loaded else 0)
-    return IndexReader(target, source, stale=stale, threads=threads, opening=opened)
+
+    def again(newer: Table) -> IndexReader:
+        return open_index(
+            newer, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
+            in_process_mb=in_process_mb,
+        )  # fmt: skip
+
+    reopen = _reopen(table, target, snapshot, again)
+    return IndexReader(target, source, stale=stale, threads=workers, opening=opened, reopen=reopen)
 
 
 def open_exact(
@@ -87,13 +129,44 @@ def open_exact(
 ) -> IndexReader:
     """Open a column at a snapshot, to be searched by comparing every live row. Needs no index.
 
-    `metric`: l2, cosine or ip. Raises UnknownSnapshotError, DefinitionError, EqualityDeletesError.
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table, loaded from its catalog.
+    column : str
+        A column of lists of float or double.
+    metric : {"l2", "cosine", "ip"}
+        What distances are.
+    snapshot, storage : optional
+        As for `open_index`.
+
+    Returns
+    -------
+    IndexReader
+        Its answers are exact; each search reads the column.
+
+    Raises
+    ------
+    UnknownSnapshotError, DefinitionError, EqualityDeletesError
+        As for `open_index`.
+
+    Examples
+    --------
+    >>> exact = icepuffin.open_exact(table, "embedding", "cosine")
+    >>> exact.search(query, k=3, columns=["name"]).coverage
+    <Coverage.EXACT_SCAN: 'exact-scan'>
     """
     label = metric.label if isinstance(metric, Metric) else metric
     definition = IndexDefinition(name="none", column=column, metric=label)
     target = _target(table, definition, snapshot, storage)
     source = VersionChoice(None, None, "an exact search was asked for", ())
-    return IndexReader(target, source, stale=StalePolicy.EXACT, threads=1)
+
+    def again(newer: Table) -> IndexReader:
+        return open_exact(newer, column, metric, snapshot=snapshot, storage=storage)
+
+    return IndexReader(
+        target, source, stale=StalePolicy.EXACT, threads=1, reopen=_reopen(table, target, snapshot, again)
+    )
 
 
 def exact_search(
@@ -111,6 +184,45 @@ def exact_search(
     """The true k nearest rows (that satisfy `where`), by `open_exact`."""
     reader = open_exact(table, column, metric, snapshot=snapshot, storage=storage)
     return reader.search(queries, k, columns=columns, where=where)
+
+
+def _only_index(table: Table) -> str:
+    """The table's index, where it has one. Raises DefinitionError."""
+    names = defined_names(table)
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise DefinitionError(
+            f"{table_name(table)} has no index; make one with icepuffin.refresh(table, IndexDefinition(...)), "
+            "or search without one by icepuffin.open_exact"
+        )
+    raise DefinitionError(f"{table_name(table)} has several indexes, name one: {', '.join(names)}")
+
+
+def _reopen(
+    table: Table, target: SearchTarget, snapshot: SnapshotName, again: Callable[[Table], IndexReader]
+) -> Reopen | None:
+    """Opens what is newer in the catalog; None where `snapshot` is an id or a time, which never move."""
+    if not is_head_of_main(snapshot) and snapshot not in table.metadata.refs:
+        return None
+    catalog, identifier, name = table.catalog, table.name(), target.definition.name
+
+    def state(of: Table) -> tuple[object, ...]:
+        bound = tuple(version.index_snapshot_id for version in index_versions(of, name))
+        at = resolve_snapshot(of, snapshot).snapshot_id
+        return of.metadata.table_uuid, at, schema_at(of, snapshot).schema_id, bound
+
+    opened = [state(table)]
+
+    def reopen(current: IndexReader) -> IndexReader:
+        newer = catalog.load_table(identifier)
+        if (now := state(newer)) == opened[0]:
+            return current
+        reader = again(newer)
+        opened[0] = now
+        return reader
+
+    return reopen
 
 
 def _target(

@@ -14,7 +14,7 @@ from icepuffin.ops.storage import relative_to
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.errors import BadBlobError
 
-_ULP = 2.0**-22
+_ROUNDING = 2.0**-22
 """Twice the rounding of one f32 operation, relative"""
 _TINY = 1e-18
 """Squares of smaller distances vanish in f32"""
@@ -51,10 +51,10 @@ class FileBalls:
         held = np.zeros(self.files, np.bool_)
         held[self.numbers] = True
         near = ~held
-        limit = euclidean(distance, metric) * (1 + _ULP) + _TINY
-        reach = self.radii * (1 + queries.shape[1] * _ULP) + limit
+        limit = euclidean(distance, metric) * (1 + _ROUNDING) + _TINY
+        reach = self.radii * (1 + queries.shape[1] * _ROUNDING) + limit
         if rounded or metric is Metric.COSINE:
-            reach += _ULP * (np.linalg.norm(self.centers.astype(np.float64), axis=1) + self.radii)
+            reach += _ROUNDING * (np.linalg.norm(self.centers.astype(np.float64), axis=1) + self.radii)
         step = max(1, _BYTES_AT_ONCE // (8 * queries.shape[1]))
         for start in range(0, len(self.numbers), step):
             part = slice(start, start + step)

@@ -1,6 +1,6 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,11 +11,12 @@ from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
-from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
 from icepuffin.ops.search.arguments import checked_distance, field_ids, prepare_queries, require_at_least_one
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, fetch, merge, rerank
 from icepuffin.ops.search.distributed import DistributedVersion
-from icepuffin.ops.search.errors import IndexUnavailableError
+from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.following import FollowingReader
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.range_search import RangeThreshold, resolve_rounding
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
@@ -29,9 +30,20 @@ from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchP
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.timing import StageClock
 
+Reopen = Callable[["IndexReader"], "IndexReader"]
+"""Gives the reader that a fresh look at the catalog leads to: the same one where nothing is newer."""
+
 
 class IndexReader:
-    """One index of one table at one snapshot. Immutable, thread-safe; made by `open_index`."""
+    """One index of one table at one snapshot, open for searching. Made by `open_index` or `open_exact`.
+
+    It never changes and is safe for threads: a service keeps one, or one that `follow` gives.
+
+    Examples
+    --------
+    >>> reader.table, reader.metric, reader.dims, reader.row_count
+    ('demo.packages', 'cosine', 384, 6000)
+    """
 
     def __init__(
         self,
@@ -41,6 +53,7 @@ class IndexReader:
         stale: StalePolicy,
         threads: int,
         opening: OpeningCost | None = None,
+        reopen: Reopen | None = None,
     ) -> None:
         self.table = table_name(target.table)
         self.definition = target.definition
@@ -51,6 +64,7 @@ class IndexReader:
         self._threads = threads
         self._opening = opening
         self._coverage = SnapshotCoverage.of(target, choice, stale)
+        self._reopen = reopen
         self._row_count = max(1, target.live.record_count)
         self._metric = target.definition.metric_value
         self._rows = RowReader(target.live, target.schema, target.storage)
@@ -64,6 +78,27 @@ class IndexReader:
         self._tier: Tier = (
             loaded if isinstance(loaded, DistributedVersion) else InProcessTier(loaded, self._vectors, self._threads)
         )
+
+    def __repr__(self) -> str:
+        index = "no index" if self._choice.loaded is None else f"index {self.definition.name!r}"
+        dims = "" if self.dims is None else f"{self.dims} dimensions, "
+        shape = f"{self.row_count:,} rows, {dims}{self.metric}"
+        return f"IndexReader({self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage})"
+
+    @property
+    def dims(self) -> int | None:
+        """Dimensions of the vectors; None where no index tells, which is before the first scan."""
+        return self._choice.dims
+
+    @property
+    def metric(self) -> str:
+        """What distances are: `l2`, `cosine` or `ip`."""
+        return self.definition.metric
+
+    @property
+    def row_count(self) -> int:
+        """Live rows of the snapshot, as its summary counts them."""
+        return snapshot_rows(self._target.table, self.snapshot_id)
 
     @property
     def why(self) -> str:
@@ -110,15 +145,50 @@ class IndexReader:
     ) -> SearchResult:
         """The k nearest rows of each query, as of the snapshot.
 
-        `queries` [Q, D] or [D], any float type, or an Arrow column of lists. `search_list`: how wide the beam is,
-        default the index's own. `shards`: probe only those whose centroids are nearest to the query, default all.
-        `rerank`: rank candidates by the table's own vectors, `oversample` of them a row, where shards do not hold these
-        as they are; default only where shards hold no vectors at all. Otherwise distances are those of the index.
-        `target_recall`: choose knobs that are not given from the curve that was measured with the index.
-        `columns`: what to return of each row; default all but nested ones. `where`: an Iceberg row filter, such as
-        "section = 'database'"; only rows for which it is true are found.
-        Raises QueryError, UnknownColumnError, FilterError, DataFileError where a data file is gone, and, where the
-        policy is `fail`, IndexUnavailableError for a shard that tasks cannot read any more.
+        Parameters
+        ----------
+        queries : array_like
+            One vector [D], or several [Q, D], of any float type; or an Arrow column of lists.
+        k : int
+            Rows per query.
+        search_list : int, optional
+            Width of the beam (L): larger is slower and finds more. Default: the index's own.
+        shards : int, optional
+            Search only so many shards, those whose centroids are nearest to the query. Default: all.
+        oversample : int, optional
+            Candidates per row that are ranked again, where they are.
+        target_recall : float, optional
+            Choose the parameters that are not given from the recall curve that was measured with the index.
+        rerank : bool, optional
+            Rank candidates by the table's own vectors, where shards do not hold these as they are. Default: only where
+            shards hold no vectors at all; otherwise distances are those of the index.
+        columns : sequence of str, optional
+            Columns to return of each row. Default: all but nested ones.
+        where : str or pyiceberg.expressions.BooleanExpression, optional
+            Iceberg row filter, such as `"section = 'database'"`: only rows for which it is true are found.
+
+        Returns
+        -------
+        SearchResult
+            Rows by query, then rank, with distances in float64; `coverage` says how the snapshot was covered.
+
+        Raises
+        ------
+        QueryError
+            A query is not a vector of the index's dimensions, or an argument is out of range.
+        UnknownColumnError
+            The snapshot has no column of that name.
+        FilterError
+            The condition cannot be evaluated.
+        DataFileError
+            A data file is gone or damaged.
+        IndexUnavailableError
+            With the policy `fail`: a shard cannot be read any more.
+
+        Examples
+        --------
+        >>> reader.search(query, k=3, columns=["name"], where="section = 'web'")
+        SearchResult(3 rows, snapshot ..., exact-version)
         """
         clock = StageClock()
         require_at_least_one(k=k, search_list=search_list, shards=shards, oversample=oversample)
@@ -179,12 +249,38 @@ class IndexReader:
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
     ) -> SearchResult:
-        """Every row nearer than `distance`, nearest first: exact, whatever the graph's recall.
+        """Every row nearer than `distance`, nearest first: exact, whatever the recall of the graph (range search).
 
-        `distance` as the metric reports it; `inclusive` takes rows at that very distance too. `limit`: only so many,
-        the nearest ones, of each query. Files out of reach by the centroid index are not looked at, which inner
-        product does not allow; `profile.pruning` tells. Vectors are those of the index where it holds them unrounded,
-        else the data files are read. Raises what `search` raises.
+        Data files out of reach by the centroid index are not read, except under inner product; `profile.pruning`
+        counts them. Vectors are those of the index where it holds them unrounded, else those of the data files.
+
+        Parameters
+        ----------
+        queries : array_like
+            As for `search`.
+        distance : float
+            Limit, as the metric reports distances.
+        inclusive : bool
+            Whether rows at that very distance are taken, too.
+        limit : int, optional
+            Most rows per query, the nearest ones. Default: all.
+        columns, where : optional
+            As for `search`.
+
+        Returns
+        -------
+        SearchResult
+            Rows by query, then rank.
+
+        Raises
+        ------
+        QueryError, UnknownColumnError, FilterError, DataFileError
+            As for `search`.
+
+        Examples
+        --------
+        >>> all(row["distance"] < 0.4 for row in reader.within(query, 0.4, columns=["name"]))
+        True
         """
         clock = StageClock()
         require_at_least_one(limit=limit)
@@ -213,6 +309,39 @@ class IndexReader:
             },
         )
         return self._result(rows, profile, answer.warnings)
+
+    def follow(self, interval: float = 30.0) -> "FollowingReader[IndexReader]":
+        """Follow the table: a reader for services that moves to newer snapshots and index versions by itself.
+
+        A newer version is opened beside this one and takes its place when it is ready; a search never sees half of it.
+
+        Parameters
+        ----------
+        interval : float
+            Seconds between two questions to the catalog.
+
+        Returns
+        -------
+        FollowingReader
+            It has `search` and `within` of this reader; close it, or use it in a `with` statement.
+
+        Raises
+        ------
+        QueryError
+            The reader was opened at a snapshot id or a time, which never move.
+
+        Examples
+        --------
+        >>> with reader.follow(interval=30) as following:
+        ...     len(following.search(query, k=3))
+        3
+        """
+        if self._reopen is None:
+            raise QueryError(
+                f"{self.table}: snapshot {self.snapshot_id} was named by its id or a time and stays what it is; "
+                "open the reader without a snapshot, or at a branch or tag, to follow it"
+            )
+        return FollowingReader(self, self._reopen, interval=interval)
 
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""

@@ -1,14 +1,23 @@
 """What a search answers: rows, and how they were found."""
 
+import html
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from icepuffin.ops.search.shards import ShardWork
 from icepuffin.ops.search.tuning import SearchParameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+_SHOWN_ROWS = 50
+"""Rows that a notebook shows of an answer"""
 
 
 class Coverage(StrEnum):
@@ -96,9 +105,22 @@ class OpeningCost:
     """Stored bytes of all shards, whether read or found in the cache"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SearchResult:
-    """Nearest rows of every query."""
+    """The rows that were found, and how. Made by `IndexReader.search` and `IndexReader.within`.
+
+    `len`, iteration (one dictionary per row), `to_pandas` and `to_polars` give the rows; `rows` is the Arrow table.
+
+    Examples
+    --------
+    >>> result = reader.search(query, k=3, columns=["name"])
+    >>> len(result)
+    3
+    >>> [row["rank"] for row in result]
+    [1, 2, 3]
+    >>> result.coverage
+    <Coverage.EXACT_VERSION: 'exact-version'>
+    """
 
     rows: pa.Table
     """query int32, rank int32 (1 = nearest), distance double, then the columns; by query, then rank"""
@@ -114,8 +136,42 @@ class SearchResult:
     opening: OpeningCost | None = None
     """Cost of opening the reader; None where nothing was opened"""
 
+    def __len__(self) -> int:
+        """Rows, of all queries together."""
+        return int(self.rows.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """One dictionary per row: query, rank, distance, then the columns."""
+        for batch in self.rows.to_batches():
+            yield from batch.to_pylist()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """pandas.DataFrame: one line per row."""
+        return self.rows.to_pandas()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """polars.DataFrame: one line per row. Raises ModuleNotFoundError where polars is not installed."""
+        import polars as pl  # noqa: PLC0415  not everybody has it
+
+        return pl.DataFrame(self.rows)
+
+    def __repr__(self) -> str:
+        queries = len(self.rows["query"].unique())
+        rows = f"{len(self):,} rows" + (f" of {queries:,} queries" if queries > 1 else "")
+        warned = "".join(f", warning: {warning}" for warning in self.warnings)
+        return f"SearchResult({rows}, snapshot {self.snapshot_id}, {self.coverage}{warned})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the first rows, and what the answer says of itself."""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.rows.column_names)
+        lines = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(str(value))}</td>' for value in row.values())}</tr>"
+            for row in self.rows.slice(0, _SHOWN_ROWS).to_pylist()
+        )
+        return f"<p><code>{html.escape(repr(self))}</code></p><table><tr>{head}</tr>{lines}</table>"
+
     def explain(self) -> str:
-        """How this answer came about, as text: path, knobs, shards, stages, bytes."""
+        """How this answer came about, as text: path, search parameters, shards, stages, bytes."""
         return "\n".join(f"{name:<10} {text}" for name, text in explain(self))
 
 

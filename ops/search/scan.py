@@ -12,9 +12,10 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
+from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
-from icepuffin.ops.search.candidates import Candidates, row_keys, rows_of_keys
+from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.range_search import RowVectors
@@ -126,10 +127,10 @@ def scan(
     top = ExactTopK(queries, k, source.metric)
     compared = 0
     for rows in source.rows(files, queries.shape[1], matches, skipped):
-        top.update(rows.vectors, row_keys(rows.files, rows.positions), raw=rows.raw)
+        top.update(rows.vectors, pack(rows.files, rows.positions), raw=rows.raw)
         compared += len(rows.positions)
     keys, distances = top.result()
-    return Candidates(*rows_of_keys(keys), distances), compared
+    return Candidates(*unpack(keys), distances), compared
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.vamana import Graph
+from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.candidates import Candidates, merge, row_keys, rows_of_keys
+from icepuffin.ops.search.candidates import Candidates, merge
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.parts import Part, PartReader
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
@@ -39,9 +40,9 @@ class LoadedShard:
     def compare(self, queries: npt.NDArray[np.float64], k: int) -> Candidates:
         """The k nearest live nodes by comparing every one; ties by file, then position."""
         keys, distances = self.searcher.compare(
-            queries, k, ids=lambda nodes: row_keys(self.file_numbers[nodes], self.positions[nodes])
+            queries, k, ids=lambda nodes: pack(self.file_numbers[nodes], self.positions[nodes])
         )
-        return Candidates(*rows_of_keys(keys), distances)
+        return Candidates(*unpack(keys), distances)
 
     @property
     def lean(self) -> bool:

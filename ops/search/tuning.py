@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.sample import sample_rows
+from icepuffin.ops.index.sample import sample_size
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.recall_curve import (
     MEASURED_K,
@@ -57,7 +57,7 @@ class RecallModel:
             len(table.shards),
             combined(curves),
             reaches(opened.routing_curve),
-            MEASURED_K * rows // max(1, sample_rows(rows)),
+            MEASURED_K * rows // max(1, sample_size(rows)),
         )
 
     def probed(self, queries: npt.NDArray[Any], parameters: "SearchParameters") -> npt.NDArray[np.bool_] | None:

@@ -14,11 +14,12 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import merge_top_k
+from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.datafile import exact_vectors, holds_doubles
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.candidates import Candidates, row_keys, rows_of_keys, table_distances
+from icepuffin.ops.search.candidates import Candidates, table_distances
 from icepuffin.ops.search.errors import IndexUnavailableError
 from icepuffin.ops.search.filtered import search_version
 from icepuffin.ops.search.matches import Matches
@@ -230,6 +231,6 @@ class SearchWorker:
 
 def merge_sorted(parts: Sequence[Candidates], k: int) -> Candidates:
     """The k nearest of sorted lists, by a loser tree; ties by file, then position, as `candidates.merge` has them."""
-    runs = [(np.where(part.files >= 0, row_keys(part.files, part.positions), -1), part.distances) for part in parts]
+    runs = [(np.where(part.files >= 0, pack(part.files, part.positions), -1), part.distances) for part in parts]
     _, keys, distances = merge_top_k(runs, k)
-    return Candidates(*rows_of_keys(keys), distances)
+    return Candidates(*unpack(keys), distances)

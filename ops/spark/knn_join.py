@@ -58,16 +58,48 @@ def knn_join(
     target_recall: float | None = None,
     block_rows: int = BLOCK_ROWS,
 ) -> KnnJoin:
-    """For each row of `left` the k nearest rows of the reader's snapshot: those that `reader.search` finds.
+    """For each row of a DataFrame, the k nearest rows of an indexed table: those that `IndexReader.search` finds.
 
-    Except that directions rounded to f32, under cosine and a condition, are not settled by the data files.
+    One exception: under cosine and a condition, directions that were rounded to f32 are not settled by the data files.
+    Nothing runs until the rows are asked for. Each task of the job then reads the same snapshot by the same version,
+    whatever happens to the table meanwhile.
 
-    `on`: the left column of vectors; rows that have none (null) come out with no match. `columns` of the matched rows
-    (default: all but nested ones) are named `prefix` + name. The other arguments are those of `IndexReader.search`.
-    Nothing runs until the rows are asked for; every task of the job then reads the same snapshot by the same version,
-    whatever happens to the table meanwhile. Raises QueryError, UnknownColumnError, FilterError. The job fails where a
-    left vector cannot be asked for (NaN, another number of dimensions), a row of the table has no distance from any, or
-    a shard cannot be read any more; the message says which.
+    Parameters
+    ----------
+    left : pyspark.sql.DataFrame
+        The queries, on a classic session or Connect.
+    reader : IndexReader
+        The index, opened at the snapshot to search.
+    on : str
+        Column of `left` that holds vectors. Rows without one (null) come out with no match.
+    k : int
+        Matches per row.
+    columns : sequence of str, optional
+        Columns to return of the matched rows. Default: all but nested ones.
+    prefix : str
+        Put before the names of these columns.
+    where, search_list, shards, oversample, target_recall : optional
+        As for `IndexReader.search`.
+    block_rows : int
+        Queries that travel and are searched together.
+
+    Returns
+    -------
+    KnnJoin
+        `rows`, a DataFrame: the columns of `left`, rank int (1 = nearest), distance double, the matched row's columns;
+        and coverage, snapshot_id, why and warnings as answers have them.
+
+    Raises
+    ------
+    QueryError, UnknownColumnError, FilterError
+        An argument is wrong. The job itself fails where a vector of `left` cannot be searched for (NaN, another number
+        of dimensions), a row of the table has no distance from any, or a shard cannot be read any more.
+
+    Examples
+    --------
+    >>> left = spark.createDataFrame([("q", query)], "id string, vector array<double>")
+    >>> icepuffin.knn_join(left, reader, on="vector", k=3, columns=["name"]).rows.count()
+    3
     """
     ask, unmet = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
     pin = reader.search_job()

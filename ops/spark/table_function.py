@@ -88,15 +88,33 @@ def register_vector_search(
     storage: StorageConfig | None = None,
     name: str = "vector_search",
 ) -> None:
-    """Let SQL on `spark` call the table function `name`, on tables of `catalog`.
+    """Let SQL on a Spark session search indexes, by the table function `vector_search`.
 
         SELECT * FROM vector_search('ns.table', 'index', array(0.1, 0.2, ...), 10)
         SELECT q.id, v.* FROM queries q, LATERAL vector_search('ns.table', 'index', q.embedding, where => 'id > 5') v
 
-    Arguments: table, index, query, k (10), and by name columns (an array), where (an Iceberg row filter), snapshot (id,
-    tag, branch or time), search_list. Rows: rank int, distance double, then the columns: those of the table that are
-    not nested, unless named. `storage`: how tasks reach files; default what the catalog's settings say and it vends. A
-    reader stays open in each Python worker, and its shards in the worker's cache.
+    The function takes table, index, query and k (10); by name also columns (an array), where (an Iceberg row filter),
+    snapshot (id, tag, branch or time) and search_list. It gives rank int, distance double, then the columns: those of
+    the table that are not nested, unless named. A reader stays open in each Python worker, its shards in the worker's
+    cache.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        The session, classic or Connect.
+    catalog : pyiceberg.catalog.Catalog
+        Catalog of the tables. Workers open it by its properties.
+    storage : StorageConfig, optional
+        How tasks reach files. Default: what the catalog's properties say and it vends.
+    name : str
+        Name of the function in SQL.
+
+    Examples
+    --------
+    >>> icepuffin.register_vector_search(spark, table.catalog)
+    >>> vector = f"array({', '.join(map(str, query))})"
+    >>> spark.sql(f"SELECT name FROM vector_search('demo.packages', 'embedding', {vector}, 3)").count()
+    3
     """
     settings = Settings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
     # as the session is, not as the process: both kinds may live in one

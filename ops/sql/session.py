@@ -43,6 +43,7 @@ from icepuffin.ops.sql.statements import (
     Statement,
 )
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.threads import thread_count
 
 _READERS = 8
 _WITHOUT_SPARK = (
@@ -68,10 +69,23 @@ OpenTable = Callable[[str], tuple[Table, StorageConfig]]
 
 
 class SqlSession:
-    """Runs SQL on Iceberg tables.
+    """Runs SQL on Iceberg tables: nearest rows by an index, statements on indexes, the rest by Spark if there is one.
 
+    Made by `SqlSession.on(catalog)`. Readers stay open between statements for as long as the table is the same.
     `spark`, a session that knows the same tables, runs what no index answers, and its tasks search indexes of more than
-    `in_process_mb`. `runner` builds indexes. Readers stay open between statements for as long as the table is the same.
+    `in_process_mb`. `runner` builds indexes.
+
+    Raises
+    ------
+    SqlError
+        By `sql`: the statement is not understood, or needs Spark.
+
+    Examples
+    --------
+    >>> session = icepuffin.SqlSession.on(table.catalog)
+    >>> text = "SELECT name FROM demo.packages ORDER BY cosine_distance(embedding, :query) LIMIT 3"
+    >>> session.sql(text, {"query": query}).rows.num_rows
+    3
     """
 
     def __init__(
@@ -80,20 +94,20 @@ class SqlSession:
         *,
         spark: Any = None,
         runner: TaskRunner | None = None,
-        threads: int = 2,
+        threads: int | None = None,
         in_process_mb: int = IN_PROCESS_MB,
     ) -> None:
         self._open = open_table
         self._spark = spark
-        self._runner = runner or LocalRunner(threads)
-        self._threads = threads
+        self._threads = thread_count(threads)
+        self._runner = runner or LocalRunner(self._threads)
         self._in_process_mb = in_process_mb
         self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
         self._columns: OrderedDict[tuple[str, int], pa.Schema] = OrderedDict()
 
     @classmethod
     def on(
-        cls, catalog: Catalog, *, storage: StorageConfig | None = None, spark: Any = None, threads: int = 2
+        cls, catalog: Catalog, *, storage: StorageConfig | None = None, spark: Any = None, threads: int | None = None
     ) -> "SqlSession":
         """On the tables of one catalog; `storage`: how files are reached, default what the catalog says and vends."""
 

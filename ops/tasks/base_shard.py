@@ -14,7 +14,7 @@ from icepuffin.ops.datafile import take_rows, vectors_from_arrow
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.match_hashes import read_moves
-from icepuffin.ops.tasks.rows import Rows, by_slot
+from icepuffin.ops.tasks.rows import VectorRows, by_slot
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
@@ -63,7 +63,7 @@ class BaseShard:
             slots[nodes], positions[nodes] = new_slots, new_positions
         return slots, positions
 
-    def rows(self, reader: ShardReader) -> Rows:
+    def rows(self, reader: ShardReader) -> VectorRows:
         """All nodes. The vectors of a lean shard are read again from the data files; those of dead nodes, whose files
         may be gone, are what their PQ codes stand for: they only lead walks on.
         """
@@ -71,9 +71,9 @@ class BaseShard:
         vectors = reader.read_vectors()
         if vectors is None:
             vectors = self._from_files(reader, slots, positions)
-        return Rows(slots, positions, reader.read_content_hashes(), vectors.astype(np.float32, copy=False))
+        return VectorRows(slots, positions, reader.read_content_hashes(), vectors.astype(np.float32, copy=False))
 
-    def live_rows(self, reader: ShardReader) -> Rows:
+    def live_rows(self, reader: ShardReader) -> VectorRows:
         """By slot and position, as a build takes them."""
         return self.rows(reader).take(np.flatnonzero(self.live(reader))).sorted()
 

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ops.addresses import pack
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
-_POSITION_BITS = np.uint64(36)
-"""Of a row's position in its file: 68 billion; the other 28 are the slot's"""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MarkTask:
+class DeadNodesTask:
     """Some shards to be looked through."""
 
     shards: tuple[tuple[ObjectRange, bytes], ...]
@@ -28,7 +26,7 @@ class MarkTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marked:
+class ShardDeadNodes:
     """Nodes of one shard that have no row."""
 
     nodes: bytes
@@ -39,27 +37,22 @@ class Marked:
     """All that its nodes lie in, dead ones too"""
 
 
-def mark(task: MarkTask) -> tuple[Marked, ...]:
+def mark_dead_nodes(task: DeadNodesTask) -> tuple[ShardDeadNodes, ...]:
     """By shard: what lies in a slot that is gone, or is one of the deleted."""
-    rows = [np.empty(0, np.uint64)]
+    rows = [np.empty(0, np.int64)]
     for slot, vector in task.deleted:
-        rows.append(row_keys(np.uint64(slot), deletion_vector.decode(vector)))
+        rows.append(pack(slot, deletion_vector.decode(vector)))
     deleted = np.concatenate(rows)
     found = []
     for shard, before in task.shards:
         reader = ShardReader(PartSource(open_storage(shard.path, task.storage), shard))
         slots, positions = reader.read_locations()
         dead = np.isin(slots, task.gone)
-        dead |= np.isin(row_keys(slots.astype(np.uint64), positions), deleted)
+        dead |= np.isin(pack(slots, positions), deleted)
         known = deletion_vector.decode(before)
         dead[known] = False
         in_slot, counts = np.unique(slots[dead], return_counts=True)
         lost = tuple(zip(in_slot.tolist(), counts.tolist(), strict=True))
         dead[known] = True
-        found.append(Marked(deletion_vector.encode(np.flatnonzero(dead)), lost, np.unique(slots)))
+        found.append(ShardDeadNodes(deletion_vector.encode(np.flatnonzero(dead)), lost, np.unique(slots)))
     return tuple(found)
-
-
-def row_keys(slots: npt.NDArray[np.uint64] | np.uint64, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """One number u64 for each row of each file."""
-    return np.asarray((slots << _POSITION_BITS) | positions.astype(np.uint64))

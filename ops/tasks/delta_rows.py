@@ -14,7 +14,7 @@ from icepuffin.ops.tasks.staged_blocks import BlockWriters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpillTask:
+class DeltaRowsTask:
     """One delta shard."""
 
     number: int
@@ -27,7 +27,7 @@ class SpillTask:
     threads: int = 1
 
 
-def spill(task: SpillTask) -> tuple[tuple[int, str, int], ...]:
+def scatter_delta(task: DeltaRowsTask) -> tuple[tuple[int, str, int], ...]:
     """-> (shard, path, rows) of the blocks. Memory: the shard's vectors."""
     rows = task.base.live_rows(task.base.reader())
     labels, _ = kmeans.assign(rows.vectors, task.codebook, threads=task.threads)

@@ -1,4 +1,4 @@
-"""Balls around the vectors of a data file: what the centroid index says of it. A ball must never be too small."""
+"""BallSet around the vectors of a data file: what the centroid index says of it. A ball must never be too small."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_BALLS = 8
-"""Balls a file in the centroid index; what would need more gets one ball around all of them."""
+"""BallSet a file in the centroid index; what would need more gets one ball around all of them."""
 _ROWS_AT_ONCE = 256
 """Vectors whose differences to a centre stay in the cache"""
 _EACH = 8
@@ -52,12 +52,12 @@ def ball_around(vectors: npt.NDArray[np.float32]) -> Ball:
 def partition_balls(reach: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32]) -> list[Ball]:
     """One a partition that a file touches; `reach` f32[k] is its largest distance to each centroid, -1 where none."""
     touched = np.flatnonzero(reach >= 0)
-    return few([(codebook[part], _widened(reach[part])) for part in touched])
+    return merge_balls([(codebook[part], _widened(reach[part])) for part in touched])
 
 
-def few(balls: list[Ball]) -> list[Ball]:
-    """At most MAX_BALLS that hold what these hold."""
-    if len(balls) <= MAX_BALLS:
+def merge_balls(balls: list[Ball], most: int = MAX_BALLS) -> list[Ball]:
+    """At most so many that hold what these hold: all of them, or one."""
+    if len(balls) <= most:
         return balls
     centers = np.stack([center for center, _ in balls])
     center = np.asarray(centers.mean(axis=0, dtype=np.float64), np.float32)

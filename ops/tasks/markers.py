@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage
 
 
@@ -44,12 +44,12 @@ def find(storage: Storage, path: str) -> dict[str, Any] | None:
 def record(storage: Storage, path: str, result: Any) -> dict[str, Any]:
     """Record a frozen dataclass as the result; -> what is recorded, by whichever attempt was first."""
     data = json.dumps(dataclasses.asdict(result), default=_to_json).encode()
-    reached(Step.TASK_WRITTEN)
+    reached(RunStep.TASK_WRITTEN)
     try:
         storage.create(path, data)
     except ObjectExistsError:
         return _load(storage.read_range(path, 0, storage.size(path)))
-    reached(Step.TASK_RECORDED)
+    reached(RunStep.TASK_RECORDED)
     return _load(data)
 
 

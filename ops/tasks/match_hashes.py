@@ -26,9 +26,9 @@ from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storage
-from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, few
-from icepuffin.ops.tasks.rows import Rows, by_slot, range_of
-from icepuffin.ops.tasks.scatter import FileRows
+from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_balls
+from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
+from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared
 from icepuffin.puffin.blobs import deletion_vector
@@ -43,7 +43,7 @@ class HashTask:
     """Some new files to be read for their content hashes."""
 
     number: int
-    files: tuple[FileRows, ...]
+    files: tuple[RowSelection, ...]
     schema: Schema
     field_id: int
     metric: Metric
@@ -82,7 +82,7 @@ class MatchTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class StagedMoves:
     """Nodes of one shard that get other rows: staged as nodes i64[n], slots u32[n], positions i64[n]."""
 
     shard: int
@@ -95,7 +95,7 @@ class Moves:
 class MatchResult:
     """What was recognised."""
 
-    moves: tuple[Moves, ...]
+    moves: tuple[StagedMoves, ...]
     left: tuple[tuple[int, bytes], ...]
     """(slot, positions as a deletion vector) of rows that no node has"""
 
@@ -112,7 +112,7 @@ def hash_files(task: HashTask) -> HashResult:
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/hashes-{task.number}", 0, storage, stack)
 
-        def read(item: FileRows) -> tuple[int, list[Ball]]:
+        def read(item: RowSelection) -> tuple[int, list[Ball]]:
             wanted = None if item.positions is None else deletion_vector.decode(item.positions)
             around, count = [], 0
             for at, found in _ahead(vectors_of.read(item.file), readers):
@@ -123,12 +123,12 @@ def hash_files(task: HashTask) -> HashResult:
                 around.append(ball_around(prepared(raw, positions, item.file, task.metric)))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
-                rows = Rows(np.full(len(raw), item.slot, np.uint32), positions, hashes, nothing)
+                rows = VectorRows(np.full(len(raw), item.slot, np.uint32), positions, hashes, nothing)
                 with writing:
                     writers.write(rows, range_of(hashes, task.range_bits))
                 count += len(raw)
             pa.default_memory_pool().release_unused()
-            return count, few(around)
+            return count, merge_balls(around)
 
         with ThreadPoolExecutor(task.threads) as threads, ThreadPoolExecutor(task.threads) as readers:
             read_files = list(threads.map(read, task.files))
@@ -151,13 +151,13 @@ def match_rows(task: MatchTask) -> MatchResult:
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(storage, task.blocks, 0)
     owners, nodes, hashes = _dead_hashes(task)
-    return matched(task, storage, new, owners, nodes, pair_equal(hashes, new.hashes))
+    return stage_matches(task, storage, new, owners, nodes, pair_equal(hashes, new.hashes))
 
 
-def matched(
+def stage_matches(
     task: MatchTask,
     storage: Storage,
-    new: Rows,
+    new: VectorRows,
     owners: npt.NDArray[np.int64],
     nodes: npt.NDArray[np.int64],
     partner: npt.NDArray[np.int32],
@@ -205,8 +205,8 @@ def _dead_hashes(
 
 
 def _stage_moves(
-    task: MatchTask, storage: Storage, owners: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: Rows
-) -> tuple[Moves, ...]:
+    task: MatchTask, storage: Storage, owners: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: VectorRows
+) -> tuple[StagedMoves, ...]:
     """All moves of the task in one object, by shard and node as they are given."""
     path = f"{task.staging}/moves-{task.number}-{uuid.uuid4().hex}.bin"
     shards, starts = np.unique(owners, return_index=True)
@@ -219,6 +219,6 @@ def _stage_moves(
             data = b"".join(column.tobytes() for column in columns)
             if sink is not None:
                 sink.write(data)
-            out.append(Moves(int(shard), deletion_vector.encode(nodes[mine]), ObjectRange(path, at, len(data))))
+            out.append(StagedMoves(int(shard), deletion_vector.encode(nodes[mine]), ObjectRange(path, at, len(data))))
             at += len(data)
     return tuple(out)

@@ -26,8 +26,8 @@ from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
-from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, matched
-from icepuffin.ops.tasks.rows import Rows, by_slot, range_of
+from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, stage_matches
+from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
@@ -79,7 +79,7 @@ class LineageMatchTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FileMove:
     """Rows that lay in one file and lie in another now."""
 
     before: int
@@ -90,11 +90,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LineageMatches:
+class LineageMatchResult:
     """What was recognised, and whether to believe it."""
 
     rows: MatchResult
-    sources: tuple[Source, ...]
+    sources: tuple[FileMove, ...]
     refuted: str
     """A file that holds another vector than its lineage says; empty where none was met"""
 
@@ -120,12 +120,12 @@ def read_lineage(task: LineageTask) -> tuple[tuple[int, str, int], ...]:
         for slot, file in task.files:
             for positions, versions in row_versions(file, task.storage, deleted[file.path]):
                 slots = np.full(len(positions), slot, np.uint32)
-                rows = Rows(slots, positions, versions, np.empty((len(positions), 0), np.float32))
+                rows = VectorRows(slots, positions, versions, np.empty((len(positions), 0), np.float32))
                 writers.write(rows, range_of(versions, task.range_bits))
     return writers.blocks()
 
 
-def match_lineage(task: LineageMatchTask) -> LineageMatches:
+def match_lineage(task: LineageMatchTask) -> LineageMatchResult:
     """Give the new rows the dead nodes of equal versions. Memory: eight bytes for each row of the files before, and
     what a match by hashes takes.
 
@@ -142,8 +142,8 @@ def match_lineage(task: LineageMatchTask) -> LineageMatches:
     hashes[taken] = dead.hashes[found]
     known = np.zeros(new.count, np.bool_)
     known[taken] = True
-    return LineageMatches(
-        rows=matched(task.match, storage, new, dead.owners, dead.nodes, partner),
+    return LineageMatchResult(
+        rows=stage_matches(task.match, storage, new, dead.owners, dead.nodes, partner),
         sources=_sources(dead.slots[found], new.slots[taken]),
         refuted=_refuted(task, new, known, hashes),
     )
@@ -213,13 +213,15 @@ def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def _sources(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> tuple[Source, ...]:
+def _sources(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> tuple[FileMove, ...]:
     ways = pc.value_counts(pa.array(before.astype(np.uint64) << np.uint64(32) | after))
     pairs = zip(ways.field("values").to_pylist(), ways.field("counts").to_pylist(), strict=True)
-    return tuple(Source(way >> 32, way & 0xFFFFFFFF, rows) for way, rows in pairs)
+    return tuple(FileMove(way >> 32, way & 0xFFFFFFFF, rows) for way, rows in pairs)
 
 
-def _refuted(task: LineageMatchTask, new: Rows, known: npt.NDArray[np.bool_], hashes: npt.NDArray[np.uint64]) -> str:
+def _refuted(
+    task: LineageMatchTask, new: VectorRows, known: npt.NDArray[np.bool_], hashes: npt.NDArray[np.uint64]
+) -> str:
     """The first file of which a row has another content hash than its node."""
     files = dict(task.after)
 

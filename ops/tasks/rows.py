@@ -1,4 +1,4 @@
-"""Rows: where each lies, its content hash and its vector; joined and sorted."""
+"""VectorRows: where each lies, its content hash and its vector; joined and sorted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.locality import reorder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class VectorRows:
     """N rows of data files, by the slot of the file and the row's position in it."""
 
     slots: npt.NDArray[np.uint32]
@@ -23,26 +23,26 @@ class Rows:
     def count(self) -> int:
         return len(self.slots)
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Rows":
-        return Rows(self.slots[rows], self.positions[rows], self.hashes[rows], self.vectors[rows])
+    def take(self, rows: npt.NDArray[np.intp]) -> "VectorRows":
+        return VectorRows(self.slots[rows], self.positions[rows], self.hashes[rows], self.vectors[rows])
 
-    def join(self, other: "Rows") -> "Rows":
+    def join(self, other: "VectorRows") -> "VectorRows":
         """These rows, then the other's."""
         if not other.count:
             return self
-        return Rows(
+        return VectorRows(
             np.concatenate([self.slots, other.slots]),
             np.concatenate([self.positions, other.positions]),
             np.concatenate([self.hashes, other.hashes]),
             np.concatenate([self.vectors, other.vectors]),
         )
 
-    def moved(self, order: npt.NDArray[np.intp]) -> "Rows":
+    def moved(self, order: npt.NDArray[np.intp]) -> "VectorRows":
         """All of them in that order. Vectors are moved in place: they are most of a task's memory."""
         reorder(self.vectors, order)
-        return Rows(self.slots[order], self.positions[order], self.hashes[order], self.vectors)
+        return VectorRows(self.slots[order], self.positions[order], self.hashes[order], self.vectors)
 
-    def sorted(self) -> "Rows":
+    def sorted(self) -> "VectorRows":
         """By slot and position; vectors are moved in place."""
         return self.moved(np.lexsort((self.positions, self.slots)))
 

@@ -17,14 +17,14 @@ from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
-from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
 from icepuffin.puffin.blobs import deletion_vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FileRows:
+class RowSelection:
     """Rows of one data file."""
 
     slot: int
@@ -38,7 +38,7 @@ class ScatterTask:
     """Some files to be spread over the shards."""
 
     number: int
-    files: tuple[FileRows, ...]
+    files: tuple[RowSelection, ...]
     schema: Schema
     field_id: int
     metric: Metric
@@ -118,7 +118,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
                 slots = np.full(len(positions), item.slot, np.uint32)
-                rows = Rows(slots, positions, content_hash(raw[keep]), vectors)
+                rows = VectorRows(slots, positions, content_hash(raw[keep]), vectors)
                 writers.write(rows, task.partition_to_shard[labels])
                 count += len(positions)
             live_rows.append((item.slot, count))

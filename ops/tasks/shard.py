@@ -20,7 +20,7 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.recall_gate import measure_curve, measure_recall
-from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import Block, read_blocks
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
@@ -105,7 +105,7 @@ def make_shard(task: ShardTask) -> ShardResult:
     return finished
 
 
-def _inputs(task: ShardTask, incoming: Rows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
+def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
     """All that the result depends on, whoever staged it."""
     yield from (task.how, task.dims, int(task.metric), repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
@@ -128,7 +128,7 @@ class _Made:
     recall: float
 
 
-def _make(task: ShardTask, storage: Storage, incoming: Rows) -> ShardResult:
+def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
     if task.base is not None and task.how is How.INSERTED:
         made = _insert(task, task.base, incoming)
         if made.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
@@ -141,7 +141,7 @@ def _make(task: ShardTask, storage: Storage, incoming: Rows) -> ShardResult:
     return _write(task, storage, _build(task, incoming), incoming.count)
 
 
-def _build(task: ShardTask, incoming: Rows) -> _Made:
+def _build(task: ShardTask, incoming: VectorRows) -> _Made:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
@@ -156,12 +156,12 @@ def _build(task: ShardTask, incoming: Rows) -> _Made:
     return made
 
 
-def _build_over(task: ShardTask, rows: Rows, *, coded: bool) -> _Made:
+def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _Made:
     graph = vamana.build(rows.vectors, task.metric, task.params, threads=task.threads, coded=coded)
     return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
 
-def _insert(task: ShardTask, base: BaseShard, incoming: Rows) -> _Made:
+def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Made:
     reader = base.reader()
     rows = base.rows(reader).join(incoming)
     live = np.concatenate([base.live(reader), np.ones(incoming.count, np.bool_)])
@@ -177,7 +177,7 @@ def _measured(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], l
     return _Made(shard, vectors, live, recall)
 
 
-def _assemble(task: ShardTask, graph: Graph, rows: Rows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
+def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
     """The shard of a graph. `old_codes` u8[n, m] are the PQ codes of the first n rows, where they are known."""
     codes = None
     if task.pq_codebook is not None:

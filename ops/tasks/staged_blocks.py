@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from icepuffin.ops.parquet import StorageFile
 from icepuffin.ops.storage import Storage, StorageError
-from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.rows import VectorRows
 
 Block = tuple[str, int]
 """(path, rows)"""
@@ -37,7 +37,7 @@ class BlockWriters:
         self._open: dict[int, tuple[str, Any]] = {}
         self._rows: dict[int, int] = {}
 
-    def write(self, rows: Rows, destinations: npt.NDArray[np.integer[Any]]) -> None:
+    def write(self, rows: VectorRows, destinations: npt.NDArray[np.integer[Any]]) -> None:
         """Each row to the block of its destination."""
         for number in np.unique(destinations):
             mine = rows.take(np.flatnonzero(destinations == number))
@@ -62,7 +62,7 @@ class BlockWriters:
         return tuple((number, self._open[number][0], self._rows[number]) for number in sorted(self._open))
 
 
-def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> Rows:
+def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> VectorRows:
     """Rows of blocks by slot and position: node ids do not depend on who staged them. `dims` as they were written.
 
     Raises StorageError where some of the rows are lost.
@@ -83,4 +83,4 @@ def read_blocks(storage: Storage, blocks: Sequence[Block], dims: int) -> Rows:
             at = end
     if at != total:
         raise StorageError(f"{[path for path, _ in blocks]} hold {at:,} of the {total:,} rows staged; run it again")
-    return Rows(slots, positions, hashes, vectors).sorted()  # several tasks may have staged for this destination
+    return VectorRows(slots, positions, hashes, vectors).sorted()  # several tasks may have staged for this destination

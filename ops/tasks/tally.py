@@ -12,9 +12,9 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.row_sums import add_rows
+from icepuffin.ops.addresses import pack
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
-from icepuffin.ops.tasks.dead_nodes import row_keys
 from icepuffin.ops.tasks.vectors import VectorFiles
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -59,19 +59,19 @@ class NodesTask:
     shards: tuple[tuple[ObjectRange, bytes], ...]
     """(blob, nodes without a live row as a deletion vector)"""
     slots: int
-    wanted: npt.NDArray[np.uint64]
-    """Addresses whose nodes are looked for, ascending, as `row_keys` makes them"""
+    wanted: npt.NDArray[np.int64]
+    """Addresses whose nodes are looked for, ascending, as `pack` makes them"""
     storage: StorageConfig
     threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodesFound:
+class NodesResult:
     """Of all shards of a task."""
 
     tally: Tally
     """Of addresses alone"""
-    keys: npt.NDArray[np.uint64]
+    keys: npt.NDArray[np.int64]
     """Of live nodes that have a wanted address"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes that those hold"""
@@ -90,24 +90,24 @@ class RowsTask:
     storage: StorageConfig
 
 
-def tally_nodes(task: NodesTask) -> NodesFound:
+def tally_nodes(task: NodesTask) -> NodesResult:
     """Reads location maps, and the hashes of shards in which a wanted row lies. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
         found = list(threads.map(lambda item: _of_shard(task, *item), task.shards))
-    return NodesFound(
+    return NodesResult(
         tally=Tally.joined((item.tally for item in found), task.slots),
-        keys=np.concatenate([np.empty(0, np.uint64), *(item.keys for item in found)]),
+        keys=np.concatenate([np.empty(0, np.int64), *(item.keys for item in found)]),
         hashes=np.concatenate([np.empty(0, np.uint64), *(item.hashes for item in found)]),
     )
 
 
-def _of_shard(task: NodesTask, blob: ObjectRange, tombstones: bytes) -> NodesFound:
+def _of_shard(task: NodesTask, blob: ObjectRange, tombstones: bytes) -> NodesResult:
     reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
-    keys = row_keys(slots.astype(np.uint64), positions)
+    keys = pack(slots, positions)
     at = live[np.isin(keys[live], task.wanted)]
-    return NodesFound(tally, keys[at], reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64))
+    return NodesResult(tally, keys[at], reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64))
 
 
 def tally_of(

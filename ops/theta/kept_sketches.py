@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.storage.prefetch import PrefetchedSource
 from icepuffin.ops.theta.columns import SketchedColumn
@@ -152,7 +152,7 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
             sequence_number=snapshot.sequence_number or 0,
             build_id=build_id,
         )
-    reached(Step.FILE_SKETCHES_WRITTEN)
+    reached(RunStep.FILE_SKETCHES_WRITTEN)
     tag, expected = _tag_for(table, snapshot)
     try:
         bindings.publish(

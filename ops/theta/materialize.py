@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.model import LiveFile, StorageConfig
-from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
 from icepuffin.ops.theta.ancestry import Extension
@@ -91,10 +91,10 @@ def materialize_theta_sketches(
         return report(Outcome.CURRENT, files_reused=len(work.live.files))
 
     sketched = _sketch(work, store, storage, runner, progress)
-    reached(Step.SKETCHED)
+    reached(RunStep.SKETCHED)
     new = [NewSketch(i, sketch, work.build_ids[i]) for i, sketch in sketched.united.items()]
     written, carried, note = publish(table, store, snapshot, new)
-    reached(Step.STATISTICS_REGISTERED)
+    reached(RunStep.STATISTICS_REGISTERED)
     took = noted(sketched.estimate.values, time.perf_counter() - started, runner)
     kept = keep(work, store, sketched.per_file, budget_bytes, took) if sketched.unread.columns else None
     refresh(table)

@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.catalog.snapshots import SnapshotName, find_snapshot, resolve_snapshot, table_name
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.theta.ancestry import ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
@@ -12,24 +12,47 @@ from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 
-def read_ndv(table: Table, snapshot_id: int) -> ThetaStatistics:
-    """The NDVs that the metadata holds for a snapshot; no file is read.
+def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
+    """Numbers of distinct values that the table's metadata holds for a snapshot; no file is read.
 
-    From the snapshot's own statistics slot, or else its nearest ancestor's that has any. An NDV is fresh, and only then
-    to be used by a planner, if we counted it for this very snapshot: its snapshot id and sequence number are the
-    snapshot's, and its build id is of a format that is trusted. What another engine stamped with a snapshot is not
-    known to count that snapshot's rows (see `icepuffin.ops.theta.build_id`). Raises UnknownSnapshotError.
+    They are of the snapshot's own statistics, or else of its nearest ancestor's that has any. An NDV is fresh, and only
+    then to be used by a planner, where icepuffin counted it for this very snapshot: its snapshot id and sequence number
+    are the snapshot's, and its build id is of a format that is trusted. What another engine stamped with a snapshot is
+    not known to count that snapshot's rows (see `icepuffin.ops.theta.build_id`).
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table, loaded from its catalog.
+    snapshot : int, str or datetime, optional
+        Snapshot id, branch, tag or time. Default: the head of `main`.
+
+    Returns
+    -------
+    ThetaStatistics
+        `entries` has a ColumnNdv (ndv, fresh, why) per column name.
+
+    Raises
+    ------
+    UnknownSnapshotError
+        The snapshot is not in the table's metadata.
+
+    Examples
+    --------
+    >>> section = icepuffin.read_ndv(table).entries["section"]
+    >>> section.ndv, section.fresh
+    (17, True)
     """
-    name, snapshot = table_name(table), find_snapshot(table, snapshot_id)
-    statistics = _nearest(table, snapshot)
+    name, at = table_name(table), find_snapshot(table, resolve_snapshot(table, snapshot).snapshot_id)
+    statistics = _nearest(table, at)
     entries = {}
     for field_id, blob in listed_thetas(statistics).items():
         column = table.schema().find_column_name(field_id)
         ndv = ndv_property(blob)
         if column is not None and ndv is not None:
-            fresh, why = _freshness(blob, snapshot)
+            fresh, why = _freshness(blob, at)
             entries[column] = ColumnNdv(column, field_id, ndv, fresh, why, is_ours(blob.properties))
-    return ThetaStatistics(name, snapshot_id, entries, statistics.statistics_path if statistics else None)
+    return ThetaStatistics(name, at.snapshot_id, entries, statistics.statistics_path if statistics else None)
 
 
 def overwritten_by(table: Table, snapshot_id: int) -> str | None:

@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find, register
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.steps import Step, reached
+from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
 from icepuffin.puffin.errors import PuffinError
@@ -60,7 +60,7 @@ def _publish_over(
     path = f"{table.location().rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
     data, info, listed = statistics_file(snapshot, new, carried)
     store.create(path, data)
-    reached(Step.STATISTICS_WRITTEN)
+    reached(RunStep.STATISTICS_WRITTEN)
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
     over = old.statistics_path if old else None
     if not register(table, snapshot_id, path=path, blobs=listed, over=over, **sizes):

@@ -12,7 +12,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, table_comman
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from icepuffin.ops.index.freshness import Lag
+    from icepuffin.ops.index.freshness import FreshnessLag
     from icepuffin.ops.theta.report import ThetaStatistics
 
 _NAME_WIDTH = 80
@@ -27,7 +27,7 @@ class IndexState:
     """Ids of the data snapshots that have a version, oldest version first"""
     covers_snapshot: bool
     """Whether the snapshot that was asked for is one of them"""
-    lag: "Lag"
+    lag: "FreshnessLag"
 
 
 @click.command("stats")
@@ -120,7 +120,7 @@ def _show_index(console: "Console", index: IndexState) -> None:
     console.print(Text.assemble("index ", (index.name, "bold"), f": {versions}; it {covered}{_behind(index.lag)}"))
 
 
-def _behind(lag: "Lag") -> str:
+def _behind(lag: "FreshnessLag") -> str:
     if not lag.snapshots:
         return ""
     return f"; {plural(lag.snapshots, 'snapshot')} behind, the oldest of {lag.minutes:,.0f} min ago"

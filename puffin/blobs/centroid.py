@@ -36,6 +36,12 @@ class CentroidIndex:
     files: tuple[str, ...]
 
 
+def encoded_bytes(index: CentroidIndex) -> int:
+    """How long `encode` makes it."""
+    paths = sum(4 + len(path.encode()) for path in index.files)
+    return _HEADER.size + len(index.centroids) * (4 * index.dims + 8) + paths
+
+
 def encode(index: CentroidIndex) -> bytes:
     """Serialise; the caller stores it with codec zstd."""
     entries = np.zeros(len(index.centroids), dtype=_entry_type(index.dims))

@@ -5,7 +5,7 @@ import os
 import signal
 
 from icepuffin.ops import steps
-from icepuffin.ops.steps import Step
+from icepuffin.ops.steps import RunStep
 
 
 def die_at(kill_at: str) -> None:
@@ -17,7 +17,7 @@ def die_at(kill_at: str) -> None:
     name, _, number = name.partition("#")
     times = itertools.count(1)
 
-    def observer(step: Step) -> None:
+    def observer(step: RunStep) -> None:
         if step != name or next(times) < int(number or 1):
             return
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from icepuffin.ops import steps
-from icepuffin.ops.steps import Step
+from icepuffin.ops.steps import RunStep
 from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
 
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
@@ -87,13 +87,13 @@ def test_a_killed_driver_costs_one_retry_and_nothing_else(
 def test_every_step_that_is_listed_is_reached(stages: dict[str, Stage]) -> None:
     stage = stages["a first build"]
     stage.restore()
-    assert {at.partition("#")[0] for at in reached_in(stage)} == {str(step) for step in Step}
+    assert {at.partition("#")[0] for at in reached_in(stage)} == {str(step) for step in RunStep}
 
 
 def test_nothing_in_the_environment_kills_a_process(tmp_path: Path) -> None:
     """What tests need to end a process is no part of the product."""
     steps_told = "from icepuffin.ops.steps import Step, reached; [reached(step) for step in Step]"
-    everything = {f"ICEPUFFIN_{name}": f"{Step.MADE}#1:{tmp_path}/note" for name in ("KILL_AT", "KILL", "DIE_AT")}
+    everything = {f"ICEPUFFIN_{name}": f"{RunStep.MADE}#1:{tmp_path}/note" for name in ("KILL_AT", "KILL", "DIE_AT")}
     done = subprocess.run([sys.executable, "-c", steps_told], env={**os.environ, **everything}, check=False)
     assert done.returncode == 0
     assert not any(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from icepuffin.ops.spark.runner import SparkRunner
-from icepuffin.ops.steps import Step
+from icepuffin.ops.steps import RunStep
 from tests.faults.kills import die_at
 from tests.faults.stages import Outcome, Stage, assert_swept_and_nothing_else, read
 
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-KILLED_AT = (Step.TASK_WRITTEN, Step.TASK_RECORDED)
+KILLED_AT = (RunStep.TASK_WRITTEN, RunStep.TASK_RECORDED)
 
 
 class DoomedRunner(SparkRunner):

@@ -152,3 +152,13 @@ def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mend
     found = check_integrity(table, version, STORAGE)
     assert (found.faults, found.rows) == ((), ROWS)
     assert found_and_true(table)[1] >= 0.95
+
+
+def test_of_a_file_without_a_ball_its_rows_have_none_where_they_lie_now(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = moved_rows.balls_by_slot
+    monkeypatch.setattr(moved_rows, "balls_by_slot", lambda *of: {**real(*of), 2: []})
+    assert refreshed(table, LocalRunner(1)).remapped == ROWS
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    assert list(balls_by_slot(opened, STORAGE).values()) == [[]]

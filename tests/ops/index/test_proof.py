@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import CoverageError, proof, refresh, stages
+from icepuffin.ops.index import CoverageError, build, proof, refresh
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
 from icepuffin.ops.tasks import scatter
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -108,7 +108,7 @@ def too_few_live(patch: pytest.MonkeyPatch) -> None:
         return tuple(table)
 
     patch.setattr(refresh, "file_table", other)
-    patch.setattr(stages, "file_table", other)
+    patch.setattr(build, "file_table", other)
 
 
 @pytest.mark.parametrize(

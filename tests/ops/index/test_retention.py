@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.index.retention import Keep, Retention, RetentionPlan, carry_out_retention, plan_retention
+from icepuffin.ops.index.retention import Retention, RetentionPlan, RetentionScope, carry_out_retention, plan_retention
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.maintenance import collect
 from icepuffin.ops.storage import open_storage
@@ -62,7 +62,7 @@ def test_by_default_nothing_goes_before_iceberg_takes_it(table: Table) -> None:
 
 
 def test_only_the_newest_stays(table: Table) -> None:
-    assert going(table, Retention(Keep.NEWEST)) == [0, 1, 2]
+    assert going(table, Retention(RetentionScope.NEWEST)) == [0, 1, 2]
 
 
 def test_the_last_few_stay(table: Table) -> None:
@@ -85,22 +85,22 @@ def test_young_ones_stay(table: Table) -> None:
 
 
 def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
-    assert planned(table, Retention(Keep.NEWEST), days=0.01) == RetentionPlan(young=3)
+    assert planned(table, Retention(RetentionScope.NEWEST), days=0.01) == RetentionPlan(young=3)
 
 
 def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> None:
     second = data_snapshots(table)[1].snapshot_id
     table.manage_snapshots().create_tag(second, "release").commit()
-    assert going(table, Retention(Keep.TAGGED)) == [0, 2]
+    assert going(table, Retention(RetentionScope.TAGGED)) == [0, 2]
     assert going(table, Retention(last=1)) == [0, 2]
-    assert going(table, Retention(Keep.NEWEST)) == [0, 1, 2]
+    assert going(table, Retention(RetentionScope.NEWEST)) == [0, 1, 2]
     plan = planned(table, Retention())
     assert [item.base_snapshot_id for item in plan.pin] == [second]
     carry_out_retention(table, "ann_e", plan)
     assert f"ann_e-{second}" in table.refresh().metadata.refs
     assert planned(table, Retention()) == RetentionPlan()
     table.manage_snapshots().remove_tag("release").commit()
-    assert going(table, Retention(Keep.TAGGED)) == [0, 1, 2]
+    assert going(table, Retention(RetentionScope.TAGGED)) == [0, 1, 2]
 
 
 def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(table_factory: TableFactory) -> None:
@@ -121,8 +121,8 @@ def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(
 
 def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
-    assert going(table, Retention(Keep.NEWEST)) == [0, 1, 2]
-    assert going(table, Retention(Keep.NONE)) == [0, 1, 2, 3]
+    assert going(table, Retention(RetentionScope.NEWEST)) == [0, 1, 2]
+    assert going(table, Retention(RetentionScope.NONE)) == [0, 1, 2, 3]
 
 
 def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
@@ -132,15 +132,15 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
     ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
     update = SetSnapshotRefUpdate(ref_name=branch, type="branch", snapshot_id=known[0].index_snapshot_id, **ages)
     table.catalog.commit_table(table, (), (update,))
-    assert going(table, Retention(Keep.NEWEST)) == [1, 2]
-    carry_out_retention(table, "ann_e", planned(table, Retention(Keep.NEWEST)))
+    assert going(table, Retention(RetentionScope.NEWEST)) == [1, 2]
+    carry_out_retention(table, "ann_e", planned(table, Retention(RetentionScope.NEWEST)))
     assert branch in table.refresh().metadata.refs
 
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
     oldest = index_versions(table, "e")[0].index_snapshot_id
     table.manage_snapshots().create_tag(oldest, "mine").commit()
-    assert going(table, Retention(Keep.NEWEST)) == [1, 2]
+    assert going(table, Retention(RetentionScope.NEWEST)) == [1, 2]
 
 
 def test_a_version_goes_when_its_snapshot_has_expired_and_the_newest_never(table: Table) -> None:
@@ -170,7 +170,7 @@ def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     known = index_versions(table.refresh(), "e")
     history = data_snapshots(table)
     doomed, left = files_of(table, known[0]), files_of(table, known[-1])
-    plan = planned(table, Retention(Keep.NEWEST))
+    plan = planned(table, Retention(RetentionScope.NEWEST))
     ids = {item.index_snapshot_id for item in plan.retire}
     told = collect_garbage(table, storage=storage, grace=AT_ONCE, dry_run=True, expiring=ids)
     assert set(doomed) <= set(told.deleted)
@@ -201,7 +201,7 @@ def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory:
 
 def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table) -> None:
     """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
-    plan = planned(table, Retention(Keep.NEWEST))
+    plan = planned(table, Retention(RetentionScope.NEWEST))
     known = index_versions(table, "e")
     bindings.move_tag(table, "ann_e", known[0].index_snapshot_id, expected_ref=known[-1].index_snapshot_id)
     gone = carry_out_retention(table, "ann_e", plan)
@@ -222,7 +222,7 @@ def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
     again = replace(
         binding(table, 9, tag=side, expected=known[0].index_snapshot_id), base_snapshot_id=known[0].base_snapshot_id
     )
-    plan = planned(table, Retention(Keep.NEWEST))
+    plan = planned(table, Retention(RetentionScope.NEWEST))
     through = table.catalog.commit_table
     steps = iter([lambda: bindings.publish(table.catalog.load_table(table.name()), again)])
 
@@ -255,7 +255,7 @@ def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: 
     true = time.time()
     monkeypatch.setattr(time, "time", lambda: true + 7 * 24 * 3600)
     assert collect_garbage(table, storage=STORAGE).deleted == ()
-    report = collect(table, storage=STORAGE, retentions={}, default=Retention(Keep.NEWEST), grace_hours=24)
+    report = collect(table, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=24)
     assert (report.deleted, report.kept_young, report.retired_later) == ((), 1, 3)
     assert left.exists()
 
@@ -273,7 +273,7 @@ def test_a_table_whose_location_has_a_double_slash_is_swept(sql_catalog: Catalog
 
 
 def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_catalog: Catalog) -> None:
-    plan = planned(table, Retention(Keep.NEWEST))
+    plan = planned(table, Retention(RetentionScope.NEWEST))
     rescued = plan.retire[0].index_snapshot_id
     sql_catalog.load_table("db.t").manage_snapshots().create_tag(rescued, "mine").commit()
     gone = carry_out_retention(table, "ann_e", plan)
@@ -284,7 +284,7 @@ def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_
 
 def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner rolls back, and a run moves the index tag to an old version while that is about to go."""
-    plan = planned(table, Retention(Keep.NEWEST))
+    plan = planned(table, Retention(RetentionScope.NEWEST))
     known = index_versions(table, "e")
     again = known[1].index_snapshot_id
     run = table.catalog.load_table(table.name())

@@ -15,7 +15,7 @@ from icepuffin.ops.index import Action, IndexDefinition, IndexReport, materializ
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import shard as shard_module
-from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import read_blocks
@@ -146,7 +146,7 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
     made: list[int] = []
     real = shard_module._make
 
-    def count(task: ShardTask, storage: Storage, incoming: Rows) -> ShardResult:
+    def count(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
         made.append(task.number)
         return real(task, storage, incoming)
 

@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import Action, sample
 from icepuffin.ops.index.errors import ShardTooLargeError
-from icepuffin.ops.index.sample import most_rows
+from icepuffin.ops.index.sample import max_shard_rows
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
@@ -25,7 +25,7 @@ MOST = 300
 @pytest.fixture
 def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setattr(sample, "MAX_BLOB_BYTES", 4096 + MOST * (4 * DIMS + 33 + 4 * (DEFINITION.max_degree + 1)))
-    assert most_rows(ONE, DIMS) == MOST
+    assert max_shard_rows(ONE, DIMS) == MOST
     return table_factory()
 
 

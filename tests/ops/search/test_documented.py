@@ -1,5 +1,6 @@
 """The Python examples of the README, the quickstart and docs/search.md are run, on a table like the demo's."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import create_index
+from icepuffin.ops.search.result import Profile, Pruning, SearchResult
 from tests.ops.index.history import DEFINITION, index_head
 
 ROOT = Path(__file__).parents[3]
@@ -51,3 +53,14 @@ def test_the_examples_run(page: str) -> None:
     for block in run:
         exec(block, names)  # noqa: S102  our own pages
     assert names["result"].rows.num_rows > 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/search.md", "docs/spark.md"])
+def test_fields_of_a_result_that_a_page_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = {name for pair in re.findall(r"\bresult\.(\w+)(?:\.(\w+))?", text) for name in pair if name}
+    of_arrow = {"to_pandas", "num_rows"}
+    of_sql = {"how", "search"}
+    fields = {name for kind in (SearchResult, Profile, Pruning) for name in dir(kind)}
+    fields |= {field.name for kind in (SearchResult, Profile, Pruning) for field in dataclasses.fields(kind)}
+    assert named - fields - of_arrow - of_sql == set()

@@ -10,7 +10,7 @@ from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.match_hashes import read_moves
-from icepuffin.ops.tasks.rows import Rows
+from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
 
 STORE = LocalStorage()
@@ -23,7 +23,9 @@ def staged(folder: Path, batches: int) -> tuple[str, int]:
         for start in range(0, 10 * batches, 10):
             positions = np.arange(start, start + 10)
             vectors = np.zeros((10, 2), np.float32)
-            writers.write(Rows(np.zeros(10, np.uint32), positions, positions.astype(np.uint64), vectors), np.zeros(10))
+            writers.write(
+                VectorRows(np.zeros(10, np.uint32), positions, positions.astype(np.uint64), vectors), np.zeros(10)
+            )
     ((_, path, rows),) = writers.blocks()
     return path, rows
 

@@ -1,0 +1,125 @@
+"""Writes docs/api.md from the docstrings of `icepuffin`: `python docs/make_api.py`. A test compares the two."""
+
+import enum
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from griffe import Docstring, DocstringSectionKind, Parser
+
+import icepuffin
+
+PAGE = Path(__file__).with_name("api.md")
+ORDER = (
+    "open_index",
+    "IndexReader",
+    "SearchResult",
+    "FollowingReader",
+    "open_exact",
+    "IndexDefinition",
+    "create_index",
+    "refresh",
+    "drop_index",
+    "read_ndv",
+    "SqlSession",
+    "knn_join",
+    "register_vector_search",
+    "StorageConfig",
+    "errors",
+)
+METHODS = {
+    "IndexReader": ("search", "within", "follow"),
+    "FollowingReader": ("search", "within", "update", "close"),
+    "SearchResult": ("explain", "to_pandas", "to_polars"),
+    "SqlSession": ("on", "sql"),
+}
+HEAD = """# The interface of `icepuffin`
+
+What `import icepuffin` offers.
+Each name is imported when it is first used.
+Names that lie deeper may change between releases.
+
+This page is made from the docstrings by `python docs/make_api.py`.
+"""
+LABELS = {
+    DocstringSectionKind.parameters: "Parameters",
+    DocstringSectionKind.returns: "Returns",
+    DocstringSectionKind.raises: "Raises",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for name in ORDER:
+        value = getattr(icepuffin, name)
+        lines += [f"## {name}", *_described(name, value)]
+        for method in METHODS.get(name, ()):
+            lines += [f"### {name}.{method}", *_described(f"{name}.{method}", getattr(value, method))]
+    return "\n\n".join(line.strip("\n") for line in lines) + "\n"
+
+
+def _described(name: str, value: Any) -> Iterator[str]:
+    if inspect.isroutine(value):
+        yield f"```python\n{_signature(name, value)}\n```"
+    for section in Docstring(inspect.getdoc(value) or "", parser=Parser.numpy).parse():
+        if section.kind is DocstringSectionKind.text:
+            for block in section.value.split("\n\n"):
+                yield block if block.startswith("    ") else _wrapped(" ".join(block.split()))
+        elif section.kind is DocstringSectionKind.examples:
+            yield "```python\n" + "\n".join(text for _, text in section.value) + "\n```"
+        elif section.kind in LABELS:
+            yield f"**{LABELS[section.kind]}**"
+            yield "\n".join(_entry(item) for item in section.value)
+    if inspect.ismodule(value):
+        yield "\n".join(_wrapped(f"- `{error}`: {_first_line(getattr(value, error))}") for error in value.__all__)
+
+
+def _entry(item: Any) -> str:
+    name = getattr(item, "name", "") or ""
+    kind = "" if item.annotation is None else f"*{item.annotation}*"
+    label = ", ".join(part for part in (f"`{name}`" if name else "", kind) if part)
+    text = " ".join(item.description.split())
+    return _wrapped(f"- {label}: {text}" if text else f"- {label}")
+
+
+def _wrapped(text: str) -> str:
+    """One sentence per line; those of an entry of a list stand under its text."""
+    indent = "  " if text.startswith("- ") else ""
+    sentences = re.split(r"(?<=[a-z0-9)\]`*\"'%][.?!]) +(?=[A-Z`*\[(\"])", text)
+    return "\n".join(
+        textwrap.fill(
+            sentence,
+            118,
+            initial_indent=indent if place else "",
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for place, sentence in enumerate(sentences)
+    )
+
+
+def _first_line(value: Any) -> str:
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+
+
+def _plain(default: Any) -> Any:
+    return default.value if isinstance(default, enum.Enum) else default
+
+
+def _signature(name: str, value: Any) -> str:
+    parameters = [item for item in inspect.signature(value).parameters.values() if item.name not in {"self", "cls"}]
+    shown = [str(item.replace(annotation=item.empty, default=_plain(item.default))) for item in parameters]
+    first = next((place for place, item in enumerate(parameters) if item.kind is item.KEYWORD_ONLY), None)
+    if first is not None:
+        shown.insert(first, "*")
+    line = f"{name}({', '.join(shown)})"
+    return line if len(line) <= 100 else f"{name}(\n    " + ",\n    ".join(shown) + ",\n)"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

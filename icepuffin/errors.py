@@ -1,0 +1,59 @@
+"""Errors that icepuffin raises, in one place to catch them from.
+
+All but the first two descend from `IcepuffinError`. Each message names the table, snapshot or file, and what to do.
+"""
+
+from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ops.catalog.bindings import BindingError, LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
+from icepuffin.ops.catalog.bound_versions import TagTakenError
+from icepuffin.ops.catalog.commit import TableReplacedError
+from icepuffin.ops.catalog.connection import CatalogUnavailableError
+from icepuffin.ops.catalog.live_files import EqualityDeletesError, RepeatedFileError
+from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
+from icepuffin.ops.catalog.snapshots import PartialMetadataError, TableUnavailableError, UnknownSnapshotError
+from icepuffin.ops.datafile import DataFileError, VectorColumnError
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.definition import DefinitionError
+from icepuffin.ops.index.errors import CoverageError, GateFailedError, NotAnIndexError, ShardTooLargeError
+from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.storage import AccessError, StorageError
+from icepuffin.ops.tasks.runner import RunnerError
+from icepuffin.ops.theta.errors import ThetaError
+from icepuffin.puffin.errors import PuffinError
+
+__all__ = [
+    "AccessError",
+    "BindingError",
+    "CatalogUnavailableError",
+    "CoverageError",
+    "DataFileError",
+    "DefinitionError",
+    "EqualityDeletesError",
+    "FilterError",
+    "GateFailedError",
+    "IcepuffinError",
+    "IndexUnavailableError",
+    "KernelError",
+    "LostRaceError",
+    "NotAnIndexError",
+    "NotIndexableError",
+    "PartialMetadataError",
+    "PuffinError",
+    "QueryError",
+    "RepeatedFileError",
+    "RunnerError",
+    "ShardTooLargeError",
+    "SqlError",
+    "StorageError",
+    "TableReplacedError",
+    "TableUnavailableError",
+    "TagTakenError",
+    "ThetaError",
+    "UnknownColumnError",
+    "UnknownOutcomeError",
+    "UnknownSnapshotError",
+    "UnsupportedCatalogError",
+    "UnsupportedFormatError",
+    "VectorColumnError",
+]

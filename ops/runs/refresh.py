@@ -1,0 +1,148 @@
+"""Bring the sketches and index versions of one snapshot up to date, in this process or on Spark."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.commit import refresh as reload
+from icepuffin.ops.catalog.snapshots import SnapshotName, resolve_snapshot, table_name
+from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
+from icepuffin.ops.index.definition import IndexDefinition
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.runs.index import ensure_defined
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
+from icepuffin.ops.threads import thread_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[str, str, int, int], None]
+"""Called with (what is made: `sketches` or an index's name, stage, tasks done, tasks in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshReport:
+    """What `refresh` did for one snapshot."""
+
+    table: str
+    snapshot_id: int
+    sketches: ThetaReport | None
+    """Report on the theta sketches; None where they were left out"""
+    indexes: Mapping[str, IndexReport]
+    """Report on each index, by name"""
+
+
+def refresh(
+    table: Table,
+    index: str | IndexDefinition | None = None,
+    *,
+    snapshot: SnapshotName = None,
+    ref: str = "main",
+    sketches: bool | None = None,
+    verify: bool = False,
+    storage: StorageConfig | None = None,
+    spark: "SparkSession | None" = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> RefreshReport:
+    """Make the index versions and the theta sketches of one snapshot, as far as they are not there.
+
+    What is there is reused. A version for a new snapshot is derived from the nearest one, at the cost of the change.
+    Each version is measured before it is published: one whose recall is under the index's `target_recall` is not.
+    Two runs at once do no harm.
+
+    Parameters
+    ----------
+    table : pyiceberg.table.Table
+        The table. It is read anew from its catalog first.
+    index : str or IndexDefinition, optional
+        Only this index. A definition that the table does not have yet is created. Default: all indexes of the table.
+    snapshot : int, str or datetime, optional
+        Snapshot id, branch, tag or time. Default: the newest snapshot of `ref`.
+    ref : str
+        Branch that the index's tag follows.
+    sketches : bool, optional
+        Whether to make theta sketches. Default: only where no index is named.
+    verify : bool
+        Read an older version through before it is reused or started from.
+    storage : StorageConfig, optional
+        How files are reached. Default: what the catalog says and vends.
+    spark : pyspark.sql.SparkSession, optional
+        Session that runs the heavy work, classic or Connect. Default: this process does.
+    threads : int, optional
+        Threads of this process, or of each Spark task (there 1 by default). Default: one per core.
+    progress : callable, optional
+        Called with (`sketches` or the index's name, stage, tasks done, tasks in all).
+
+    Returns
+    -------
+    RefreshReport
+        `snapshot_id`, `sketches` (ThetaReport or None) and `indexes`, an IndexReport by name: what was done and why,
+        rows, recall, bytes, seconds.
+
+    Raises
+    ------
+    UnknownSnapshotError
+        The snapshot is not in the table's metadata.
+    DefinitionError
+        There is no such index, or the definition does not fit the table.
+    GateFailedError
+        The recall that was measured is too low; nothing is published.
+    LostRaceError, UnknownOutcomeError
+        The catalog gave the commit to somebody else, or did not say whether it happened; run it again.
+
+    Examples
+    --------
+    >>> report = icepuffin.refresh(table)
+    >>> report.indexes["embedding"].recall > 0.9
+    True
+    """
+    reload(table)
+    storage = storage or storage_of(table)
+    at = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id
+    runner = _runner(spark, threads)
+    counted = None
+    if sketches or (sketches is None and index is None):
+        counted = materialize_theta_sketches(
+            table, at, runner=runner, storage=storage, progress=_stage(progress, "sketches", "sketch")
+        )
+    reports = {}
+    for definition in _definitions(table, index):
+        name = definition.name
+        reports[name] = materialize_index(
+            table,
+            definition,
+            at,
+            runner=runner,
+            storage=storage,
+            watched_ref=ref,
+            verify=verify,
+            progress=None if progress is None else _stages(progress, name),
+        )
+    return RefreshReport(table_name(table), at, counted, reports)
+
+
+def _definitions(table: Table, index: str | IndexDefinition | None) -> tuple[IndexDefinition, ...]:
+    if index is None:
+        return list_definitions(table)
+    return (ensure_defined(table, index) if isinstance(index, IndexDefinition) else load_definition(table, index),)
+
+
+def _runner(spark: "SparkSession | None", threads: int | None) -> TaskRunner:
+    if spark is None:
+        return LocalRunner(thread_count(threads))
+    from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415  pyspark only where it is used
+
+    return SparkRunner(spark, task_threads=threads or 1)
+
+
+def _stage(progress: Progress | None, name: str, stage: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(name, stage, done, total)
+
+
+def _stages(progress: Progress, name: str) -> Callable[[str, int, int], None]:
+    return lambda stage, done, total: progress(name, stage, done, total)

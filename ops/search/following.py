@@ -1,0 +1,119 @@
+"""A reader that follows its table: newer snapshots and index versions are opened beside it and swapped in whole."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from icepuffin.ops.search.errors import QueryError
+from icepuffin.ops.search.result import SearchResult
+
+_logger = logging.getLogger(__name__)
+_LATE = 3
+"""Intervals without a check after which answers carry a warning, even where no check failed"""
+
+
+class Reader(Protocol):
+    """What is followed: an `IndexReader`."""
+
+    @property
+    def search(self) -> Callable[..., SearchResult]: ...
+    @property
+    def within(self) -> Callable[..., SearchResult]: ...
+
+
+R = TypeVar("R", bound=Reader)
+
+
+class FollowingReader(Generic[R]):
+    """A reader for services: it answers from one whole snapshot at a time, and moves to newer ones by itself.
+
+    Made by `IndexReader.follow`. A thread asks the catalog every `interval` seconds. When the table has a newer
+    snapshot, or the snapshot got its own index version, that is opened beside the reader in use, and then takes its
+    place at once. A search that has begun ends on the reader it began with. Use it as a context manager, or `close` it.
+
+    Where the catalog or the store does not answer, the reader in use goes on. Each answer then carries a warning with
+    the time of the last check, and `error` has the reason.
+
+    Examples
+    --------
+    >>> with icepuffin.open_index(table).follow(interval=10) as following:
+    ...     following.update(), following.reader.snapshot_id == reader.snapshot_id
+    (False, True)
+    """
+
+    def __init__(self, reader: R, reopen: Callable[[R], R], *, interval: float) -> None:
+        if not interval > 0:
+            raise QueryError(f"interval is {interval}; it is a number of seconds above 0")
+        self._reader = reader
+        self._reopen = reopen
+        self._interval = interval
+        self._checked = time.time()
+        self._error: Exception | None = None
+        self._updating = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="icepuffin-follow", daemon=True)
+        self._thread.start()
+
+    @property
+    def reader(self) -> R:
+        """The IndexReader that answers now. Take it once for several searches of the same snapshot."""
+        return self._reader
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the last check failed; None where it did not."""
+        return self._error
+
+    def search(self, queries: Any, k: int = 10, **options: Any) -> SearchResult:
+        """`IndexReader.search` on the reader that answers now."""
+        return self._with_warning(self._reader.search(queries, k, **options))
+
+    def within(self, queries: Any, distance: float, **options: Any) -> SearchResult:
+        """`IndexReader.within` on the reader that answers now."""
+        return self._with_warning(self._reader.within(queries, distance, **options))
+
+    def update(self) -> bool:
+        """Check now, and return whether a newer reader took over. Raises what opening it raises; the old one stays."""
+        with self._updating:
+            try:
+                newer = self._reopen(self._reader)
+            except Exception as error:
+                self._error = error
+                raise
+            changed = newer is not self._reader
+            self._reader, self._error, self._checked = newer, None, time.time()
+            return changed
+
+    def close(self) -> None:
+        """Stop following. The reader in use can still be searched."""
+        self._closed.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"FollowingReader({self._reader!r}, every {self._interval:g} s)"
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval):
+            try:
+                self.update()
+            except Exception as error:
+                _logger.warning("the newest snapshot could not be opened, searching goes on: %s", error)
+
+    def _with_warning(self, result: SearchResult) -> SearchResult:
+        age = time.time() - self._checked
+        if self._error is None and age <= _LATE * self._interval:
+            return result
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._checked))
+        reason = self._error or "the last check has not ended, or the reader was closed"
+        warning = f"the table was not checked for newer snapshots since {since}: {reason}"
+        return replace(result, warnings=(*result.warnings, warning))

@@ -1,0 +1,98 @@
+"""The balls around a table's files outgrow what a blob may hold: by lowered limits."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.index import Action, assembly, sample
+from icepuffin.ops.index.version_reader import open_version, read_centroids
+from icepuffin.ops.search import open_exact, open_index
+from icepuffin.puffin.blobs import centroid
+from icepuffin.puffin.blobs.centroid import CentroidIndex
+from icepuffin.puffin.errors import BadCompressionError
+from tests.conftest import STORAGE
+from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.search.test_within import CENTERS, clustered
+
+TableFactory = Callable[..., Table]
+
+
+def append(table: Table, number: int) -> None:
+    """A file around two points."""
+    parts = [
+        clustered(1_000 * number + 500 * half, 60, (10 * CENTERS[(number + half) % 6]).tolist()) for half in (0, 1)
+    ]
+    table.refresh().append(pa.concat_tables(parts))
+
+
+def centroids(table: Table) -> CentroidIndex:
+    return read_centroids(open_version(index_versions(table.refresh(), "e")[-1], STORAGE), STORAGE)
+
+
+def balls_a_file(index: CentroidIndex) -> list[int]:
+    return np.bincount(index.file_ordinals, minlength=len(index.files)).tolist()
+
+
+def limit_to(most: int, patch: pytest.MonkeyPatch) -> None:
+    whole = centroid.decode
+
+    def decode(data: bytes) -> CentroidIndex:
+        if len(data) > most:
+            raise BadCompressionError(f"declares {len(data):,} bytes, over the limit of {most:,}")
+        return whole(data)
+
+    patch.setattr(centroid, "decode", decode)
+    patch.setattr(assembly, "MAX_CENTROID_BYTES", most, raising=False)
+
+
+def assert_right(table: Table) -> int:
+    """-> files pruned by a range search that needs one."""
+    assert found_and_true(table)[1] >= 0.95
+    query = 10 * CENTERS[:1]
+    found = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.0, columns=["id"])
+    true = open_exact(table, "embedding", "l2", storage=STORAGE).within(query, 2.0, columns=["id"])
+    assert len(true.rows) > 50
+    assert sorted(found.rows["id"].to_pylist()) == sorted(true.rows["id"].to_pylist())
+    assert found.profile.pruning is not None
+    return found.profile.pruning.files_pruned
+
+
+@pytest.fixture
+def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Four files, of which each touches few partitions."""
+    monkeypatch.setattr(sample, "PARTITIONS_A_SHARD", 2)
+    made = table_factory()
+    for number in range(4):
+        append(made, number)
+    return made
+
+
+def test_a_version_with_too_many_balls_keeps_one_a_file_and_is_refreshed(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index_head(table)
+    before = centroids(table)
+    assert len(before.centroids) > 5
+    limit_to(len(centroid.encode(before)) + 4 + len(before.files[0]), monkeypatch)
+    append(table, 4)
+    assert index_head(table).action is Action.REFRESHED
+    assert balls_a_file(centroids(table)) == [1] * 5
+    assert "around 5 files are more than a blob may hold (2 GiB); 5 are kept" in caplog.text
+    assert assert_right(table) > 0
+    append(table, 5)
+    assert index_head(table).action is Action.REFRESHED
+    assert_right(table)
+
+
+def test_where_one_a_file_is_too_much_nothing_is_pruned(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_to(500, monkeypatch)
+    index_head(table)
+    assert balls_a_file(centroids(table)) == [0] * 4
+    assert assert_right(table) == 0
+    append(table, 4)
+    assert index_head(table).action is Action.REFRESHED
+    assert_right(table)

@@ -1,0 +1,114 @@
+"""The examples: each runs as its page says, is short, and has its line there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SCRIPTS = ("search", "build_and_refresh", "time_travel", "retriever", "hybrid_search")
+NO_EXAMPLES = {"lake", "make_packages"}
+"""What examples share, and what made their data"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples run, one after the other: they find the table that the first made."""
+    return tmp_path_factory.mktemp("examples")
+
+
+def run(name: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_each_example_is_short_and_has_its_line() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")} - NO_EXAMPLES
+    listed = re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\) \|", (EXAMPLES / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert set(listed) == names == {*SCRIPTS, "knn_join", "service"}
+    for name in names:
+        assert len((EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()) <= 50, name
+
+
+def test_searching(folder: Path) -> None:
+    out = run("search", folder)
+    assert "IndexReader('demo.packages', index 'embedding'" in out
+    assert re.search(r"0\.000  postgresql\n", out)
+    assert "exact-version" in out
+
+
+def test_building_and_refreshing(folder: Path) -> None:
+    out = run("build_and_refresh", folder)
+    assert "5,500 rows: built, 5,500 rows" in out
+    assert "an append of 500 rows: refreshed, 6,000 rows" in out
+    assert "the games are deleted: refreshed" in out
+    assert "inserted 0, tombstones" in out
+    assert "not fresh" not in out
+
+
+def test_travelling_in_time(folder: Path) -> None:
+    out = run("time_travel", folder)
+    deleted = re.search(r"^deleting (\S+)$", out, re.MULTILINE)
+    assert deleted is not None
+    now, then = out.splitlines()[1:]
+    assert f" {deleted[1]}," not in now
+    assert f" {deleted[1]}," in then
+    assert "exact-version" in now
+    assert "exact-version" in then
+
+
+def test_retrieving_documents(folder: Path) -> None:
+    lines = run("retriever", folder).splitlines()
+    assert len(lines) == 4
+    assert sum("database" in line.lower() for line in lines) >= 3
+
+
+def test_searching_by_words_and_vectors(folder: Path) -> None:
+    lines = run("hybrid_search", folder).splitlines()
+    scores = [float(line.split()[0]) for line in lines]
+    assert len(lines) == 10
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 1 / 61, "the first is in both rankings"
+
+
+@pytest.mark.jvm
+def test_joining_on_spark(folder: Path) -> None:
+    out = run("knn_join", folder)
+    assert "exact-version; warnings: none" in out
+    assert "vim-tiny" in out
+
+
+def test_the_service_follows_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    for name in ("service", "lake"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import service  # type: ignore[import-not-found]  # noqa: PLC0415  from the folder of the examples
+    from fastapi.testclient import TestClient  # noqa: PLC0415
+
+    module: ModuleType = service
+    with TestClient(module.app) as client:
+        first = client.get("/like/postgresql", params={"k": 3}).json()
+        assert first["coverage"] == "exact-version"
+        assert [row["rank"] for row in first["rows"]] == [1, 2, 3]
+        assert first["rows"][0]["name"] == "postgresql"
+        web = client.get("/like/postgresql", params={"section": "web"}).json()
+        assert len(web["rows"]) == 5
+        assert client.get("/like/o'brien").status_code == 404
+        root = tmp_path.resolve() / "lake"
+        lake = SqlCatalog("lake", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
+        lake.load_table("demo.packages").delete(f"name = '{first['rows'][1]['name']}'")
+        module.app.state.following.update()
+        second = client.get("/like/postgresql", params={"k": 3}).json()
+        assert second["snapshot"] != first["snapshot"]
+        assert first["rows"][1]["name"] not in [row["name"] for row in second["rows"]]

@@ -1,0 +1,282 @@
+"""`import icepuffin`: what it offers, what it costs, and that each example in its docstrings is true."""
+
+import doctest
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+import icepuffin
+from tests.conftest import STORAGE, make_rows, queries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ON_SPARK = ("knn_join", "register_vector_search")
+DEFINITION = icepuffin.IndexDefinition(name="e", column="embedding", metric="l2")
+
+
+def load(path: Path) -> ModuleType:
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """The table of the examples, with its index and sketches."""
+    lake = load(REPOSITORY / "examples" / "lake.py")
+    table: Table = lake.packages(tmp_path_factory.mktemp("lake"))
+    return table
+
+
+def names_of_docstrings() -> list[str]:
+    """Each public name, and each public method of a class among them, that has an example."""
+    out = []
+    for name in icepuffin.__all__:
+        value = getattr(icepuffin, name)
+        out.append(name)
+        if inspect.isclass(value):
+            out += [f"{name}.{key}" for key, item in vars(value).items() if not key.startswith("_") and callable(item)]
+    return out
+
+
+def resolve(name: str) -> Any:
+    value: Any = icepuffin
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def run_examples(name: str, context: dict[str, Any]) -> int:
+    """Run the examples of one docstring. -> how many there were"""
+    example = doctest.DocTestParser().get_doctest(inspect.getdoc(resolve(name)) or "", context, name, None, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    said: list[str] = []
+    runner.run(example, out=said.append)
+    assert not runner.failures, "".join(said)
+    return len(example.examples)
+
+
+def context_of(table: Table) -> dict[str, Any]:
+    return {
+        "icepuffin": icepuffin,
+        "table": table,
+        "reader": icepuffin.open_index(table),
+        "query": table.scan("name = 'postgresql'").to_arrow()["embedding"][0].as_py(),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in names_of_docstrings() if name not in (*ON_SPARK, "drop_index")])
+def test_an_example_gives_what_it_says(packages: Table, name: str) -> None:
+    has_to_have_one = "." not in name and name != "errors"
+    assert run_examples(name, context_of(packages)) or not has_to_have_one
+
+
+def test_the_example_of_a_drop_gives_what_it_says(tmp_path: Path) -> None:
+    assert run_examples("drop_index", context_of(load(REPOSITORY / "examples" / "lake.py").packages(tmp_path)))
+
+
+@pytest.mark.jvm
+@pytest.mark.parametrize("name", ON_SPARK)
+def test_an_example_on_spark_gives_what_it_says(packages: Table, spark: "SparkSession", name: str) -> None:
+    assert run_examples(name, {**context_of(packages), "spark": spark})
+
+
+@pytest.mark.parametrize("name", [name for name in icepuffin.__all__ if inspect.isfunction(getattr(icepuffin, name))])
+def test_a_function_documents_each_parameter(name: str) -> None:
+    function = getattr(icepuffin, name)
+    section = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+    documented = {
+        part.strip() for line in section.splitlines() if line[:1].strip() for part in line.partition(" :")[0].split(",")
+    }
+    assert documented == set(inspect.signature(function).parameters)
+
+
+def test_the_page_of_the_interface_is_what_the_docstrings_say() -> None:
+    page = load(REPOSITORY / "docs" / "make_api.py")
+    assert set(page.ORDER) == set(icepuffin.__all__)
+    written = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8")
+    assert written == page.page(), "run `python docs/make_api.py`"
+    assert set(re.findall(r"^## (\w+)$", written, re.MULTILINE)) == set(icepuffin.__all__)
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    program = "import sys; before = set(sys.modules); import icepuffin; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "icepuffin" in loaded
+    assert not loaded & {
+        "numpy",
+        "numba",
+        "pyarrow",
+        "pyiceberg",
+        "pandas",
+        "pyspark",
+        "dagster",
+    }
+
+
+def test_reading_needs_neither_spark_nor_dagster() -> None:
+    light = [name for name in icepuffin.__all__ if name not in ON_SPARK]
+    program = f"import sys, icepuffin\nfor name in {light}: getattr(icepuffin, name)\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {name.partition(".")[0] for name in done.stdout.split()} & {"pyspark", "dagster", "dagster_pyspark"}
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'open_indx'"):
+        icepuffin.open_indx  # type: ignore[attr-defined]  # noqa: B018
+    assert set(icepuffin.__all__) <= set(dir(icepuffin))
+
+
+def test_every_error_can_be_caught_by_its_public_name() -> None:
+    for name in icepuffin.errors.__all__:
+        assert issubclass(getattr(icepuffin.errors, name), Exception)
+
+
+@pytest.fixture
+def table(sql_catalog: Catalog) -> Table:
+    made = sql_catalog.create_table("db.t", make_rows(0, 1).schema)
+    made.append(make_rows(0, 300))
+    return made
+
+
+def test_the_only_index_needs_no_name(table: Table) -> None:
+    with pytest.raises(icepuffin.errors.DefinitionError, match="has no index"):
+        icepuffin.open_index(table)
+    icepuffin.refresh(table, DEFINITION)
+    assert icepuffin.open_index(table).definition.name == "e"
+    icepuffin.create_index(table, icepuffin.IndexDefinition(name="other", column="embedding"))
+    with pytest.raises(icepuffin.errors.DefinitionError, match="several indexes, name one: e, other"):
+        icepuffin.open_index(table)
+
+
+def test_a_refresh_makes_all_that_is_defined_and_the_sketches(table: Table) -> None:
+    icepuffin.create_index(table, DEFINITION)
+    stages: list[str] = []
+    report = icepuffin.refresh(table, progress=lambda what, *_: stages.append(what))
+    assert report.snapshot_id == icepuffin.open_index(table).snapshot_id
+    assert report.indexes["e"].rows == 300
+    assert report.sketches is not None
+    assert report.sketches.ndv["id"] == 300
+    assert {"sketches", "e"} == set(stages)
+    assert icepuffin.refresh(table, "e").sketches is None
+    assert icepuffin.refresh(table).indexes["e"].action == "reused"
+
+
+def test_a_result_is_its_rows(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    result = icepuffin.open_index(table).search(queries(2), k=3, columns=["id"])
+    assert len(result) == 6
+    assert list(result) == result.rows.to_pylist()
+    assert result.to_pandas()["id"].tolist() == result.rows["id"].to_pylist()
+    assert result.to_polars().equals(pl.DataFrame(result.rows))
+    assert repr(result) == f"SearchResult(6 rows of 2 queries, snapshot {result.snapshot_id}, exact-version)"
+    page = result._repr_html_()
+    assert page.count("<tr>") == 7
+    assert "exact-version" in page
+
+
+def test_html_of_a_result_escapes_what_rows_hold(sql_catalog: Catalog) -> None:
+    rows = make_rows(0, 3).append_column("text", pa.array(["<script>", "&", "b"]))
+    made = sql_catalog.create_table("db.html", rows.schema)
+    made.append(rows)
+    page = icepuffin.open_exact(made, "embedding", "l2").search(queries(1), k=3)._repr_html_()
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page
+
+
+def test_a_follower_moves_to_what_is_newer(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    other = table.catalog.load_table(table.name())
+    with icepuffin.open_index(table).follow(interval=3600) as following:
+        first = following.reader
+        assert not following.update()
+        assert following.reader is first
+        other.append(make_rows(300, 320))
+        assert following.update()
+        assert following.search(queries(1), k=1).coverage == "nearest-version+tail"
+        icepuffin.refresh(other)
+        assert following.update()
+        result = following.search(queries(1), k=320, columns=["id"])
+        assert result.coverage == "exact-version"
+        assert sorted(result.rows["id"].to_pylist()) == list(range(320))
+        assert len(first.search(queries(1), k=400)) == 300, "a reader that was taken stays what it is"
+
+
+def test_a_follower_moves_by_itself(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    with icepuffin.open_index(table).follow(interval=0.05) as following:
+        table.append(make_rows(300, 310))
+        newest = table.refresh().current_snapshot()
+        assert newest is not None
+        done = threading.Event()
+        for _ in range(600):
+            if following.reader.snapshot_id == newest.snapshot_id:
+                break
+            done.wait(0.05)
+        assert following.reader.snapshot_id == newest.snapshot_id
+    assert not following._thread.is_alive()
+
+
+def test_a_follower_that_cannot_look_says_so_in_each_answer(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    catalog, name = table.catalog, table.name()
+    with icepuffin.open_index(table).follow(interval=3600) as following:
+        catalog.rename_table(name, ("db", "elsewhere"))
+        with pytest.raises(Exception, match="does not exist"):
+            following.update()
+        result = following.search(queries(1), k=1)
+        assert len(result) == 1
+        assert "not checked for newer snapshots since" in result.warnings[-1]
+        assert "does not exist" in result.warnings[-1]
+        assert following.error is not None
+        catalog.rename_table(("db", "elsewhere"), name)
+        following.update()
+        assert following.error is None
+        assert not following.search(queries(1), k=1).warnings
+
+
+def test_a_follower_that_hangs_says_so(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    following = icepuffin.open_index(table).follow(interval=3600)
+    following.close()
+    following._checked -= 4 * 3600
+    assert "has not ended, or the reader was closed" in following.within(queries(1), 1.0).warnings[-1]
+
+
+def test_a_moment_cannot_be_followed(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    snapshot = icepuffin.open_index(table).snapshot_id
+    with pytest.raises(icepuffin.errors.QueryError, match="stays what it is"):
+        icepuffin.open_index(table, snapshot=snapshot).follow()
+    with pytest.raises(icepuffin.errors.QueryError, match="above 0"):
+        icepuffin.open_index(table).follow(interval=0)
+
+
+def test_a_reader_says_what_it_reads(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    reader = icepuffin.open_index(table, storage=STORAGE)
+    assert repr(reader) == (
+        f"IndexReader('db.t', index 'e', snapshot {reader.snapshot_id}, 300 rows, {reader.dims} dimensions, l2, "
+        "exact-version)"
+    )
+    table.delete("id < 100")
+    assert icepuffin.open_index(table).row_count == 200
