@@ -1,5 +1,6 @@
 """A condition as it was written -> what Iceberg plans a scan by, and what Arrow evaluates on rows."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,17 +17,24 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FixedType, FloatType, UUIDType
 from pyparsing import ParseException
 
+from icepuffin.ops.search.condition_text import condition_text
 from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.literals import fitted
 
 _POSITION = "icepuffin_position"
+_UNKNOWN_COLUMN = re.compile("Could not find field with name (.+), case_sensitive=True")
+"""What PyIceberg says of a column that a schema lacks"""
 
 
 class RowPredicate:
     """A condition that fits a snapshot's schema. Raises FilterError for one that does not."""
 
     def __init__(self, where: str | BooleanExpression, schema: Schema) -> None:
-        self._text = repr(where) if isinstance(where, str) else str(where)
+        if not isinstance(where, str | BooleanExpression):
+            raise FilterError(
+                f"a condition does not fit that is a {type(where).__name__}: write a text or a PyIceberg expression"
+            )
+        self._text = condition_text(where)
         try:
             self.planned = fitted(parse(where) if isinstance(where, str) else where, schema)
             """For a scan to plan by"""
@@ -40,8 +48,10 @@ class RowPredicate:
             ) from error
         except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
             columns = ", ".join(field.name for field in schema.fields)
+            unknown = _UNKNOWN_COLUMN.fullmatch(str(error))
+            why = f"it has no column {unknown[1]!r}" if unknown else str(error)
             raise FilterError(
-                f"the condition {self._text} does not fit the table: {error}; its columns are {columns}"
+                f"the condition {self._text} does not fit the table: {why}; its columns are {columns}"
             ) from error
 
     def _top_level(self, bound: BooleanExpression, schema: Schema) -> tuple[str, ...]:
