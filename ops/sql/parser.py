@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
@@ -22,6 +23,10 @@ from icepuffin.ops.sql.statements import (
 from icepuffin.ops.sql.tokens import trees_of
 from icepuffin.ops.sql.values import Values, name_parameters
 
+_STATEMENTS = (
+    "Statements are SELECT, EXPLAIN, CREATE INDEX, REFRESH INDEX, DROP INDEX and SHOW INDEXES; others run on a Spark "
+    "session (`spark=`, on the command line --spark)"
+)
 TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
@@ -61,8 +66,9 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
     except NotIndexableError as error:
         return Foreign(named, str(error), given, frozenset(given))
     except SqlglotError as error:
-        line = str(error).splitlines()[0]
-        raise SqlError(f"the statement cannot be read: {_plain(line)}") from error
+        raise SqlError(f"the statement cannot be read: {_reason(text, error)}. {_STATEMENTS}") from error
+    if not queries:
+        raise SqlError(f"the statement is empty. {_STATEMENTS}")
     if len(queries) != 1:
         raise SqlError(f"give one statement, not {len(queries)}")
     found = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
@@ -109,6 +115,14 @@ def _bare(name: str) -> str:
     if any("." in quoted for quoted in re.findall(r"`([^`]*)`", name)):
         raise SqlError(f"{name}: a name with a dot in it cannot be said here; quote each part, as in `ns`.`t`")
     return name.replace("`", "")
+
+
+def _reason(text: str, error: SqlglotError) -> str:
+    """Why a text is no statement: its first word, where SQL has no such word, else what the parser says."""
+    first = text.split(maxsplit=1)[0]
+    if first.isidentifier() and first.upper() not in Spark.Tokenizer.KEYWORDS:
+        return f"no statement begins with {first!r}"
+    return _plain(str(error).splitlines()[0]).rstrip(".")
 
 
 def _plain(text: str) -> str:

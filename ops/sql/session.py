@@ -19,6 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.snapshots import schema_at
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import FilterError, IndexReader, SearchResult, open_exact, open_index
@@ -47,7 +48,8 @@ from icepuffin.ops.threads import thread_count
 
 _READERS = 8
 _WITHOUT_SPARK = (
-    "Without a Spark session only the k nearest rows of one table can be asked for: "
+    "Without a Spark session (`spark=`, on the command line --spark) only the k nearest rows of one table can be asked "
+    "for: "
     "SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, "
     "or all within a distance: ... WHERE l2_distance(column, ARRAY(...)) < 0.5"
 )
@@ -97,6 +99,8 @@ class SqlSession:
         threads: int | None = None,
         in_process_mb: int = IN_PROCESS_MB,
     ) -> None:
+        if not callable(open_table):
+            raise TypeError("SqlSession takes a function that loads a table by its name; SqlSession.on takes a catalog")
         self._open = open_table
         self._spark = spark
         self._threads = thread_count(threads)
@@ -110,6 +114,10 @@ class SqlSession:
         cls, catalog: Catalog, *, storage: StorageConfig | None = None, spark: Any = None, threads: int | None = None
     ) -> "SqlSession":
         """On the tables of one catalog; `storage`: how files are reached, default what the catalog says and vends."""
+
+        require_type(
+            catalog, Catalog, "SqlSession.on takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
+        )
 
         def load(name: str) -> tuple[Table, StorageConfig]:
             if "." not in name:

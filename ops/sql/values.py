@@ -89,9 +89,11 @@ class Values:
         try:
             found = np.asarray(value)
         except ValueError as error:
-            raise SqlError(f"the vector to compare with is no list of numbers: {error}") from error
+            raise SqlError(
+                "the vector to compare with is no list of numbers, but of lists that differ in length"
+            ) from error
         if found.ndim != 1 or found.dtype.kind not in "fiu" or not found.size:
-            raise SqlError(f"the vector to compare with is no list of numbers but {found.dtype} of shape {found.shape}")
+            raise SqlError(f"the vector to compare with is no list of numbers, but {_kind(value)}")
         return tuple(found.astype(np.float64).tolist())
 
     def _parameter(self, node: Node) -> Any:
@@ -99,6 +101,18 @@ class Values:
             raise SqlError(f"parameter :{node.name} has no value; given are {', '.join(self._parameters) or 'none'}")
         value = self._parameters[node.name]
         return plain(value) if isinstance(value, np.generic) else encodable(value, node.name)
+
+
+def _kind(value: Any) -> str:
+    """What a value that is no vector is, in words."""
+    match value:
+        case []:
+            return "an empty list"
+        case [str(), *_]:
+            return "a list of texts"
+        case [*_]:
+            return "a list of other values"
+    return "a text" if isinstance(value, str) else f"a single {type(value).__name__}"
 
 
 def is_plain_time(text: str) -> bool:

@@ -163,7 +163,16 @@ def test_statements_on_indexes() -> None:
         ("CREATE INDEX i ON t (v)", "write CREATE INDEX"),
         ("CREATE INDEX i ON t USING hnsw (v)", "only kind of index is diskann"),
         ("CREATE INDEX i ON t USING diskann (v) WITH (metric)", "write parameter = value"),
-        ("SELECT id FROM t ORDER BY l2_distance(v, array('a')) LIMIT 3", "no list of numbers"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array('a')) LIMIT 3", "no list of numbers, but a list of texts"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, 'a') LIMIT 3", "no list of numbers, but a text"),
+        ("SELECT id FROM t ORDER BY l2_distance(v, array()) LIMIT 3", "no list of numbers, but an empty list"),
+        (
+            "SELECT id FROM t ORDER BY l2_distance(v, array(array(1), array(1, 2))) LIMIT 3",
+            "lists that differ in length",
+        ),
+        ("SELEC 1", "no statement begins with 'SELEC'. Statements are SELECT, EXPLAIN, CREATE INDEX, .* --spark"),
+        ("REFERSH INDEX i ON t", "no statement begins with 'REFERSH'. Statements are"),
+        ("", "the statement is empty. Statements are SELECT"),
         ("SELECT id FROM t ORDER BY l2_distance(v, array(1)) LIMIT -1", "LIMIT -1: it is a number of rows"),
     ],
 )
