@@ -1,5 +1,6 @@
 """Errors of the ops room. Each message names the table, the snapshot or the file, and what to do next."""
 
+from types import UnionType
 from typing import ClassVar
 
 
@@ -8,3 +9,13 @@ class IcepuffinError(Exception):
 
     retryable: ClassVar[bool] = True
     """Whether the same work might succeed when it is done again. False: rows, definition or settings must change."""
+
+
+def require_type(value: object, kind: type | UnionType, argument: str, remedy: str) -> None:
+    """Raises TypeError for an argument of another type, such as the name of a table in place of the table.
+
+    `argument` says what was to be given and `remedy` what to do, in words.
+    """
+    if not isinstance(value, kind):
+        given = f"the text {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
+        raise TypeError(f"{argument}, not {given}: {remedy}")

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError, require_type
 
 SnapshotName = int | str | datetime | None
 """Snapshot id, tag, branch or time; None is the head of main"""
@@ -51,6 +51,12 @@ def table_name(table: Table) -> str:
     return ".".join(table.name())
 
 
+def require_table(table: object, function: str) -> None:
+    """Raises TypeError where `function` was given something else than a PyIceberg table, such as a table's name."""
+    remedy = 'load it first, as in catalog.load_table("ns.t")'
+    require_type(table, Table, f"{function} takes a PyIceberg table", remedy)
+
+
 def is_derived(snapshot: Snapshot) -> bool:
     """Whether icepuffin made this snapshot to bind a file to its parent."""
     return base_snapshot_id(snapshot) is not None
@@ -87,7 +93,11 @@ def ref_snapshot_id(table: Table, ref: str) -> int | None:
         return found.snapshot_id
     if ref == "main":
         return table.metadata.current_snapshot_id
-    raise UnknownSnapshotError(f"{table_name(table)} has no ref {ref!r}; it has {sorted(table.metadata.refs)}")
+    refs = ", ".join(sorted(table.metadata.refs)) or "none"
+    raise UnknownSnapshotError(
+        f"{table_name(table)} has no ref {ref!r}; its branches and tags are {refs}. A snapshot is named by one of "
+        "them, by its id, or by a time such as 2026-11-20T08:00"
+    )
 
 
 def head_of(table: Table, ref: str) -> int | None:
@@ -196,7 +206,7 @@ def _named_snapshot_id(table: Table, at: object) -> int | None:
             return _snapshot_as_of(table, at)
         case str():
             return _named_by_text(table, at)
-    raise UnknownSnapshotError(f"{table_name(table)}: {at!r} is no snapshot id, no tag or branch, and no time")
+    raise UnknownSnapshotError(f"{table_name(table)}: {at!r:.60} is no snapshot id, no tag or branch, and no time")
 
 
 def _named_by_text(table: Table, at: str) -> int | None:
@@ -212,7 +222,9 @@ def _snapshot_as_of(table: Table, at: datetime) -> int:
     moment = with_zone(at).timestamp() * 1000
     entries = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= moment]
     if not entries:
-        raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {at.isoformat()}")
+        first = min((entry.timestamp_ms for entry in table.metadata.snapshot_log), default=None)
+        oldest = f"; the oldest is of {datetime.fromtimestamp(first / 1000, UTC).isoformat()}" if first else ""
+        raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {at.isoformat()}{oldest}")
     return entries[-1].snapshot_id
 
 

@@ -9,7 +9,8 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.bound_versions import own_tag_target, own_tags
 from icepuffin.ops.catalog.commit import refresh
-from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.snapshots import require_table, table_name
+from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.definition import (
     DefinitionError,
     IndexDefinition,
@@ -82,6 +83,13 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     >>> icepuffin.create_index(table, definition).field_id
     5
     """
+    require_table(table, "create_index")
+    require_type(
+        definition,
+        IndexDefinition,
+        "create_index takes an IndexDefinition",
+        'write IndexDefinition(name="i", column="embedding")',
+    )
     refresh(table)
     bindings.require_bindable(table)
     own_tag_target(table, definition.tag)
@@ -137,6 +145,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     >>> icepuffin.drop_index(table, "embedding")
     ('ann_embedding',)
     """
+    require_table(table, "drop_index")
     refresh(table)
     keys = [key for key in table.properties if index_of_property(key) == name]
     tags = sorted(own_tags(table, index_tag(name)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.commit import refresh as reload
-from icepuffin.ops.catalog.snapshots import SnapshotName, resolve_snapshot, table_name
+from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, resolve_snapshot, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definition import IndexDefinition
@@ -101,6 +101,7 @@ def refresh(
     >>> report.indexes["embedding"].recall > 0.9
     True
     """
+    require_table(table, "refresh")
     reload(table)
     storage = storage or storage_of(table)
     at = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id

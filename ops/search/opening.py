@@ -12,8 +12,16 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
-from icepuffin.ops.catalog.snapshots import SnapshotName, is_head_of_main, resolve_snapshot, schema_at, table_name
+from icepuffin.ops.catalog.snapshots import (
+    SnapshotName,
+    is_head_of_main,
+    require_table,
+    resolve_snapshot,
+    schema_at,
+    table_name,
+)
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows
@@ -100,6 +108,8 @@ def open_index(
     IndexReader('demo.packages', index 'embedding', snapshot ..., 6,000 rows, 384 dimensions, cosine, exact-version)
     """
     begun = time.perf_counter()
+    require_table(table, "open_index")
+    require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
     if stale not in tuple(StalePolicy):
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
@@ -156,6 +166,7 @@ def open_exact(
     >>> exact.search(query, k=3, columns=["name"]).coverage
     <Coverage.EXACT_SCAN: 'exact-scan'>
     """
+    require_table(table, "open_exact")
     label = metric.label if isinstance(metric, Metric) else metric
     definition = IndexDefinition(name="none", column=column, metric=label)
     target = _target(table, definition, snapshot, storage)

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.errors import require_type
 from icepuffin.ops.search.arguments import field_ids
 from icepuffin.ops.search.distributed import balanced
 from icepuffin.ops.search.errors import QueryError
@@ -101,6 +102,8 @@ def knn_join(
     >>> icepuffin.knn_join(left, reader, on="vector", k=3, columns=["name"]).rows.count()
     3
     """
+    require_type(left, DataFrame, "knn_join takes a Spark DataFrame", "read one first, as in spark.table(...)")
+    require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
     ask, unmet = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
     pin = reader.search_job()
     returned = field_ids(pin.schema, columns, reader.table)

@@ -37,6 +37,7 @@ from icepuffin.ops.catalog.file_io import file_io
 from icepuffin.ops.catalog.snapshots import schema_at
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
+from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.definition import resolve_field
 from icepuffin.ops.model import StorageConfig
@@ -116,6 +117,9 @@ def register_vector_search(
     >>> spark.sql(f"SELECT name FROM vector_search('demo.packages', 'embedding', {vector}, 3)").count()
     3
     """
+    require_type(
+        catalog, Catalog, "register_vector_search takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
+    )
     settings = Settings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
     # as the session is, not as the process: both kinds may live in one
     functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"

@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from icepuffin.ops.catalog.snapshots import SnapshotName, find_snapshot, resolve_snapshot, table_name
+from icepuffin.ops.catalog.snapshots import SnapshotName, find_snapshot, require_table, resolve_snapshot, table_name
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.theta.ancestry import ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
@@ -43,6 +43,7 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     >>> section.ndv, section.fresh
     (17, True)
     """
+    require_table(table, "read_ndv")
     name, at = table_name(table), find_snapshot(table, resolve_snapshot(table, snapshot).snapshot_id)
     statistics = _nearest(table, at)
     entries = {}

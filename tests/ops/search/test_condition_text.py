@@ -23,7 +23,7 @@ from pyiceberg.types import IntegerType, NestedField
 
 from icepuffin.ops.search.condition_text import condition_text
 from icepuffin.ops.search.errors import FilterError
-from icepuffin.ops.search.predicate import Condition
+from icepuffin.ops.search.predicate import RowPredicate
 
 SCHEMA = Schema(NestedField(1, "id", IntegerType()))
 
@@ -49,7 +49,7 @@ def test_a_condition_is_shown_as_it_would_be_written(where: str | BooleanExpress
 def test_a_condition_that_does_not_fit_says_which_column_is_not_there() -> None:
     for where, text in (("nope = 1", "'nope = 1'"), (EqualTo("nope", 1), "nope = 1")):
         with pytest.raises(FilterError) as refused:
-            Condition(where, SCHEMA)
+            RowPredicate(where, SCHEMA)
         assert str(refused.value) == (
             f"the condition {text} does not fit the table: it has no column 'nope'; its columns are id"
         )
@@ -57,4 +57,4 @@ def test_a_condition_that_does_not_fit_says_which_column_is_not_there() -> None:
 
 def test_what_is_no_condition_is_named_by_its_type() -> None:
     with pytest.raises(FilterError, match="a condition does not fit that is a dict: write a text or"):
-        Condition({"id": 1}, SCHEMA)  # type: ignore[arg-type]
+        RowPredicate({"id": 1}, SCHEMA)  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""The name of a table in place of the table: each function says what to pass."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.index import create_index, drop_index
+from icepuffin.ops.runs.refresh import refresh
+from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.theta import read_ndv
+
+OPENED: dict[str, Callable[[Any], object]] = {
+    "open_index": lambda table: open_index(table, "embedding"),
+    "open_exact": lambda table: open_exact(table, "embedding", "l2"),
+    "create_index": lambda table: create_index(table, None),  # type: ignore[arg-type]
+    "drop_index": lambda table: drop_index(table, "embedding"),
+    "refresh": refresh,
+    "read_ndv": lambda table: read_ndv(table, 1),
+}
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_name_in_place_of_a_table_is_refused(name: str) -> None:
+    remedy = 'load it first, as in catalog.load_table("ns.t")'
+    with pytest.raises(TypeError, match=re.escape(f"{name} takes a PyIceberg table, not the text 'ns.t': {remedy}")):
+        OPENED[name]("ns.t")
+    with pytest.raises(TypeError, match=f"{name} takes a PyIceberg table, not a NoneType"):
+        OPENED[name](None)
+
+
+def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    for call, says in (
+        (lambda: open_index(table, 5), "index is a name, not a int: leave it out"),
+        (lambda: create_index(table, "i"), "create_index takes an IndexDefinition, not the text 'i': write Index"),
+        (lambda: SqlSession("ns.t"), "SqlSession takes a function that loads a table by its name; SqlSession.on takes"),
+        (lambda: SqlSession.on("lake"), "SqlSession.on takes a PyIceberg catalog, not the text 'lake': open it first"),
+    ):
+        with pytest.raises(TypeError, match=re.escape(says)):
+            call()
