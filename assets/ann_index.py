@@ -18,7 +18,7 @@ from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import Action, IndexReport
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.search.overview import overview
 
 _LABELS = {
@@ -144,7 +144,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
         table = catalogs.table(spec.catalog, spec.identifier)
-        report = index_snapshot(
+        report = refresh_index(
             table,
             definition,
             int(context.partition_key),
@@ -156,7 +156,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         return dg.MaterializeResult(
             metadata={
                 **version_metadata(table, storage_of(table), definition, report),
-                **(engine.prices.told(report) if engine.prices else {}),
+                **(engine.prices.report_costs(report) if engine.prices else {}),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[

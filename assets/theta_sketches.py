@@ -11,7 +11,7 @@ from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.sketches import sketch_snapshot
+from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.theta.report import ThetaReport
 
 _LABELS = {
@@ -48,7 +48,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
         table = catalogs.table(spec.catalog, spec.identifier)
-        report = sketch_snapshot(
+        report = refresh_sketches(
             table,
             int(context.partition_key),
             engine=engine,
@@ -62,7 +62,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
                 "summary": bullet_list(_summary(report)),
                 **snapshot_metadata(table.metadata.snapshot_by_id(report.snapshot_id)),
                 **report_metadata(report, _LABELS),
-                **(engine.prices.told(report) if engine.prices else {}),
+                **(engine.prices.report_costs(report) if engine.prices else {}),
             },
             data_version=dg.DataVersion(context.partition_key),
         )

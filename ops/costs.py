@@ -1,4 +1,4 @@
-"""What work costs, where prices are set."""
+"""What runs cost in money, by the prices that the settings name."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,8 +6,8 @@ from typing import Protocol
 _GIB = 1 << 30
 
 
-class Expected(Protocol):
-    """An estimate, of an index version or of sketches."""
+class RunEstimate(Protocol):
+    """Expected time and traffic of a run, on an index or on sketches."""
 
     @property
     def seconds(self) -> float: ...
@@ -17,45 +17,47 @@ class Expected(Protocol):
     def bytes_written(self) -> int: ...
 
 
-class Report(Protocol):
-    """What was made, beside the estimate if there was one."""
+class RunReport(Protocol):
+    """Time and traffic of a finished run, with its estimate where there was one."""
 
     @property
     def seconds(self) -> float: ...
     @property
     def bytes_written(self) -> int: ...
     @property
-    def estimate(self) -> Expected | None: ...
+    def estimate(self) -> RunEstimate | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of the machines that work, and of what is read and written; in one currency."""
+    """Prices of compute and traffic, all in one currency."""
 
     currency: str
     compute_hour: float = 0.0
-    """An hour of everything that is busy while a version is made: driver and executors."""
+    """Price of an hour of all machines that are busy during a run: driver and executors."""
     written_gib: float = 0.0
+    """Price of a GiB written to the store."""
     read_gib: float = 0.0
-    """Of data files and of earlier versions: what a store or a network charges for bytes that leave it."""
+    """Price of a GiB read from data files and earlier versions."""
 
     def cost(self, *, seconds: float, bytes_read: int, bytes_written: int) -> float:
-        moved = self.written_gib * bytes_written + self.read_gib * bytes_read
-        return self.compute_hour * seconds / 3600 + moved / _GIB
+        """Cost of a run, in `currency`."""
+        traffic = self.written_gib * bytes_written + self.read_gib * bytes_read
+        return self.compute_hour * seconds / 3600 + traffic / _GIB
 
-    def told(self, report: Report) -> dict[str, float]:
-        """`cost/<currency>` of what was made; and, where it was estimated, of what was expected.
+    def report_costs(self, report: RunReport) -> dict[str, float]:
+        """`cost/<currency>` of a run and, where it was estimated, `cost/<currency> estimated`.
 
-        Bytes read are the expected ones in both: nobody counts them while executors read.
+        Both use the estimated bytes read: executors do not count what they read.
         """
-        expected = report.estimate
-        read = expected.bytes_read if expected else 0
-        cost = self.cost(seconds=report.seconds, bytes_read=read, bytes_written=report.bytes_written)
+        estimate = report.estimate
+        bytes_read = estimate.bytes_read if estimate else 0
+        cost = self.cost(seconds=report.seconds, bytes_read=bytes_read, bytes_written=report.bytes_written)
         costs = {f"cost/{self.currency}": cost}
-        if expected is not None:
-            costs[f"cost/{self.currency} estimated"] = self.of(expected)
+        if estimate is not None:
+            costs[f"cost/{self.currency} estimated"] = self.estimate_cost(estimate)
         return costs
 
-    def of(self, expected: Expected) -> float:
-        """What an estimate comes to."""
-        return self.cost(seconds=expected.seconds, bytes_read=expected.bytes_read, bytes_written=expected.bytes_written)
+    def estimate_cost(self, estimate: RunEstimate) -> float:
+        """Cost of a run that has not begun."""
+        return self.cost(seconds=estimate.seconds, bytes_read=estimate.bytes_read, bytes_written=estimate.bytes_written)

@@ -7,7 +7,8 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.maintenance import collect, maintain_index, told
+from icepuffin.ops.runs.maintenance import collect_table_garbage, maintain_index
+from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
 from icepuffin.orchestration.settings import RetentionSettings
@@ -73,7 +74,7 @@ def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefi
     )
     def sweep(context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> None:
         table = catalogs.table(spec.catalog, spec.identifier)
-        report = collect(
+        report = collect_table_garbage(
             table,
             storage=storage_of(table),
             retentions=spec.retentions,
@@ -81,7 +82,7 @@ def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefi
             grace_hours=retention.garbage_grace_hours,
             dry_run=retention.dry_run,
         )
-        for line in told(report):
+        for line in render_gc_report(report):
             context.log.info(line)
 
     @dg.job(

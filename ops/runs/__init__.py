@@ -1,1 +1,1 @@
-"""What one run does to one table: functions that assets, jobs and the command line call."""
+"""One run on one table: the functions that assets, jobs and the command line call."""

@@ -1,4 +1,4 @@
-"""Give one snapshot its version of one index."""
+"""Runs that give one snapshot its version of one index, or estimate that."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
 
 
-def index_snapshot(
+def refresh_index(
     table: Table,
     definition: IndexDefinition,
     snapshot_id: int,
@@ -28,9 +28,11 @@ def index_snapshot(
     log: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Build, refresh, reuse, or move the tag: whichever is due. Idempotent by build id; gated before the commit.
+    """Give a snapshot its version of an index: build, refresh, reuse, or move the tag, whichever is due.
 
-    `verify`: no version is reused or started from whose file has not been read through and found whole.
+    Defines the index where the table does not have it. Idempotent by build id; recall is checked before the commit.
+    `verify`: a version is reused or taken as base only after its whole file has been read and found intact.
+    Raises what `materialize_index` and `create_index` raise.
     """
     definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
@@ -47,7 +49,7 @@ def index_snapshot(
     )
 
 
-def estimate_snapshot(
+def estimate_refresh(
     table: Table,
     definition: IndexDefinition,
     snapshot_id: int,
@@ -56,22 +58,22 @@ def estimate_snapshot(
     storage: StorageConfig,
     watched_ref: str = "main",
 ) -> Estimate:
-    """What `index_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
+    """Estimate what `refresh_index` would do, and its time and traffic. Changes nothing and starts no Spark session."""
     definition = _as_defined(table, definition) or definition
     plan = plan_version(table, definition, snapshot_id, storage=storage, watched_ref=watched_ref)
     return estimate(table, plan, storage=storage, runner=engine.runner(snapshot_rows(table, snapshot_id)))
 
 
 def ensure_defined(table: Table, definition: IndexDefinition) -> IndexDefinition:
-    """The definition with the field id that the table knows; written to its properties if it is new."""
-    if known := _as_defined(table, definition):
-        return known
+    """The definition with the table's field id of its column; a new one is written to the table's properties."""
+    if defined := _as_defined(table, definition):
+        return defined
     created = create_index(table, definition)
     table.refresh()
     return created
 
 
 def _as_defined(table: Table, definition: IndexDefinition) -> IndexDefinition | None:
-    """The definition with the field id that the table knows; None where the table does not have the index."""
-    known = find_definition(table, definition.name)
-    return replace(definition, field_id=known.field_id) if known else None
+    """The definition with the table's field id of its column; None where the table does not have the index."""
+    in_table = find_definition(table, definition.name)
+    return replace(definition, field_id=in_table.field_id) if in_table else None

@@ -1,6 +1,6 @@
-"""Housekeeping of one table: worn shards, versions that the policy lets go, files that nobody needs."""
+"""Maintenance runs of one table: rebuild shards full of tombstones, retire versions, delete unreferenced files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -31,7 +31,10 @@ def maintain_index(
     watched_ref: str = "main",
     progress: Progress | None = None,
 ) -> IndexReport | None:
-    """Rebuild the newest version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
+    """Rebuild the newest version's shards whose tombstone ratio is over the definition's limit.
+
+    Returns None where no shard is. Raises what `materialize_index` raises.
+    """
     definition = ensure_defined(table, definition)
     rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
     return rebuild_tombstoned_shards(
@@ -39,7 +42,7 @@ def maintain_index(
     )
 
 
-def collect(
+def collect_table_garbage(
     table: Table,
     *,
     storage: StorageConfig,
@@ -48,10 +51,10 @@ def collect(
     grace_hours: float,
     dry_run: bool = False,
 ) -> GcReport:
-    """Let go of versions that the policies do not keep, pin those of tagged snapshots, delete files nobody references.
+    """Retire versions by policy, pin those of tagged snapshots, and delete icepuffin's files that nothing references.
 
-    `retentions`: by index; `default` for the rest and for the sketches. Raises PartialMetadataError, what the catalog
-    and the store raise.
+    `retentions`: policy per index; `default` for all others and for the kept sketches. Raises PartialMetadataError, and
+    what the catalog and the store raise.
     """
     refresh(table)
     require_all_snapshots(table)
@@ -68,38 +71,22 @@ def collect(
         )
         for name, policy in policies.items()
     }
-    kept = plan_retention(
+    sketches = plan_retention(
         table, BlobKind.SKETCHES, BlobKind.SKETCHES, SKETCHES_TAG, default, grace=grace, now_ms=now_ms
     )
-    plans[SKETCHES_TAG] = replace(kept, pin=())  # a cache: not worth pinning data files for
+    plans[SKETCHES_TAG] = replace(sketches, pin=())  # only a cache: pinning it would pin data files
     retired = tuple(
-        item
+        version
         for tag, plan in plans.items()
-        for item in (plan.retire if dry_run else carry_out_retention(table, tag, plan))
+        for version in (plan.retire if dry_run else carry_out_retention(table, tag, plan))
     )
     report = collect_garbage(
         table,
         storage=storage,
         grace=grace,
         dry_run=dry_run,
-        expiring={item.index_snapshot_id for item in retired} if dry_run else (),
+        expiring={version.index_snapshot_id for version in retired} if dry_run else (),
     )
     pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
     later = sum(plan.young for plan in plans.values())
     return replace(report, retired=retired, retired_later=later, pinned=pinned)
-
-
-def told(report: GcReport) -> Iterator[str]:
-    """A sweep in words, a line each."""
-    would = "would " if report.dry_run else ""
-    deleted = "would delete" if report.dry_run else "deleted"
-    for item in report.retired:
-        yield f"{would}let go of {item.name}'s version of snapshot {item.base_snapshot_id}: {item.why}"
-    for tag in report.pinned:
-        yield f"{would}tag {tag}: its snapshot is tagged"
-    for path in report.deleted:
-        yield f"{deleted} {path}"
-    files = f"{deleted} files: {len(report.deleted)}, {report.bytes_freed / (1 << 20):,.1f} MiB"
-    yield f"{report.table}: {would}let go of versions: {len(report.retired)}, {files}"
-    if report.retired_later or report.kept_young:
-        yield f"to go after the grace period: versions: {report.retired_later}, files: {report.kept_young}"

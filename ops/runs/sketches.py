@@ -1,4 +1,4 @@
-"""Give one snapshot its theta sketches, or tell what that will take."""
+"""Runs that give one snapshot its theta sketches, or estimate that."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketc
 Progress = Callable[[int, int], None]
 
 
-def sketch_snapshot(
+def refresh_sketches(
     table: Table,
     snapshot_id: int,
     *,
@@ -22,9 +22,9 @@ def sketch_snapshot(
     log: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> ThetaReport:
-    """Count, unite and register; `columns` None: by their types. Idempotent.
+    """Sketch the data files that have no sketch yet, unite, and register the statistics file. Idempotent.
 
-    Raises what the catalog, the store and the theta room raise.
+    `columns`: None for all whose type is sketched. Raises what `materialize_theta_sketches` raises.
     """
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     log(f"{table_name(table)}, snapshot {snapshot_id}: sketching with {type(runner).__name__}")
@@ -44,6 +44,6 @@ def estimate_sketches(
     storage: StorageConfig,
     columns: tuple[str, ...] | None = None,
 ) -> ThetaEstimate:
-    """What `sketch_snapshot` would do, and what that would take. Changes nothing, starts no Spark session."""
+    """Estimate what `refresh_sketches` would do. Changes nothing and starts no Spark session."""
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     return estimate_theta_sketches(table, snapshot_id, runner=runner, storage=storage, columns=columns)

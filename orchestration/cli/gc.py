@@ -25,10 +25,11 @@ def command(context: TableContext, /, grace_hours: float | None, *, dry_run: boo
     Example:
       icepuffin gc demo.packages --dry-run
     """
-    from icepuffin.ops.runs.maintenance import collect, told
+    from icepuffin.ops.runs.maintenance import collect_table_garbage
+    from icepuffin.orchestration.gc_report import render_gc_report
 
     default_hours = context.session.settings.retention.garbage_grace_hours
-    report = collect(
+    report = collect_table_garbage(
         context.table,
         storage=context.storage,
         retentions=context.spec.retentions,
@@ -39,4 +40,4 @@ def command(context: TableContext, /, grace_hours: float | None, *, dry_run: boo
     if context.as_json:
         print_json(dataclasses.asdict(report))
     else:
-        print_lines(context.console, *told(report))
+        print_lines(context.console, *render_gc_report(report))

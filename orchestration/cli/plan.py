@@ -71,7 +71,7 @@ def _estimates(
     context: TableContext, snapshot_id: int, index: str | None
 ) -> "tuple[ThetaEstimate | None, dict[str, Estimate]]":
     """The estimate of the sketches, None where they are left out; and that of each index, by name."""
-    from icepuffin.ops.runs.index import estimate_snapshot
+    from icepuffin.ops.runs.index import estimate_refresh
     from icepuffin.ops.runs.sketches import estimate_sketches
 
     spec, engine, storage = context.spec, context.session.engine, context.storage
@@ -82,7 +82,7 @@ def _estimates(
             context.table, snapshot_id, engine=engine, storage=storage, columns=spec.settings.theta_columns
         )
     indexes = {
-        definition.name: estimate_snapshot(
+        definition.name: estimate_refresh(
             context.table, definition, snapshot_id, engine=engine, storage=storage, watched_ref=spec.first_ref
         )
         for definition in definitions
@@ -92,7 +92,7 @@ def _estimates(
 
 def _document(context: TableContext, estimate: "Estimate | ThetaEstimate") -> dict[str, object]:
     prices = context.session.engine.prices
-    cost = {"cost": round(prices.of(estimate), 6), "currency": prices.currency} if prices else {}
+    cost = {"cost": round(prices.estimate_cost(estimate), 6), "currency": prices.currency} if prices else {}
     return {**dataclasses.asdict(estimate), **cost}
 
 
@@ -127,7 +127,7 @@ def _total_fields(context: TableContext, estimate: "Estimate | ThetaEstimate") -
     return {
         "MiB": f"{estimate.bytes_read / MIB:,.1f} to read, {estimate.bytes_written / MIB:,.1f} to write",
         "seconds": f"{estimate.seconds:,.1f} ({estimate.rates})",
-        **({"cost": f"{prices.of(estimate):,.4f} {prices.currency}"} if prices else {}),
+        **({"cost": f"{prices.estimate_cost(estimate):,.4f} {prices.currency}"} if prices else {}),
     }
 
 

@@ -60,15 +60,15 @@ def _refresh(
     context: TableContext, snapshot_id: int, index: str | None, *, verify: bool
 ) -> "tuple[ThetaReport | None, list[IndexReport]]":
     """The report on the sketches, None where they are not refreshed; and a report per index."""
-    from icepuffin.ops.runs.index import index_snapshot
-    from icepuffin.ops.runs.sketches import sketch_snapshot
+    from icepuffin.ops.runs.index import refresh_index
+    from icepuffin.ops.runs.sketches import refresh_sketches
 
     spec, engine = context.spec, context.session.engine
     definitions = context.indexes_named(index)
     sketches = None
     with progress_bars(quiet=context.as_json) as bars:
         if spec.settings.theta_sketches and index is None:
-            sketches = sketch_snapshot(
+            sketches = refresh_sketches(
                 context.table,
                 snapshot_id,
                 engine=engine,
@@ -77,7 +77,7 @@ def _refresh(
                 progress=partial(bars, "sketches"),
             )
         indexes = [
-            index_snapshot(
+            refresh_index(
                 context.table,
                 definition,
                 snapshot_id,

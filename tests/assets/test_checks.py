@@ -20,7 +20,7 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.freshness import index_lag
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import open_instance
@@ -48,7 +48,7 @@ def spec(lake: Lake, catalogs: Catalogs) -> TableSpec:
 
 def indexed(lake: Lake, spec: TableSpec) -> Path:
     """Index the head; -> the file of the version."""
-    index_snapshot(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage_of(lake.table))
+    refresh_index(lake.table, spec.indexes[0], lake.head(), engine=ENGINE, storage=storage_of(lake.table))
     return Path(index_versions(lake.table, "embedding")[-1].puffin_path.removeprefix("file://"))
 
 

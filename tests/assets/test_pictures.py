@@ -12,7 +12,7 @@ from icepuffin.assets.checks import recall_so_far
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_drift
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.sensor.local import LocalRun, tick
@@ -30,7 +30,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=1)
     table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
     for snapshot in table.metadata.snapshots:
-        report = index_snapshot(table, index, snapshot.snapshot_id, engine=engine, storage=storage)
+        report = refresh_index(table, index, snapshot.snapshot_id, engine=engine, storage=storage)
     return {name: item.value for name, item in version_drawings(table, storage, index, report).items()}
 
 

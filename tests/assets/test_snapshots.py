@@ -8,7 +8,7 @@ from icepuffin.assets.snapshots import SnapshotEntry, newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.settings import load
@@ -44,7 +44,7 @@ def test_what_is_derived_and_what_is_missing(lake: Lake) -> None:
     assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
 
     table = lake.table.refresh()
-    index_snapshot(table, index, oldest.snapshot_id, engine=engine_of(settings), storage=storage_of(table))
+    refresh_index(table, index, oldest.snapshot_id, engine=engine_of(settings), storage=storage_of(table))
     newest, oldest = listed(lake)
     assert (newest.derived, newest.missing) == ((), ("theta_sketches", "embedding"))
     assert (oldest.derived, oldest.missing) == (("embedding",), ("theta_sketches",))

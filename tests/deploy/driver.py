@@ -9,7 +9,7 @@ import sys
 
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.tasks.scatter import scatter
 from icepuffin.ops.tasks.shard import make_shard
@@ -24,7 +24,7 @@ def main() -> None:
     catalogs, engine = catalogs_of(settings), engine_of(settings)
     spec = table_spec(settings.tables["packages"], catalogs)
     table = catalogs.table(spec.catalog, spec.identifier)
-    report = index_snapshot(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage_of(table))
+    report = refresh_index(table, spec.indexes[0], int(sys.argv[1]), engine=engine, storage=storage_of(table))
     runner = engine.runner(report.rows)
     assert isinstance(runner, SparkRunner)
     # Pickled by name, so that an executor looks them up in what it imports itself

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import drop_index
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
@@ -129,7 +129,7 @@ def test_the_bytes_are_those_of_a_build_in_one_process(
     derived = [version.index_snapshot_id for version in index_versions(table, "embedding")]
     table.refresh().maintenance.expire_snapshots().by_ids(derived).commit()
     engine = Engine(spark_conf={}, threads=2, driver_only_rows=10**9)
-    report = index_snapshot(table, spec.indexes[0], lake.head(), engine=engine, storage=storage_of(table))
+    report = refresh_index(table, spec.indexes[0], lake.head(), engine=engine, storage=storage_of(table))
     assert report.action == "built"
     assert report.puffin_path is not None
     assert to_path(report.puffin_path).read_bytes() == published

@@ -13,7 +13,7 @@ from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs, Engine, NoSparkError, TableMissingError
-from icepuffin.ops.runs.index import index_snapshot
+from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.discovery import table_spec
@@ -115,10 +115,10 @@ def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     engine = Engine(spark_conf=conf, threads=1, driver_only_rows=0)
     assert isinstance(engine.runner(1), SparkRunner)
     table, storage, index = lake.table, storage_of(lake.table), spec.indexes[0]
-    on_spark = index_snapshot(table, index, lake.head(), engine=engine, storage=storage)
+    on_spark = refresh_index(table, index, lake.head(), engine=engine, storage=storage)
     assert on_spark.action == "built"
     again = Engine(spark_conf={}, threads=2, driver_only_rows=1)
-    in_process = index_snapshot(table, index, lake.head(), engine=again, storage=storage)
+    in_process = refresh_index(table, index, lake.head(), engine=again, storage=storage)
     assert (in_process.action, in_process.build_id) == ("reused", on_spark.build_id)
 
 

@@ -15,7 +15,7 @@ from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Retention, RetentionScope
-from icepuffin.ops.runs.maintenance import collect
+from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.sensor.evaluate import evaluate
 from icepuffin.orchestration.sensor.plan import SensorCursor
 from tests.conftest import STORAGE, make_rows
@@ -56,7 +56,9 @@ def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
     with pytest.raises(PartialMetadataError, match=r"\.t: catalog 'partial' does not show all snapshots"):
         collect_garbage(seen, storage=STORAGE, grace=timedelta(0))
     with pytest.raises(PartialMetadataError):
-        collect(seen, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=0)
+        collect_table_garbage(
+            seen, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=0
+        )
     assert left.exists()
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{left}",)
 

@@ -24,7 +24,7 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.integrity import check_integrity, tagged_version
 from icepuffin.ops.index.retention import Retention
 from icepuffin.ops.index.version_reader import open_version
-from icepuffin.ops.runs.maintenance import collect
+from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.storage import PartSource, open_storage
@@ -92,7 +92,7 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
     assert "not an index definition" in fault
     with pytest.raises(NotAnIndexError, match="of_tomorrow"):
         overview(table, DEFINITION, STORAGE)
-    collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
     table.append(make_rows(700, 800))
     report = index_head(table)
     assert report.action is Action.REFRESHED
@@ -106,7 +106,9 @@ def test_an_index_with_properties_of_another_release_leaves_the_others_alone(tab
         transaction.set_properties({"ann.index.other.of-tomorrow": "1"})
     assert found_and_true(table)[0].coverage is Coverage.EXACT_VERSION
     assert load_definition(table, "e").name == "e"
-    assert collect(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0).deleted == ()
+    assert (
+        collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0).deleted == ()
+    )
     with pytest.raises(DefinitionError, match="of-tomorrow"):
         load_definition(table, "other")
 

@@ -19,7 +19,7 @@ from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import Retention, RetentionPlan, RetentionScope, carry_out_retention, plan_retention
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.runs.maintenance import collect
+from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
 from tests.conftest import ROWS, STORAGE, make_rows
 from tests.interop.lakes import open_lake
@@ -255,7 +255,9 @@ def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: 
     true = time.time()
     monkeypatch.setattr(time, "time", lambda: true + 7 * 24 * 3600)
     assert collect_garbage(table, storage=STORAGE).deleted == ()
-    report = collect(table, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=24)
+    report = collect_table_garbage(
+        table, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=24
+    )
     assert (report.deleted, report.kept_young, report.retired_later) == ((), 1, 3)
     assert left.exists()
 
