@@ -5,7 +5,7 @@ condition's own columns are read.
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -85,14 +85,17 @@ def find_matches(
     """
     condition = RowPredicate(where, schema)
     field_ids = [schema.find_field(name).field_id for name in condition.columns]
-    numbers = {normalize(file.path): number for number, file in enumerate(live.files)}
+    numbers = defaultdict[str, list[int]](list)  # a snapshot may list a file twice, which has each of its rows twice
+    for number, file in enumerate(live.files):
+        numbers[normalize(file.path)].append(number)
     # as the snapshot's own schema has the columns: some may have been renamed or dropped since
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     snapshot, io = find_snapshot(table, live.snapshot_id), current_io(table, storage)
     manifests = [file for file in snapshot.manifests(io) if file.content == ManifestContent.DATA]
     # not DataScan.plan_files: on the way to what rows are still to be tested it fails over a partition that is null
     entries = ManifestGroupPlanner(metadata, io, condition.planned).plan_manifest_entries(manifests)
-    planned = sorted(numbers[normalize(entry.data_file.file_path)] for entry in chain.from_iterable(entries))
+    paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}
+    planned = sorted(number for path in paths for number in numbers[path])
     found = {}
     for number in planned:
         file = live.files[number]
