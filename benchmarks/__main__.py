@@ -14,6 +14,8 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.drift          recall over many refreshes
   python -m benchmarks.search         searches of a table, end to end, beside DuckDB
   python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
+  python -m benchmarks.sketches       theta sketches of a file's columns, beside Iceberg on Spark and DuckDB
+  python -m benchmarks.quantizers     k-means and product quantization, beside faiss where it is installed
   python -m benchmarks.sensor_load    a sensor's looks under load
 Plugins for other people's loops: benchmarks/peers_plugin.py (indexes), benchmarks/theta_plugin.py (sketches).
 """
