@@ -27,6 +27,7 @@ ORDER = (
     "SqlSession",
     "knn_join",
     "register_vector_search",
+    "SparkRunner",
     "StorageConfig",
     "errors",
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.search.reader import IndexReader
     from icepuffin.ops.search.result import SearchResult
     from icepuffin.ops.spark.knn_join import knn_join
+    from icepuffin.ops.spark.runner import SparkRunner
     from icepuffin.ops.spark.table_function import register_vector_search
     from icepuffin.ops.sql.session import SqlSession
     from icepuffin.ops.theta.ndv import read_ndv
@@ -46,6 +47,7 @@ _HOMES = {
     "read_ndv": "icepuffin.ops.theta.ndv",
     "SqlSession": "icepuffin.ops.sql.session",
     "knn_join": "icepuffin.ops.spark.knn_join",
+    "SparkRunner": "icepuffin.ops.spark.runner",
     "register_vector_search": "icepuffin.ops.spark.table_function",
     "StorageConfig": "icepuffin.ops.model",
 }
@@ -55,6 +57,7 @@ __all__ = [
     "IndexDefinition",
     "IndexReader",
     "SearchResult",
+    "SparkRunner",
     "SqlSession",
     "StorageConfig",
     "create_index",

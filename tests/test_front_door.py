@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ON_SPARK = ("knn_join", "register_vector_search")
+ON_SPARK = ("knn_join", "register_vector_search", "SparkRunner")
 DEFINITION = icepuffin.IndexDefinition(name="e", column="embedding", metric="l2")
 
 

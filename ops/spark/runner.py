@@ -18,11 +18,23 @@ _ATTEMPTS = 4
 
 
 class SparkRunner:
-    """One Spark task a task, by the DataFrame API alone: local, standalone, YARN, Kubernetes or Spark Connect.
+    """Runs heavy work as Spark tasks, by the DataFrame API alone: local, standalone, YARN, Kubernetes or Connect.
 
-    `session` is a live session, or what opens one: it is opened for the first task, not for work that turns out to be
-    done. Lost workers are retried by Spark, and tasks whose store did not answer in another job; tasks are idempotent.
-    Errors of ours keep their types.
+    Lost workers are retried by Spark, and tasks whose store did not answer in another job; tasks are idempotent.
+    Errors of icepuffin keep their types.
+
+    Parameters
+    ----------
+    session : pyspark.sql.SparkSession or callable
+        A live session, or what opens one: it is opened for the first task, not for work that turns out to be done.
+    task_threads : int
+        Threads that one task may use.
+
+    Examples
+    --------
+    >>> reader = icepuffin.open_index(table, runner=icepuffin.SparkRunner(spark))
+    >>> reader.tier  # small, or in this process's memory: no task is needed
+    'in-process'
     """
 
     def __init__(self, session: "SparkSession | Callable[[], SparkSession]", *, task_threads: int = 1) -> None:
