@@ -1,6 +1,7 @@
 """The rules of the house that no tool checks by itself: layers, documents that tell the truth, nothing private."""
 
 import ast
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -251,6 +252,17 @@ def test_the_glossary_is_short() -> None:
     terms = re.findall(r"^\*\*(.+?)\*\*", glossary.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(terms) == len(set(terms))
     assert 20 < len(terms) <= 40
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_and_modules_that_a_document_names_exist(document: str) -> None:
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    folders = "|".join((*PACKAGES, "tests", "benchmarks", "deploy", "docs", "examples", "requirements"))
+    files = re.findall(rf"(?<![\w./-])((?:{folders})/[\w./-]*\w)", text)
+    made_by_the_reader = {"deploy/.env"}
+    assert [file for file in files if not (REPOSITORY / file).exists() and file not in made_by_the_reader] == []
+    for name in re.findall(rf"\bicepuffin\.(?:{'|'.join(PACKAGES)})(?:\.\w+)*", text):
+        assert pkgutil.resolve_name(name)
 
 
 def test_the_runbook_quotes_messages_that_there_are() -> None:
