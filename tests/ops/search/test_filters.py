@@ -242,3 +242,22 @@ def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
         assert found.rows.select(["query", "rank", "id"]).equals(wanted.rows.select(["query", "rank", "id"]))
         far = np.asarray(wanted.rows["distance"])
         assert (np.abs(np.asarray(found.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
+
+
+def test_doubtful_matches_of_every_group_are_settled_together(table_factory: TableFactory) -> None:
+    """Three shards with as many rows that are as near to the query as rounding can tell: the nearest are in each."""
+    rng = np.random.default_rng(0)
+    definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
+    made = table_factory()
+    asked, *sides = np.linalg.qr(rng.standard_normal((DIMS, 4)))[0].T
+    near = rng.permutation(np.repeat(asked + sides, 280, axis=0) * rng.uniform(0.5, 2.0, (840, 1)))
+    made.append(pa.table({**make_rows(0, 840).to_pydict(), "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+    index_head(made, definition)
+    remote = open_index(made.refresh(), definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
+    local = open_index(made, definition, storage=STORAGE)
+    assert (local.tier, remote.tier) == ("in-process", "distributed")
+    wanted = open_exact(made, definition.column, "cosine", storage=STORAGE).search(asked, 64, columns=["id"])
+    for reader in (local, remote):
+        found = reader.search(asked, 64, where="id >= 0", columns=["id"], search_list=200)
+        assert found.profile.strategy == "exact over matches"
+        assert found.rows.select(["rank", "id"]).equals(wanted.rows.select(["rank", "id"]))
