@@ -1,8 +1,8 @@
-"""Row deletes, merge-on-read: PyIceberg can read position delete files but not write them. The demo needs some."""
+"""Row deletes, merge-on-read, for the demo: PyIceberg reads position delete files, and does not write them."""
 
 import io
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,8 @@ class _DeleteManifestWriter(ManifestWriterV2):
 def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np.int64]]) -> int:
     """Delete rows by data file path and row position, in one `delete` snapshot on main of a v2 table.
 
-    One delete file a data file, in its partition. Returns the new snapshot's id. Raises BindingError where main moved
-    meanwhile, or where the table is not v2.
+    Writes one delete file per data file, in its partition. Returns the new snapshot's id. Raises BindingError where
+    main moved meanwhile, or where the table is not v2.
     """
     if table.metadata.format_version != 2:
         raise BindingError(f"{table_name(table)}: position deletes are written to v2 tables only")
@@ -59,12 +59,20 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
     head = table.metadata.current_snapshot_id
     if head is None:
         raise BindingError(f"{table_name(table)} has no rows to delete")
-    base = find_snapshot(table, head)
-    known = {task.file.file_path: task.file for task in table.scan(snapshot_id=head).plan_files()}
-    if missing := set(positions) - set(known):
+    live = {task.file.file_path: task.file for task in table.scan(snapshot_id=head).plan_files()}
+    if missing := set(positions) - set(live):
         raise BindingError(f"{table_name(table)}: no live data file {min(missing)}")
-    snapshot_id = new_snapshot_id(table)
-    files = [_write_delete_file(table, known[path], np.unique(rows)) for path, rows in sorted(positions.items())]
+    files = [_write_delete_file(table, live[path], np.unique(rows)) for path, rows in sorted(positions.items())]
+    return commit_delete_files(table, files)
+
+
+def commit_delete_files(table: Table, files: Sequence[DataFile]) -> int:
+    """Commit delete files that are written already, in one `delete` snapshot on main as the table knows it.
+
+    Returns the new snapshot's id. Raises BindingError where main moved meanwhile.
+    """
+    head = table.metadata.current_snapshot_id or 0
+    base, snapshot_id = find_snapshot(table, head), new_snapshot_id(table)
     specs = sorted({file.spec_id for file in files})
     manifests = [
         _write_manifest(table, snapshot_id, [file for file in files if file.spec_id == spec]) for spec in specs
@@ -110,7 +118,7 @@ def _write_delete_file(table: Table, data: DataFile, rows: npt.NDArray[np.int64]
 
 
 def _write_manifest(table: Table, snapshot_id: int, files: list[DataFile]) -> ManifestFile:
-    """Of delete files of one partition spec."""
+    """A manifest of delete files, all of one partition spec."""
     path = table.location_provider().new_metadata_location(f"{uuid.uuid4()}-m0.avro")
     spec = table.specs()[files[0].spec_id]
     with _DeleteManifestWriter(spec, table.schema(), table.io.new_output(path), snapshot_id, "deflate") as writer:
@@ -123,7 +131,7 @@ def _write_manifest(table: Table, snapshot_id: int, files: list[DataFile]) -> Ma
 
 
 def _new_snapshot(
-    table: Table, base: Snapshot, snapshot_id: int, manifests: list[ManifestFile], files: list[DataFile]
+    table: Table, base: Snapshot, snapshot_id: int, manifests: list[ManifestFile], files: Sequence[DataFile]
 ) -> Snapshot:
     sequence_number = table.metadata.next_sequence_number()
     path = table.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro")
@@ -131,6 +139,7 @@ def _new_snapshot(
         2, table.io.new_output(path), snapshot_id, base.snapshot_id, sequence_number, "deflate"
     ) as out:
         out.add_manifests([*manifests, *base.manifests(table.io)])
+    files = [file for file in files if file.content is DataFileContent.POSITION_DELETES]
     rows = sum(file.record_count for file in files)
     before = base.summary.additional_properties if base.summary else {}
     summary = {
