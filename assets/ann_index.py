@@ -1,4 +1,4 @@
-"""One ANN index of one table: a version for each snapshot."""
+"""One ANN index of one table: a version per snapshot."""
 
 from typing import Any
 
@@ -93,11 +93,11 @@ def version_drawings(
     if version is None:
         return {}
     drawings: dict[str, dg.MetadataValue[Any]] = {}
-    seen = overview(table, definition, storage, version=version)
-    if seen is not None:
-        if glance := version_glance(seen):
+    drawn = overview(table, definition, storage, version=version)
+    if drawn is not None:
+        if glance := version_glance(drawn):
             drawings["at a glance"] = dg.MetadataValue.md(glance)
-        drawings["picture"] = picture(f"index {definition.name}", render(seen, "png", dpi=64))
+        drawings["picture"] = picture(f"index {definition.name}", render(drawn, "png", dpi=64))
     history = recall_history([item for item in versions if item.base_sequence_number <= version.base_sequence_number])
     if history:
         drawings["recall since build"] = dg.MetadataValue.float(round(recall_drift(history), 5))
@@ -105,9 +105,9 @@ def version_drawings(
 
 
 def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDefinition:
-    """`<table>/ann_index/<index>`, a partition a snapshot, with the recall that was measured before publication.
+    """`<table>/ann_index/<index>`, one partition per snapshot, with the recall that was measured before publication.
 
-    Whatever order partitions are materialised in, each costs its difference from the nearest version that exists.
+    Partitions may be materialised in any order; each costs its difference from the nearest version that exists.
     """
     key = spec.index_key(definition.name)
 

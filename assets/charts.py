@@ -1,4 +1,4 @@
-"""An overview as a picture: PNG, SVG, or one HTML page that needs nothing else."""
+"""Charts of an index version: PNG, SVG, or one HTML page without other files."""
 
 import html
 import io
@@ -17,33 +17,36 @@ _LIVE, _DEAD, _LATE = "#4f43dd", "#d0d0d8", "#1d9e75"
 
 
 class PictureError(IcepuffinError):
-    """Raised for a file name that says no format known here."""
+    """Raised for a file name whose suffix is no format of charts."""
 
 
-def save(seen: Overview, path: Path, milliseconds: Sequence[float] | None = None) -> None:
-    """Draw into a file, by its suffix. `milliseconds`: of a query at each width of the curve, where they were timed."""
+def save(view: Overview, path: Path, milliseconds: Sequence[float] | None = None) -> None:
+    """Write the chart to a file, in the format of its suffix.
+
+    `milliseconds`: time per query at each point of the recall curve; None where it was not measured.
+    """
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise PictureError(f"{path}: a picture is written as one of {', '.join(SUFFIXES)}")
     if kind == ".html":
-        text = render(seen, "svg", milliseconds).decode()
-        title = html.escape(f"{seen.table}: index {seen.index}")
+        text = render(view, "svg", milliseconds).decode()
+        title = html.escape(f"{view.table}: index {view.index}")
         head = f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head>"
         path.write_text(f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n", encoding="utf-8")
         return
-    path.write_bytes(render(seen, kind[1:], milliseconds))
+    path.write_bytes(render(view, kind[1:], milliseconds))
 
 
-def render(seen: Overview, kind: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:
-    """The picture as bytes of `png` or `svg`."""
+def render(view: Overview, kind: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:
+    """The chart as bytes; `kind` is `png` or `svg`."""
     from matplotlib.figure import Figure  # noqa: PLC0415  slow to import
 
     figure = Figure(figsize=(11, 3.6), dpi=dpi, layout="constrained")
     curve, shards, cover = figure.subplots(1, 3, width_ratios=(2, 2, 0.5))
-    _draw_curve(curve, seen, milliseconds)
-    _draw_shards(shards, seen)
-    _draw_coverage(cover, seen)
-    title = f"{seen.table}, index {seen.index}, version of snapshot {seen.base_snapshot_id}"
+    _draw_curve(curve, view, milliseconds)
+    _draw_shards(shards, view)
+    _draw_coverage(cover, view)
+    title = f"{view.table}, index {view.index}, version of snapshot {view.base_snapshot_id}"
     figure.suptitle(drawable(title), fontsize=10)
     if kind == "png":
         return as_png(figure)
@@ -53,7 +56,7 @@ def render(seen: Overview, kind: str, milliseconds: Sequence[float] | None = Non
 
 
 def as_png(figure: Any) -> bytes:
-    """A figure of Matplotlib as a PNG of few colours, which is a third as large as one of all."""
+    """A Matplotlib figure as a PNG with a palette, a third of the size of a PNG in full colour."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  slow to import
     from PIL import Image  # noqa: PLC0415
 
@@ -66,43 +69,43 @@ def as_png(figure: Any) -> bytes:
 
 
 def drawable(text: str) -> str:
-    """The text as Matplotlib's own font can draw it: a box for each character that it lacks, such as Chinese ones."""
+    """The text with a box for each character that Matplotlib's font lacks, such as Chinese ones."""
     from matplotlib.font_manager import findfont, get_font  # noqa: PLC0415
 
     font = get_font(findfont("DejaVu Sans"))
     return "".join(letter if font.get_char_index(ord(letter)) else "\u25a1" for letter in text)
 
 
-def _draw_curve(axes: Any, seen: Overview, milliseconds: Sequence[float] | None) -> None:
+def _draw_curve(axes: Any, view: Overview, milliseconds: Sequence[float] | None) -> None:
     axes.set_title("recall@10 by cost", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    if not seen.curve:
+    if not view.curve:
         axes.text(0.5, 0.5, "not measured", ha="center", transform=axes.transAxes)
         return
-    costs = list(milliseconds) if milliseconds else [point.distances for point in seen.curve]
-    axes.plot(costs, [point.recall for point in seen.curve], "o-", color=_LIVE, markersize=4)
-    for cost, point in zip(costs, seen.curve, strict=True):
+    costs = list(milliseconds) if milliseconds else [point.distances for point in view.curve]
+    axes.plot(costs, [point.recall for point in view.curve], "o-", color=_LIVE, markersize=4)
+    for cost, point in zip(costs, view.curve, strict=True):
         many = f" x{point.oversample}" if point.oversample > 1 else ""
         label = f"L={point.search_list}{many}"
         axes.annotate(label, (cost, point.recall), textcoords="offset points", xytext=(4, -9), fontsize=7)
     axes.set_xscale("log")
-    axes.set_xlabel("milliseconds a query" if milliseconds else "distances a query")
+    axes.set_xlabel("milliseconds per query (log scale)" if milliseconds else "distances per query (log scale)")
     axes.grid(alpha=0.3)
 
 
-def _draw_shards(axes: Any, seen: Overview) -> None:
-    axes.set_title(f"shards: live rows, tombstones ({seen.tombstone_ratio:.1%})", loc="left", fontsize=10)
+def _draw_shards(axes: Any, view: Overview) -> None:
+    axes.set_title(f"shards: live rows, tombstones ({view.tombstone_ratio:.1%})", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    numbers = [shard.shard for shard in seen.shards]
-    live = [shard.live for shard in seen.shards]
-    axes.bar(numbers, live, color=[_LIVE if shard.led_to else _LATE for shard in seen.shards])
-    axes.bar(numbers, [shard.tombstones for shard in seen.shards], bottom=live, color=_DEAD)
+    numbers = [shard.shard for shard in view.shards]
+    live = [shard.live for shard in view.shards]
+    axes.bar(numbers, live, color=[_LIVE if shard.led_to else _LATE for shard in view.shards])
+    axes.bar(numbers, [shard.tombstones for shard in view.shards], bottom=live, color=_DEAD)
     axes.set_xlabel("shard; green: rows that came after the codebook")
 
 
-def _draw_coverage(axes: Any, seen: Overview) -> None:
-    axes.set_title(f"covers {seen.coverage:.1%}", loc="left", fontsize=10)
-    axes.bar([0], [seen.rows_covered], color=_LIVE)
-    axes.bar([0], [seen.rows - seen.rows_covered], bottom=[seen.rows_covered], color=_DEAD)
+def _draw_coverage(axes: Any, view: Overview) -> None:
+    axes.set_title(f"covers {view.coverage:.1%}", loc="left", fontsize=10)
+    axes.bar([0], [view.rows_covered], color=_LIVE)
+    axes.bar([0], [view.rows - view.rows_covered], bottom=[view.rows_covered], color=_DEAD)
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)

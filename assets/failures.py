@@ -1,4 +1,4 @@
-"""How errors end a run."""
+"""Errors that end a run at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from icepuffin.ops.errors import IcepuffinError
 
 @contextmanager
 def no_vain_retries() -> Iterator[None]:
-    """An error that would come again, such as a missed recall target, fails the step without the policy's retries."""
+    """Fail the step without retries for an error that would occur again, such as a missed recall target."""
     try:
         yield
     except IcepuffinError as error:

@@ -105,7 +105,7 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
 
 
 def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:
-    """Frozen rows as a table in the UI."""
+    """Frozen dataclasses as a table in the UI, one per row."""
     return dg.MetadataValue.table([dg.TableRecord(_cells(row)) for row in rows])
 
 
@@ -114,14 +114,14 @@ def _cells(row: Any) -> dict[str, str | int | float | bool]:
 
 
 def _cell(value: Any) -> str | int | float | bool:
-    """Of a plain type: Dagster writes no enumeration into its log."""
+    """A value of a plain type: Dagster cannot store enumerations."""
     if isinstance(value, str):
         return str(value)
     return value if isinstance(value, int) else round(float(value), 4)
 
 
 def _number(value: float) -> dg.MetadataValue[Any]:
-    """What the UI plots; whole numbers past 32 bits lose nothing that a plot shows as float."""
+    """A number that the UI plots. Whole numbers beyond 32 bits become floats, which a plot shows as well."""
     is_small = isinstance(value, int) and value <= _MAX_PLOTTED
     return dg.MetadataValue.int(int(value)) if is_small else dg.MetadataValue.float(round(float(value), 4))
 
@@ -149,16 +149,16 @@ def bar_chart(
 def line_chart(
     title: str, labels: Sequence[str], values: Sequence[float], *, floor: float, marked: Collection[int] = ()
 ) -> dg.MetadataValue[Any]:
-    """Values one after the other as an inline PNG, with a line for what they must not fall under. The first and the
-    last are labelled; `marked`: points that are drawn larger.
+    """Values in sequence as an inline PNG, with a dashed line at `floor`, their limit. The first and the last have
+    labels; the points at the positions `marked` are drawn larger.
     """
     figure, axes = _figure(title, height=2.2)
     axes.plot(range(len(values)), values, "o-", color=_COLOR, markersize=3)
-    axes.plot(sorted(marked), [values[at] for at in sorted(marked)], "s", color=_COLOR, markersize=7)
+    axes.plot(sorted(marked), [values[position] for position in sorted(marked)], "s", color=_COLOR, markersize=7)
     axes.axhline(floor, color="#c0392b", linewidth=1, linestyle="--")
     axes.annotate(f"{values[-1]:.4f}", (len(values) - 1, values[-1]), textcoords="offset points", xytext=(4, 4))
     ends = sorted({0, len(labels) - 1})
-    axes.set_xticks(ends, [labels[at] for at in ends], fontsize=7)
+    axes.set_xticks(ends, [labels[position] for position in ends], fontsize=7)
     axes.margins(x=0.1, y=0.15)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)
@@ -180,5 +180,5 @@ def _inline(title: str, figure: Any) -> dg.MetadataValue[Any]:
 
 
 def picture(title: str, png: bytes) -> dg.MetadataValue[Any]:
-    """A PNG, inline."""
+    """A PNG as Markdown; the UI shows a link to it."""
     return dg.MetadataValue.md(f"![{title}](data:image/png;base64,{base64.b64encode(png).decode()})")

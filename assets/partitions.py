@@ -1,7 +1,7 @@
-"""One set of partitions a table: its data snapshots, by id, in the order in which they were committed.
+"""One set of partitions per table: its data snapshots, by id, in commit order.
 
-No asset sets a backfill policy: a run a partition is Dagster's default, and a run over several would copy one result's
-metadata to all of them.
+No asset sets a backfill policy. Dagster's default is one run per partition; a run over several partitions would copy
+the metadata of one result to all of them.
 """
 
 import dagster as dg
@@ -14,5 +14,5 @@ def partitions_name(spec: TableSpec) -> str:
 
 
 def snapshot_partitions(spec: TableSpec) -> dg.DynamicPartitionsDefinition:
-    """Snapshot ids as text: the UI's numbers lose precision past 32 bits."""
+    """Partition keys are snapshot ids as text, because the UI's numbers lose precision beyond 32 bits."""
     return dg.DynamicPartitionsDefinition(name=partitions_name(spec))

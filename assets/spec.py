@@ -1,6 +1,6 @@
-"""What the assets of one table are made from: names and policies, no connection.
+"""The spec of one table: its settings, its indexes, and its names in Dagster. Holds no connection.
 
-Dagster is imported by those who ask for its keys and policies: the command line reads specs without.
+Only the properties that return Dagster's own types import Dagster: the command line reads specs without it.
 """
 
 import re
@@ -62,7 +62,7 @@ class TableSpec:
 
     @property
     def slug(self) -> str:
-        """A name that Dagster takes for ops, jobs, sensors and pools."""
+        """The table's name in ops, jobs, sensors and pools."""
         return slug(self.catalog, self.identifier)
 
     @property
@@ -83,7 +83,7 @@ class TableSpec:
 
     @property
     def pool(self) -> str:
-        """Work on one table is done one piece at a time."""
+        """The pool that lets one piece of work on the table run at a time."""
         return f"table_{self.slug}"
 
     @property
@@ -99,22 +99,22 @@ class TableSpec:
 
 
 def slug(catalog: str, identifier: str) -> str:
-    """Letters, digits and `_` alone. Tables may be named so that two have one."""
+    """A name of letters, digits and `_`, which two different tables may share."""
     return re.sub(r"[^A-Za-z0-9]+", "_", f"{catalog}.{identifier}")
 
 
 def is_within(node: str, other: str) -> bool:
-    """Whether the table of the first name would be among the assets that are derived of the other's."""
+    """Whether the table with the first node name would have the name of an asset derived from the second."""
     return node.startswith((f"{other}__theta_sketches", f"{other}__ann_index"))
 
 
 def node(catalog: str, identifier: str) -> str:
-    """What the names that Dagster makes of a table's assets begin with. Two underscores part the levels."""
+    """The prefix of the names that Dagster gives to a table's assets. Two underscores separate the levels."""
     return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (catalog, *identifier.split(".")))
 
 
 def _key(*path: str) -> "dg.AssetKey":
-    """Without characters, such as spaces, that Dagster refuses in names that it makes of keys."""
+    """An asset key, without the characters that Dagster refuses, such as spaces."""
     import dagster as dg  # noqa: PLC0415
 
     return dg.AssetKey([re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in path])

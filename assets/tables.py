@@ -1,4 +1,4 @@
-"""The user's table: an external asset, which others write and the sensor watches."""
+"""The user's table as an external asset: other engines write it, and the sensor watches it."""
 
 import dagster as dg
 

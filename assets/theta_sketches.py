@@ -28,7 +28,7 @@ _LABELS = {
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
-    """`<table>/theta_sketches`, a partition a snapshot. Materialising it twice writes nothing the second time."""
+    """`<table>/theta_sketches`, one partition per snapshot. Materialising it twice writes nothing the second time."""
 
     @dg.asset(
         key=spec.theta_key,

@@ -1,4 +1,4 @@
-"""Everything that Dagster loads. Reads settings and table properties; starts no JVM."""
+"""The definitions that Dagster loads. Reads settings and table properties; starts no JVM."""
 
 import logging
 import warnings
@@ -14,7 +14,7 @@ from icepuffin.assets.checks import freshness_check, integrity_check
 from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.tables import table_asset
 from icepuffin.assets.theta_sketches import theta_sketches_asset
-from icepuffin.orchestration.discovery import Found, find_indexes, from_text, shown_spec, to_text
+from icepuffin.orchestration.discovery import PropertyIndexes, find_indexes, from_text, shown_spec, to_text
 from icepuffin.orchestration.engines import catalogs_of, engine_of
 from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_job
 from icepuffin.orchestration.processes import run_process_executor
@@ -23,14 +23,17 @@ from icepuffin.orchestration.sensor.definition import snapshot_sensor
 from icepuffin.orchestration.settings import RetentionSettings, Settings, load
 
 logger = logging.getLogger(__name__)
-_FOUND = "icepuffin/indexes"
+_INDEXES = "icepuffin/indexes"
 
 
-def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.Definitions:
-    """The definitions of every table of the settings; `found`: by key of a table, what its properties define."""
+def build(settings: Settings, indexes: Mapping[str, PropertyIndexes] | None = None) -> dg.Definitions:
+    """The definitions of every table of the settings.
+
+    `indexes`: by a table's key in the settings, the indexes that its properties define; what lacks is read now.
+    """
     catalogs = catalogs_of(settings)
     parts = [
-        _apart(shown_spec(table, catalogs, (found or {}).get(key)), settings.retention)
+        _isolated(shown_spec(table, catalogs, (indexes or {}).get(key)), settings.retention)
         for key, table in settings.tables.items()
     ]
     return dg.Definitions.merge(
@@ -39,12 +42,12 @@ def build(settings: Settings, found: Mapping[str, Found] | None = None) -> dg.De
     )
 
 
-def _apart(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
-    """The definitions of one table. Where Dagster does not take them its own asset says why, and the others load."""
+def _isolated(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
+    """The definitions of one table. Where Dagster refuses them, the table's asset says why, and other tables load."""
     try:
         return table_definitions(spec, retention)
     except (dg.DagsterError, CheckError) as error:
-        logger.exception("%s: nothing of it is in Dagster but its name", spec.identifier)
+        logger.exception("%s: Dagster refuses its definitions, and shows its name only", spec.identifier)
         note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
         return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
 
@@ -74,18 +77,19 @@ def table_definitions(spec: TableSpec, retention: RetentionSettings) -> dg.Defin
 def defs() -> dg.Definitions:
     """The entry point that workspace.yaml and `dg` name.
 
-    The code server looks at each table's properties once; the processes of its runs are told what it found.
+    The code server reads each table's properties once, and hands the result to the processes of its runs.
     """
     settings = load()
     context = DefinitionsLoadContext.get()
-    told = {} if context.load_type is DefinitionsLoadType.INITIALIZATION else context.reconstruction_metadata
-    if _FOUND in told:
-        found = from_text(told[_FOUND])
+    is_server = context.load_type is DefinitionsLoadType.INITIALIZATION
+    handed_over = {} if is_server else context.reconstruction_metadata
+    if _INDEXES in handed_over:
+        indexes = from_text(handed_over[_INDEXES])
     else:
         catalogs = catalogs_of(settings)
-        found = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
-        for key, item in found.items():
-            if item.unknown:
-                logger.warning("%s: its own indexes are not known: %s", settings.tables[key].name, item.unknown)
+        indexes = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
+        for key, table in indexes.items():
+            if table.unknown:
+                logger.warning("%s: its own indexes are unknown: %s", settings.tables[key].name, table.unknown)
     with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
-        return build(settings, found).with_reconstruction_metadata({_FOUND: to_text(found)})
+        return build(settings, indexes).with_reconstruction_metadata({_INDEXES: to_text(indexes)})

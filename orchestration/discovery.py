@@ -1,4 +1,4 @@
-"""From settings to specs: index definitions of the settings file, and those that the table itself carries."""
+"""From settings to specs: indexes of the settings file, and indexes that a table's own properties define."""
 
 import json
 from collections.abc import Mapping
@@ -19,72 +19,78 @@ def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PropertyIndexes:
     """The indexes that a table's own properties define."""
 
     definitions: tuple[IndexDefinition, ...] = ()
     unknown: str = ""
-    """Why they are not known, where they are not."""
+    """The error that kept the properties from being read; empty where they were."""
 
 
-def indexes_of(table: Table, settings: TableSettings) -> Found:
-    """Of a table that is loaded. Raises DefinitionError where its properties make no sense."""
-    return Found(list_definitions(table)) if settings.indexes_from_table else Found()
+def indexes_of(table: Table, settings: TableSettings) -> PropertyIndexes:
+    """The indexes in a loaded table's properties. Raises DefinitionError where the properties are invalid."""
+    return PropertyIndexes(list_definitions(table)) if settings.indexes_from_table else PropertyIndexes()
 
 
-def find_indexes(settings: TableSettings, catalogs: Catalogs) -> Found:
-    """One call to the catalog. One that does not answer leaves the settings' own indexes, and `unknown` says why."""
+def find_indexes(settings: TableSettings, catalogs: Catalogs) -> PropertyIndexes:
+    """The indexes in a table's properties, by one call of the catalog. An error is a result, as `unknown`: the indexes
+    of the settings are there all the same.
+    """
     if not settings.indexes_from_table:
-        return Found()
+        return PropertyIndexes()
     try:
         return indexes_of(catalogs.look(settings.catalog, settings.name), settings)
     except IcepuffinError as error:
-        return Found(unknown=str(error))
+        return PropertyIndexes(unknown=str(error))
 
 
-def to_text(found: Mapping[str, Found]) -> str:
-    """What was found of each table, for processes that need not ask again."""
-    told = {
-        key: {"definitions": [definition.to_json() for definition in item.definitions], "unknown": item.unknown}
-        for key, item in found.items()
+def to_text(indexes: Mapping[str, PropertyIndexes]) -> str:
+    """The indexes of each table as JSON, for processes that need not load the tables again."""
+    document = {
+        key: {"definitions": [definition.to_json() for definition in table.definitions], "unknown": table.unknown}
+        for key, table in indexes.items()
     }
-    return json.dumps(told)
+    return json.dumps(document)
 
 
-def from_text(text: str) -> dict[str, Found]:
+def from_text(text: str) -> dict[str, PropertyIndexes]:
+    """What `to_text` wrote."""
     return {
-        key: Found(tuple(IndexDefinition.from_json(it) for it in item["definitions"]), item["unknown"])
-        for key, item in json.loads(text).items()
+        key: PropertyIndexes(
+            tuple(IndexDefinition.from_json(definition) for definition in table["definitions"]), table["unknown"]
+        )
+        for key, table in json.loads(text).items()
     }
 
 
-def shown_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = None) -> TableSpec:
-    """What Dagster shows of one table: of indexes whose names are one there, those of the settings, else the first.
+def shown_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
+    """The spec of one table as Dagster shows it. Of two indexes with one name there, the one of the settings is shown,
+    else the first; the note names the other one.
 
-    Others may write the table's properties, and must not keep what else there is from loading.
+    Others may write the table's properties, and must not keep everything else from loading.
     """
-    spec = table_spec(table, catalogs, found)
-    shown: list[IndexDefinition] = []
+    spec = table_spec(table, catalogs, indexes)
+    visible: list[IndexDefinition] = []
     hidden: list[str] = []
-    for index in sorted(spec.indexes, key=lambda item: item.name not in table.indexes):
-        pair = find_name_clash([*(item.name for item in shown), index.name])
+    for index in sorted(spec.indexes, key=lambda definition: definition.name not in table.indexes):
+        pair = find_name_clash([*(definition.name for definition in visible), index.name])
         if pair is None:
-            shown.append(index)
+            visible.append(index)
         else:
             hidden.append(f"Index '{pair[1]}' is not shown, its name and that of '{pair[0]}' are one in Dagster.")
     return replace(
         spec,
-        indexes=tuple(sorted(shown, key=lambda item: item.name)),
+        indexes=tuple(sorted(visible, key=lambda definition: definition.name)),
         note=" ".join(filter(None, (spec.note, *hidden))),
     )
 
 
-def table_spec(table: TableSettings, catalogs: Catalogs, found: Found | None = None) -> TableSpec:
-    """The spec of one table; without `found` its properties are looked at now."""
-    found = found or find_indexes(table, catalogs)
+def table_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
+    """The spec of one table. Without `indexes` its properties are read now."""
+    indexes = indexes or find_indexes(table, catalogs)
     definitions = {name: index_definition(name, item) for name, item in table.indexes.items()}
-    for definition in found.definitions:
-        given = definitions.get(definition.name)
-        definitions[definition.name] = replace(given, field_id=definition.field_id) if given else definition
-    note = f"Indexes in table properties are not shown: {found.unknown}." if found.unknown else ""
+    for definition in indexes.definitions:
+        in_settings = definitions.get(definition.name)
+        definitions[definition.name] = replace(in_settings, field_id=definition.field_id) if in_settings else definition
+    note = f"Indexes in table properties are not shown: {indexes.unknown}." if indexes.unknown else ""
     return TableSpec(table, tuple(definitions[name] for name in sorted(definitions)), note)

@@ -1,4 +1,4 @@
-"""From settings to what reaches catalogs and engines. Imports no Dagster: the command line starts without."""
+"""From settings to catalogs and engines. Imports no Dagster, so that the command line starts fast."""
 
 from icepuffin.ops.costs import Prices
 from icepuffin.ops.resources import Catalogs, Engine
@@ -10,8 +10,8 @@ def catalogs_of(settings: Settings) -> Catalogs:
 
 
 def use_shard_cache(settings: Settings) -> None:
-    """Let this process, and the executors that it sends tasks to, keep shards as the settings say, where they do."""
-    if settings.cache is None:  # then the environment says
+    """Apply `[cache]` of the settings, if set, to this process and to the executors that it sends tasks to."""
+    if settings.cache is None:  # the environment variables apply then
         return
     from icepuffin.ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
     from icepuffin.ops.cache.settings import MB  # noqa: PLC0415
@@ -30,7 +30,7 @@ def engine_of(settings: Settings) -> Engine:
 
 
 def spark_conf(spark: SparkSettings) -> dict[str, str]:
-    """Connect where a remote is set, else the master; neither = this process alone."""
+    """Spark properties: Spark Connect where `remote` is set, else `master`; with neither, tasks run in this process."""
     conf = {key: value.get_secret_value() for key, value in spark.conf.items()}
     if spark.remote and (remote := spark.remote.get_secret_value()):
         return {"spark.remote": remote, **conf}

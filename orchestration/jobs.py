@@ -1,4 +1,4 @@
-"""The jobs of one table: make what belongs to a snapshot, and keep house."""
+"""The jobs of one table: refresh a snapshot, verify the index files, and maintain the versions."""
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -15,7 +15,7 @@ from icepuffin.orchestration.settings import RetentionSettings
 
 
 def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
-    """Sketches and every index of one snapshot. In one process: a process an op would start a JVM each."""
+    """Sketches and index versions of one snapshot, in one process: one process per op would start one JVM per op."""
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
         selection=dg.AssetSelection.assets(*spec.derived_keys) - _whole_file_checks(spec),
@@ -26,7 +26,7 @@ def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
 
 
 def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
-    """The checks that read whole index files, and how far behind the indexes are."""
+    """The checks that read whole index files, and the freshness checks."""
     freshness = dg.AssetSelection.checks(
         *(dg.AssetCheckKey(spec.index_key(index.name), "freshness") for index in spec.indexes)
     )
@@ -35,7 +35,7 @@ def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
         selection=_whole_file_checks(spec) | freshness,
         executor_def=run_process_executor,
         tags=job_tags(spec),
-        description=f"Are the index files of {spec.identifier} whole, and how far behind are they?",
+        description=f"Two checks per index of {spec.identifier}: is its file intact, and is it up to date?",
     )
 
 
@@ -46,7 +46,7 @@ def _whole_file_checks(spec: TableSpec) -> dg.AssetSelection:
 
 
 def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefinition:
-    """Rebuild shards that are too full of tombstones, let go of versions, then delete what no version needs."""
+    """Rebuild shards with too many tombstones, retire versions, then delete the files that no version needs."""
 
     @dg.op(
         name=f"rebuild_worn_shards_{spec.slug}", pool=spec.pool, retry_policy=spec.retry_policy, out=dg.Out(dg.Nothing)
@@ -60,7 +60,7 @@ def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefi
         for definition in spec.indexes:
             report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.first_ref)
             if report is None:
-                context.log.info("index %s: no shard is worn", definition.name)
+                context.log.info("index %s: no shard has too many tombstones", definition.name)
                 continue
             rebuilt, shards, why = report.shards_rebuilt, report.shards, report.reason
             context.log.info("index %s: %s of %s shards rebuilt: %s", definition.name, rebuilt, shards, why)
@@ -90,7 +90,8 @@ def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefi
         executor_def=run_process_executor,
         tags=job_tags(spec),
         description=(
-            f"Rebuild worn shards of {spec.identifier}, let go of versions by `keep`, sweep files that nothing needs."
+            f"Rebuild shards of {spec.identifier} with too many tombstones, retire versions that `keep` does not keep, "
+            "and delete index files that nothing references."
         ),
     )
     def maintain() -> None:

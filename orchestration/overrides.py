@@ -1,7 +1,7 @@
 """Settings from the environment: `ICEPUFFIN__SPARK__MASTER=local[4]` is `[spark] master`, over the file's.
 
-What a variable says is a text, and stays one unless the setting is a list or a table: those are JSON. So a token of
-digits is the token that was given.
+A variable's value is text, and stays text unless the setting is a list or a table: these are JSON. So a token that
+consists of digits is not read as a number.
 """
 
 import json
@@ -15,15 +15,15 @@ PREFIX = "ICEPUFFIN__"
 
 
 class OverrideError(ValueError):
-    """Raised for a variable that names no setting, or whose value is no JSON where it must be. Never has the value."""
+    """Raised for a variable that names no setting, or whose value must be JSON and is not. Never contains the value."""
 
 
-class Written(float):
-    """A number that remembers how it was written: where a text is wanted, 1.10 is not 1.1, and 1e5 not 100000.0."""
+class WrittenNumber(float):
+    """A number with its text: where a setting takes text, 1.10 must not become 1.1, nor 1e5 become 100000.0."""
 
     text: str
 
-    def __new__(cls, text: str) -> "Written":
+    def __new__(cls, text: str) -> "WrittenNumber":
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -33,25 +33,25 @@ class Written(float):
 
 
 def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: type[BaseModel]) -> dict[str, Any]:
-    """The settings of a file, and over them those of the environment. `model` says which are texts."""
+    """The settings of a file, overridden by those of the environment. `model` says which settings take text."""
     merged = dict(raw)
     for name in sorted(environment):
         if not name.upper().startswith(PREFIX):
             continue
         path = name[len(PREFIX) :].split("__")
         if path[0].lower() not in model.model_fields:
-            known = ", ".join(PREFIX + field.upper() for field in model.model_fields)
-            raise OverrideError(f"the environment variable {name} names no setting; there are {known}")
+            valid = ", ".join(PREFIX + field.upper() for field in model.model_fields)
+            raise OverrideError(f"the environment variable {name} names no setting; there are {valid}")
         merged = _over(merged, path, model, environment[name], name)
     return merged
 
 
 def named_by(place: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
-    """The variable that gave the setting at this place its value; None where none did: the file has it, or nobody."""
-    for name in sorted(environment, reverse=True):  # the one that was applied last
+    """The variable that set the value at this place; None where no variable did."""
+    for name in sorted(environment, reverse=True):  # the last one applied wins
         path = name[len(PREFIX) :].lower().split("__")
-        leads = name.upper().startswith(PREFIX) and path == [str(part).lower() for part in place[: len(path)]]
-        if leads and (len(path) == len(place) or _has(environment[name], place[len(path) :])):
+        is_prefix = name.upper().startswith(PREFIX) and path == [str(part).lower() for part in place[: len(path)]]
+        if is_prefix and (len(path) == len(place) or _sets(environment[name], place[len(path) :])):
             return name
     return None
 
@@ -66,18 +66,18 @@ def variable_below(place: Sequence[str | int], environment: Mapping[str, str]) -
     return None
 
 
-def _has(text: str, place: Sequence[str | int]) -> bool:
-    """Whether the value of a variable says what is at this place below it. A text or a list says all that is below."""
+def _sets(text: str, place: Sequence[str | int]) -> bool:
+    """Whether a variable's value sets this place below its own. A text or a list sets everything below it."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return True
     for part in place:
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             return True
-        if part not in found:
+        if part not in value:
             return False
-        found = found[str(part)]
+        value = value[str(part)]
     return True
 
 
@@ -101,16 +101,16 @@ def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:
     return {**below, key: _over(below.get(key), path[1:], inner, text, name)}
 
 
-def _key(part: str, known: Mapping[str, Any]) -> str:
-    """The key that a part of a variable's name means: one that is there, whatever its case; else a new one."""
-    if part in known:
+def _key(part: str, existing: Mapping[str, Any]) -> str:
+    """The key for a part of a variable's name: an existing one, whatever its case; else a new one."""
+    if part in existing:
         return part
-    alike = [key for key in known if key.lower() == part.lower()]
+    alike = [key for key in existing if key.lower() == part.lower()]
     return alike[0] if alike else part.lower() if part.isupper() else part
 
 
 def flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """TOML reads the key `s3.endpoint` as a table in a table; properties are flat."""
+    """Flat properties: TOML reads the key `s3.endpoint` as a table in a table."""
     pairs: list[tuple[str, Any]] = []
     for key, item in value.items():
         pairs += flattened(item, f"{prefix}{key}.") if isinstance(item, Mapping) else [(f"{prefix}{key}", item)]
@@ -118,7 +118,7 @@ def flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
 
 
 def _plain(kind: Any) -> Any:
-    """The type without the None that it may be as well, and of choices that they are texts."""
+    """The type without None; a choice of texts counts as text."""
     if get_origin(kind) in (Union, types.UnionType):
         return _plain(next(item for item in get_args(kind) if item is not type(None)))
     if get_origin(kind) is Annotated:
@@ -128,7 +128,7 @@ def _plain(kind: Any) -> Any:
 
 def _json(text: str, name: str, kind: Any) -> Any:
     try:
-        return json.loads(text, parse_float=Written)
+        return json.loads(text, parse_float=WrittenNumber)
     except ValueError:
         form = (
             'a list, such as ["a", "b"]' if get_origin(kind) in (list, tuple) else 'an object, such as {"key": "value"}'

@@ -1,9 +1,9 @@
-"""The process that a run works in, and whether it is still there.
+"""The process of a run, and whether it is still alive.
 
-Dagster's own launcher notices a process that ends while the code server lives. One that went together with its code
-server, as in a reboot, it leaves "started" until the run's maximal runtime is over. So each run notes its process in a
-tag, and whoever comes by on the same machine ends the runs whose process is gone. Linux alone tells what this needs;
-elsewhere nothing is noted, and no run is ended.
+Dagster's launcher notices when a run's process ends while the code server lives. When both end together, as in a
+reboot, the run stays "started" until its maximum runtime is over. So each run records its process in a tag, and the
+next sensor evaluation or start on the same machine fails the runs whose process is gone. This needs Linux; elsewhere
+nothing is recorded, and no run is failed.
 """
 
 import hashlib
@@ -34,20 +34,20 @@ _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunS
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process among all that ever were, on any machine."""
+    """Identity of a process that no other process shares, on any machine, at any time."""
 
     host: str
     machine: str
-    """A hash of the machine's or the container's id, since others may share its name; empty where it has none that is
-    its own: ids in images are copied.
+    """Hash of the machine's or the container's id, as host names repeat; empty where there is no id of its own, because
+    ids in images are copies.
     """
     boot: str
     """Id of the machine's boot."""
     namespace: str
-    """Of process ids: containers of one machine have one each."""
+    """Namespace of process ids; each container of a machine has its own."""
     pid: int
     began: str
-    """When it began, in clock ticks since the boot: ids are given again."""
+    """Start time in clock ticks since the boot, as process ids are reused."""
 
     @property
     def is_gone(self) -> bool:
@@ -59,7 +59,7 @@ class Process:
             return self.machine != ""
         if self.namespace != here.namespace:
             return False
-        began = _began(self.pid)
+        began = _start_time(self.pid)
         return not _exists(self.pid) if began is None else began != self.began
 
 
@@ -73,27 +73,27 @@ def _machine() -> tuple[str, str, str, str]:
 
 
 def _machine_id(namespace: str) -> str:
-    """Of the container, where one is mounted; else the machine's, if this process is in no container."""
+    """Id of the container, if /etc/hostname shows one; else of the machine, if this process is in no container."""
     if container := _CONTAINER.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")):
         return container[1]
     with suppress(FileNotFoundError):
-        found = Path("/etc/machine-id").read_text(encoding="ascii").strip()
-        return found if namespace == _INITIAL and _MACHINE_ID.fullmatch(found) else ""
+        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+        return machine if namespace == _INITIAL and _MACHINE_ID.fullmatch(machine) else ""
     return ""
 
 
 def this_process() -> Process | None:
-    """None where the operating system does not tell."""
+    """This process; None where the operating system does not identify it."""
     try:
         if str(Path("/proc/self").readlink()) != str(os.getpid()):  # another namespace's /proc
             return None
-        return Process(*_machine(), os.getpid(), _began(os.getpid()) or "")
+        return Process(*_machine(), os.getpid(), _start_time(os.getpid()) or "")
     except FileNotFoundError:
         return None
 
 
-def _began(pid: int) -> str | None:
-    """Empty where only that is left of the process which its parent asks for; None where /proc shows none."""
+def _start_time(pid: int) -> str | None:
+    """Start time of a process in clock ticks since the boot; empty for a zombie, None where /proc shows no process."""
     try:
         state, *rest = (
             Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
@@ -115,29 +115,29 @@ def _exists(pid: int) -> bool:
 
 
 def process_tags(run_id: str) -> dict[str, str]:
-    """Notes that this process works on the run. With its id: who tries a run again copies its tags."""
+    """The tag that names this process as the one of the run. It has the run's id, because a retry copies the tags."""
     here = this_process()
     return {} if here is None else {PROCESS_TAG: json.dumps({"run": run_id, **asdict(here)}, sort_keys=True)}
 
 
 def process_of(run: dg.DagsterRun) -> Process | None:
-    """The process that the run has noted; None before it came to that, and of runs that are not ours."""
+    """The process that the run has recorded; None for a run that has not recorded one yet, or is not icepuffin's."""
     try:
-        noted = json.loads(run.tags.get(PROCESS_TAG, "{}"))
-        return Process(**noted) if noted.pop("run", None) == run.run_id else None
+        fields = json.loads(run.tags.get(PROCESS_TAG, "{}"))
+        return Process(**fields) if fields.pop("run", None) == run.run_id else None
     except (ValueError, TypeError, AttributeError):  # somebody else's tag
         return None
 
 
 def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
-    """Ids of the runs that were in progress by Dagster's books, and whose process is gone: they are failed now."""
+    """Fail the runs that Dagster counts as in progress and whose process is gone. Returns their ids."""
     lost = []
     for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
         process = process_of(run)
         if process is None or not process.is_gone:
             continue
         now = instance.get_run_by_id(run.run_id)
-        if now is None or now.is_finished:  # it said so before it ended
+        if now is None or now.is_finished:  # the run reported its end before its process ended
             continue
         instance.report_run_failed(
             now,
@@ -148,8 +148,8 @@ def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
     return tuple(lost)
 
 
-class _NotedExecutor(InProcessExecutor):
-    """In this process, which it notes first."""
+class _RecordingExecutor(InProcessExecutor):
+    """Runs steps in this process, and records the process in the run's tags first."""
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         run_id = plan_context.run_id
@@ -159,14 +159,14 @@ class _NotedExecutor(InProcessExecutor):
 
 @dg.executor(name="in_process", config_schema=dg.in_process_executor.config_schema.as_field())
 def run_process_executor(context: dg.InitExecutorContext) -> InProcessExecutor:
-    """Dagster's in-process executor, whose runs are known to have ended when their process has."""
-    made: Any = dg.in_process_executor.executor_creation_fn
-    plain = made(context)
-    return _NotedExecutor(plain.retries, plain.step_dependency_config, plain.marker_to_close)
+    """Dagster's in-process executor; its runs can be failed once their process is gone."""
+    create: Any = dg.in_process_executor.executor_creation_fn
+    plain = create(context)
+    return _RecordingExecutor(plain.retries, plain.step_dependency_config, plain.marker_to_close)
 
 
 def main() -> None:
-    """End the lost runs of the instance in DAGSTER_HOME: before a deployment starts on it."""
+    """Fail the lost runs of the instance in DAGSTER_HOME, before a deployment starts on it."""
     with dg.DagsterInstance.get() as instance:
         for run_id in end_lost_runs(instance):
             sys.stdout.write(f"run {run_id} was ended: its process is gone\n")

@@ -1,4 +1,4 @@
-"""Schedules of one table: the newest snapshot nightly, whatever the sensor did; housekeeping weekly."""
+"""Schedules of one table: a nightly run for the newest snapshots, whatever the sensor did, and weekly maintenance."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def schedules(
     maintenance: dg.JobDefinition,
     verify: UnresolvedAssetJobDefinition | None,
 ) -> Iterator[dg.ScheduleDefinition]:
-    """Those that the settings name; they run only where `schedules_running` says so or the UI starts them."""
+    """The schedules that the settings name. They run if `schedules_running` is set, or once switched on in the UI."""
     settings = spec.settings
     running = settings.schedules_running
     status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
@@ -50,7 +50,7 @@ def _nightly(
         job=refresh,
         cron_schedule=spec.settings.nightly,
         default_status=status,
-        description="The newest snapshot of each watched ref: finds what is finished, mends what failed or was lost.",
+        description="A run per watched ref, for its newest snapshot: what is there stays, what failed is repeated.",
     )
     def nightly(
         context: dg.ScheduleEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
@@ -62,19 +62,19 @@ def _nightly(
         heads = [item for item in watched_snapshots(table, spec.settings.watched_refs) if item.is_head]
         if not heads:
             return dg.SkipReason(f"{spec.identifier} has no snapshot yet")
-        known = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
-        for item in heads:
-            snapshot = table.metadata.snapshot_by_id(item.snapshot_id)
-            if snapshot is not None and item.key not in known:
+        partitions = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
+        for head in heads:
+            snapshot = table.metadata.snapshot_by_id(head.snapshot_id)
+            if snapshot is not None and head.key not in partitions:
                 context.instance.report_runless_asset_event(snapshot_materialization(spec, snapshot, newest_of=table))
-        context.instance.add_dynamic_partitions(partitions_name(spec), [item.key for item in heads])
+        context.instance.add_dynamic_partitions(partitions_name(spec), [head.key for head in heads])
         return [
             dg.RunRequest(
-                run_key=f"nightly:{context.scheduled_execution_time:%Y-%m-%dT%H:%M}:{item.key}",
-                partition_key=item.key,
-                tags=run_tags(spec, item.key),
+                run_key=f"nightly:{context.scheduled_execution_time:%Y-%m-%dT%H:%M}:{head.key}",
+                partition_key=head.key,
+                tags=run_tags(spec, head.key),
             )
-            for item in heads
+            for head in heads
         ]
 
     return nightly

@@ -28,7 +28,7 @@ from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.orchestration.overrides import (
     OverrideError,
-    Written,
+    WrittenNumber,
     flattened,
     named_by,
     overridden,
@@ -47,7 +47,7 @@ class SettingsError(IcepuffinError):
 
 
 class CatalogSettings(BaseModel):
-    """PyIceberg catalog properties, handed on unchanged. Only `type` and `warehouse` ever show."""
+    """PyIceberg catalog properties, passed on unchanged. Only `type` and `warehouse` are ever printed."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
     __pydantic_extra__: dict[str, SecretStr] = Field(init=False)
@@ -64,18 +64,18 @@ class CatalogSettings(BaseModel):
         return {key: item.get_secret_value() for key, item in self.__pydantic_extra__.items()}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Of repr, str and Rich's printer."""
-        shown = {key: value for key, value in self.properties.items() if key in _SHOWN_PROPERTIES}
-        yield None, shown
-        yield "not_shown", len(self.properties) - len(shown)
+        """What repr, str and Rich print: no property that may be secret."""
+        printed = {key: value for key, value in self.properties.items() if key in _SHOWN_PROPERTIES}
+        yield None, printed
+        yield "not_shown", len(self.properties) - len(printed)
 
 
 class SparkSettings(SettingsModel):
-    """Where the heavy work runs."""
+    """Spark, which does the heavy work."""
 
     master: str = "local[*]"
     remote: SecretStr | None = None
-    """With `;token=...`"""
+    """Address of a Spark Connect server, `;token=...` included."""
     conf: dict[str, SecretStr] = Field(default_factory=dict)
     driver_only_rows: int = Field(default=200_000, ge=0)
     in_process_mb: int = Field(default=100, ge=0)
@@ -87,7 +87,7 @@ class SparkSettings(SettingsModel):
 
 
 class ShardCacheSettings(SettingsModel):
-    """Where readers keep shards ready, and how many bytes of them."""
+    """The shard cache: its folder, and its size on disk and in memory."""
 
     directory: Path | None = None
     disk_mb: int = Field(default=20_480, ge=0)
@@ -95,14 +95,14 @@ class ShardCacheSettings(SettingsModel):
 
 
 class RetentionSettings(SettingsModel):
-    """How careful the sweep is: of versions that the tables' `keep` lets go, and of files that nothing references."""
+    """How long garbage collection waits before it retires versions and deletes files."""
 
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
     dry_run: bool = False
 
 
 class PriceSettings(SettingsModel):
-    """What work costs; plans and materialisations then tell money beside seconds."""
+    """Prices of work; with them, plans and materialisations show money beside seconds."""
 
     currency: str = Field(default="EUR", pattern=r"^[A-Za-z]{3}$")
     compute_hour: float = Field(default=0.0, ge=0.0)
@@ -173,7 +173,7 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
     """Read, complete from the environment, and validate. Raises SettingsError, which names where, key and remedy."""
     file = find(path, directory)
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"), parse_float=Written)
+        raw = tomllib.loads(file.read_text(encoding="utf-8"), parse_float=WrittenNumber)
     except FileNotFoundError as error:
         raise SettingsError(
             f"{file} does not exist: make it (docs/settings.md shows one), name another with --settings or "
@@ -184,7 +184,7 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
     try:
-        return Settings.model_validate(overridden(_filled_in(raw, file, ()), os.environ, Settings))
+        return Settings.model_validate(overridden(_substituted(raw, file, ()), os.environ, Settings))
     except OverrideError as error:
         raise SettingsError(str(error)) from None
     except ValidationError as error:
@@ -193,16 +193,16 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
         ) from None  # pydantic's own text repeats the values, which may be secret
 
 
-def _filled_in(value: Any, file: Path, key: tuple[str, ...]) -> Any:
+def _substituted(value: Any, file: Path, key: tuple[str, ...]) -> Any:
     """Replace `${NAME}` in every text from the environment."""
     if isinstance(value, dict):
-        return {name: _filled_in(item, file, (*key, name)) for name, item in value.items()}
+        return {name: _substituted(item, file, (*key, name)) for name, item in value.items()}
     if isinstance(value, list):
-        return [_filled_in(item, file, key) for item in value]
+        return [_substituted(item, file, key) for item in value]
     if not isinstance(value, str):
         return value
 
-    def found(match: re.Match[str]) -> str:
+    def value_of(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in os.environ:
             raise SettingsError(
@@ -210,11 +210,11 @@ def _filled_in(value: Any, file: Path, key: tuple[str, ...]) -> Any:
             )
         return os.environ[name]
 
-    return _VARIABLE.sub(found, value)
+    return _VARIABLE.sub(value_of, value)
 
 
 def _texts(value: Mapping[str, Any]) -> dict[str, str]:
-    """Properties, each as it was written."""
+    """Properties, each with the text that stands in the file."""
     absent = [key for key, item in flattened(value) if item is None]
     if absent:
         raise ValueError(f"{absent[0]} is null; it takes a text")
@@ -222,7 +222,7 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 _FORMS = {"name": "a table is namespace.table", "currency": "three letters, such as EUR"}
-"""What a text must look like, by the last part of its key."""
+"""Form of a text, by the last part of its key."""
 
 
 def _making(raw: Mapping[str, Any], place: Sequence[str | int]) -> str | None:
@@ -263,4 +263,4 @@ def _explain(file: Path, raw: Mapping[str, Any], error: ValidationError) -> str:
         variable = named_by(detail["loc"], os.environ) or _making(raw, detail["loc"][:-1])
         source = f"the environment variable {variable}" if variable else str(file)
         problems.setdefault(source, []).append(f"{key}: {text}" if key else text)
-    return "; ".join(f"{source}: {'; '.join(found)}" for source, found in problems.items())
+    return "; ".join(f"{source}: {'; '.join(texts)}" for source, texts in problems.items())

@@ -108,7 +108,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
 
 
 def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, wanted: Set[str]) -> set[str]:
-    """The partitions among `wanted` that have a materialization."""
+    """The partitions among `wanted` that have a materialisation."""
     if not wanted:
         return set()
     if len(wanted) > _NAMED_PARTITIONS:

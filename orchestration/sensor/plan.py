@@ -120,7 +120,7 @@ class TableFacts:
     recorded: Collection[str]
     """Pending snapshots that the table's own asset has; a head that is new counts as pending."""
     done: Collection[str]
-    """Pending snapshots for which everything derived is materialized."""
+    """Pending snapshots for which everything derived is materialised."""
     index_tags_at_head: bool = False
     """Whether the tag of each index is on a version of the head."""
     head_requested: bool = False
