@@ -1,4 +1,4 @@
-"""The demo's table and the snapshots it goes through, each written as a user's engine would."""
+"""The demo's table and its history: each snapshot is written as a user's engine would write it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,24 +20,25 @@ SHIPPED = Path(__file__).resolve().parents[2] / "examples" / "packages.parquet"
 
 
 class DemoDataError(IcepuffinError):
-    """The rows that the demo is made of were not found, or are not what it needs."""
+    """The rows of the demo are missing, or do not fit together."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRows:
-    """The rows of the demo's table, and vectors kept out of it to ask with."""
+    """The rows of the demo's table, and query vectors that are not in it."""
 
     table: pa.Table
     """id long, name, section, description string, embedding list<float>."""
     held_out: np.ndarray
-    """f32[queries, dims]; none of them is a row of the table."""
+    """Query vectors, f32[queries, dims]; none is a row of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change to the table: what is said of it, and the snapshot it left."""
+    """One change to the table."""
 
     what: str
+    """The change in words."""
     snapshot_id: int
 
 
@@ -48,9 +49,9 @@ def load_rows(source: Path | None, *, held_out: int = 200, seed: int = 7) -> Dem
     """
     rows = _read_full(source) if source else _read_shipped()
     order = np.random.default_rng(seed).permutation(len(rows))
-    kept = rows.take(np.sort(order[held_out:]))
-    asked = rows.take(order[:held_out])["embedding"].combine_chunks()
-    return DemoRows(kept, asked.flatten().to_numpy().reshape(held_out, -1))
+    table = rows.take(np.sort(order[held_out:]))
+    queries = rows.take(order[:held_out])["embedding"].combine_chunks()
+    return DemoRows(table, queries.flatten().to_numpy().reshape(held_out, -1))
 
 
 def _read_shipped() -> pa.Table:
@@ -74,12 +75,12 @@ def _read_full(source: Path) -> pa.Table:
 
 
 def _with_float_lists(table: pa.Table) -> pa.Table:
-    at = table.schema.get_field_index("embedding")
-    return table.set_column(at, "embedding", pc.cast(table["embedding"], pa.list_(pa.float32())))
+    index = table.schema.get_field_index("embedding")
+    return table.set_column(index, "embedding", pc.cast(table["embedding"], pa.list_(pa.float32())))
 
 
 def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:
-    """Create the table and change it step by step; the caller looks at each snapshot before the next is made."""
+    """Create the table and change it step by step. The next change is made when the caller asks for it."""
     first, second, spare = _split(rows, (0.60, 0.35))
     table = _create(catalog, rows.schema, rows_per_file=max(1, first.num_rows // FILES_PER_ROUND))
     changes: tuple[tuple[str, Callable[[], None]], ...] = (
@@ -117,7 +118,7 @@ def _create(catalog: Catalog, schema: pa.Schema, rows_per_file: int) -> Table:
 
 
 def _delete_one_file(table: Table) -> None:
-    """Every row of the file with the lowest ids: PyIceberg drops the file itself, nothing is rewritten."""
+    """Delete every row of the file with the lowest ids: PyIceberg drops the file, and rewrites nothing."""
     table.refresh()
     bounds = [metrics["id"] for metrics in table.inspect.files()["readable_metrics"].to_pylist()]
     lowest = min(bounds, key=lambda bound: bound["lower_bound"])
@@ -132,13 +133,13 @@ def _overwrite(table: Table, spare: pa.Table) -> None:
 
 
 def _delete_games(table: Table) -> None:
-    """Row deletes, merge-on-read: the games lie close together, so one shard loses more of its rows than others."""
+    """Delete the games by position deletes. They lie close together, so one shard loses more rows than the others."""
     table.refresh()
     positions: dict[str, np.ndarray] = {}
     for task in table.scan().plan_files():
         with table.io.new_input(task.file.file_path).open() as stream:
             section = pq.read_table(stream, columns=["section"])["section"]
-        at = np.flatnonzero(pc.equal(section, "games"))
-        if len(at):
-            positions[task.file.file_path] = at.astype(np.int64)
+        games = np.flatnonzero(pc.equal(section, "games"))
+        if len(games):
+            positions[task.file.file_path] = games.astype(np.int64)
     append_position_deletes(table, positions)

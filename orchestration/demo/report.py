@@ -1,4 +1,4 @@
-"""The demo's tables: what each snapshot got, measured beside the exact answer."""
+"""The report of the demo: what each snapshot got, beside the exact answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,25 +30,26 @@ RECALL_AT = 10
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLine:
-    """One snapshot, as the report shows it."""
+    """One snapshot in the report."""
 
     what: str
+    """The change that made the snapshot, in words"""
     snapshot_id: int
     files: int
     rows: int
     ndv: Mapping[str, tuple[int, int]]
-    """Column -> (sketched, exact)"""
+    """(estimate by sketch, exact count) per column"""
     recall: float
     """recall@10 of held-out queries through the reader, against exact search of the same snapshot"""
     index: Mapping[str, Any]
-    """The run's own metadata, out of the Dagster instance"""
+    """Metadata of the index version in the Dagster instance, by label"""
     sketch_seconds: float
 
 
 def measure(
     settings: Settings, instance: dg.DagsterInstance, snapshot_id: int, what: str, queries: npt.NDArray[np.float32]
 ) -> SnapshotLine:
-    """Compare what was built for a snapshot with the exact answers, computed here from the rows."""
+    """Compare what was built for a snapshot with exact answers, which are computed here from the rows."""
     catalogs = catalogs_of(settings)
     table = catalogs.table("demo", IDENTIFIER)
     metadata = _metadata(instance, INDEX_KEY, snapshot_id)
@@ -65,8 +66,8 @@ def measure(
 
 
 def _metadata(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: int) -> dict[str, Any]:
-    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(snapshot_id)])
-    record = instance.fetch_materializations(wanted, limit=1).records[0]
+    partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(snapshot_id)])
+    record = instance.fetch_materializations(partition, limit=1).records[0]
     event = record.asset_materialization
     return {name: value.value for name, value in event.metadata.items()} if event else {}
 
@@ -82,13 +83,13 @@ def _ndv(table: Table, snapshot_id: int) -> dict[str, tuple[int, int]]:
 
 def recall(table: Table, snapshot_id: int, queries: npt.NDArray[np.float32]) -> float:
     """Mean recall@10 at a snapshot, through the reader that users have."""
-    found = open_index(table, INDEX, snapshot=snapshot_id).search(queries, RECALL_AT, columns=["id"])
+    result = open_index(table, INDEX, snapshot=snapshot_id).search(queries, RECALL_AT, columns=["id"])
     exact = exact_search(table, "embedding", Metric.COSINE, queries, RECALL_AT, snapshot=snapshot_id, columns=["id"])
-    mine, true = _by_query(found.rows), _by_query(exact.rows)
-    return float(np.mean([len(mine[query] & true[query]) / len(true[query]) for query in true]))
+    approximate, true = _ids_by_query(result.rows), _ids_by_query(exact.rows)
+    return float(np.mean([len(approximate[query] & true[query]) / len(true[query]) for query in true]))
 
 
-def _by_query(rows: pa.Table) -> dict[int, set[int]]:
+def _ids_by_query(rows: pa.Table) -> dict[int, set[int]]:
     out: dict[int, set[int]] = {}
     for query, row in zip(rows["query"].to_pylist(), rows["id"].to_pylist(), strict=True):
         out.setdefault(query, set()).add(row)

@@ -1,4 +1,4 @@
-"""The demo: a table's history, indexed step by step through Dagster as in daily use, then searched."""
+"""The demo: the history of a table, indexed snapshot by snapshot through Dagster, then searched."""
 
 import os
 import time
@@ -73,7 +73,7 @@ class DemoError(IcepuffinError):
 
 
 def run_demo(directory: Path, source: Path | None, console: Console) -> None:
-    """Make everything under `directory`, which must not hold a demo yet, and tell what happens on `console`.
+    """Make everything under `directory`, which must not hold a demo yet, and report progress on `console`.
 
     Raises DemoError, DemoDataError.
     """
@@ -94,17 +94,17 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
     with open_instance(home_of(settings, directory / FILE_NAME)) as instance:
         for number, step in enumerate(write_history(catalog, rows.table), start=1):
             console.print(f"[bold]{number}.[/] {step.what}", highlight=False)
-            seen = _let_the_sensor_look(settings, instance, console)
-            lines += [measure(settings, instance, found, step.what, rows.held_out) for found in seen]
+            indexed = _tick(settings, instance, console)
+            lines += [measure(settings, instance, snapshot, step.what, rows.held_out) for snapshot in indexed]
     print_report(lines, console)
-    asked = searches.show(settings, catalogs_of(settings), lines, console)
-    _say_what_next(directory, asked, time.perf_counter() - begun, console)
+    row_id = searches.show(settings, catalogs_of(settings), lines, console)
+    _suggest(directory, row_id, time.perf_counter() - begun, console)
 
 
-def _let_the_sensor_look(settings: Settings, instance: dg.DagsterInstance, console: Console) -> list[int]:
-    """One tick: what the daemon does every 30 seconds. -> the snapshots whose runs succeeded."""
+def _tick(settings: Settings, instance: dg.DagsterInstance, console: Console) -> list[int]:
+    """One sensor tick, as the daemon makes one every 30 seconds. Returns the snapshots whose runs succeeded."""
     done: list[int] = []
-    with console.status("the sensor looks, and its runs build sketches and index"):
+    with console.status("the sensor is evaluated, and its runs build sketches and index"):
         for event in tick(settings, instance):
             if not isinstance(event, LocalRun):
                 continue
@@ -116,13 +116,14 @@ def _let_the_sensor_look(settings: Settings, instance: dg.DagsterInstance, conso
     return done
 
 
-def _say_what_next(directory: Path, asked: int, seconds: float, console: Console) -> None:
+def _suggest(directory: Path, row_id: int, seconds: float, console: Console) -> None:
     say: Callable[[str], None] = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
     say(f"\nDone in {seconds:.0f} s. Everything is under {directory}. Try, with .venv/bin on the PATH:")
-    say(f"  icepuffin search demo.packages --index embedding --like-id {asked} -k 10 --dir {directory}")
-    say(f"  icepuffin search demo.packages --like-id {asked} --where \"section = 'web'\" --dir {directory}")
+    say(f"  icepuffin search demo.packages --index embedding --like-id {row_id} -k 10 --dir {directory}")
+    say(f"  icepuffin search demo.packages --like-id {row_id} --where \"section = 'web'\" --dir {directory}")
     say(f"  icepuffin stats demo.packages --dir {directory}")
+    say(f"  icepuffin snapshots demo.packages --dir {directory}")
     say(f"\nThe Dagster UI on this same instance:  icepuffin ui --start --dir {directory}")
     say("  http://127.0.0.1:3000/asset-groups   the table, its sketches, its index")
-    say("  .../assets/demo/demo/packages/ann_index/embedding?view=partitions   one partition a snapshot: click one for")
-    say("  its recall, tombstones and bytes; 'Materialize' backfills any of them; 'Automation' shows the sensor")
+    say("  .../assets/demo/demo/packages/ann_index/embedding?view=partitions   one partition per snapshot: click one")
+    say("  for its recall, tombstones and bytes; 'Materialize' backfills any of them; 'Automation' shows the sensor")

@@ -1,4 +1,4 @@
-"""The demo's questions: packages like one that everybody knows, now and as the table was."""
+"""The searches of the demo: packages like a well-known one, in the newest snapshot and in an older one."""
 
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
@@ -14,24 +14,24 @@ from icepuffin.orchestration.demo.history import IDENTIFIER
 from icepuffin.orchestration.demo.report import INDEX, SnapshotLine
 from icepuffin.orchestration.settings import Settings
 
-ASKED = ("postgresql", "nginx", "git")
+PACKAGES = ("postgresql", "nginx", "git")
 _SHOWN = 5
 
 
 def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], console: Console) -> int:
-    """Ask at the newest snapshot, and for what was deleted meanwhile at the one before. -> the id of a row to try."""
+    """Search the newest snapshot, and the one before it for a deleted row. Returns the id of a row to search with."""
     table = catalogs.table("demo", IDENTIFIER)
     newest, older = lines[-1].snapshot_id, lines[-2].snapshot_id
-    for name in ASKED:
-        _ask(table, name, newest, "the newest snapshot", console)
+    for name in PACKAGES:
+        _search(table, name, newest, "the newest snapshot", console)
     game = _name_of_a_game(table, older)
-    _ask(table, game, older, "the snapshot before the games were deleted", console)
-    _ask(table, game, newest, "the newest snapshot, from its vector then", console, vector_from=older)
-    first = table.scan(row_filter=EqualTo(term="name", value=ASKED[0]), selected_fields=("id",)).to_arrow()
+    _search(table, game, older, "the snapshot before the games were deleted", console)
+    _search(table, game, newest, "the newest snapshot, from its vector then", console, vector_from=older)
+    first = table.scan(row_filter=EqualTo(term="name", value=PACKAGES[0]), selected_fields=("id",)).to_arrow()
     return int(first["id"][0].as_py())
 
 
-def _ask(
+def _search(
     table: Table,
     name: str,
     snapshot_id: int,
