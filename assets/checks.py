@@ -10,12 +10,12 @@ from pyiceberg.table import Table
 
 from icepuffin.assets.metadata import line_chart
 from icepuffin.assets.spec import TableSpec
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import newest_data_snapshots
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.freshness import FreshnessLag, index_lag
-from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
+from icepuffin.ops.index.integrity import check_integrity, remedy
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.resources import Catalogs

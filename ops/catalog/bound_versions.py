@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.blob_kind import BlobKind, version_tag
+from icepuffin.ops.catalog.blob_kind import BlobKind, index_tag, version_tag
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
 
@@ -47,6 +47,12 @@ class DerivedVersion:
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
     """All versions of an index in the table's metadata, oldest first, tagged or not."""
     return versions(table, BlobKind.INDEX, name)
+
+
+def tagged_version(table: Table, index: str) -> DerivedVersion | None:
+    """The version that the index tag points at."""
+    target = tag_target(table, index_tag(index))
+    return next((version for version in index_versions(table, index) if version.index_snapshot_id == target), None)
 
 
 def sketch_versions(table: Table) -> tuple[DerivedVersion, ...]:

@@ -9,15 +9,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar, get_args
-
-from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, FloatType, ListType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.vamana import VamanaParams
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.errors import IcepuffinError
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+
+    from icepuffin.ann_kernels.vamana import VamanaParams
 
 MetricName = Literal["l2", "cosine", "ip"]
 VectorFormat = Literal["none", "f32", "f16"]
@@ -139,7 +140,9 @@ class IndexDefinition:
         return Metric.parse(self.metric)
 
     @property
-    def params(self) -> VamanaParams:
+    def params(self) -> "VamanaParams":
+        from icepuffin.ann_kernels.vamana import VamanaParams  # noqa: PLC0415  numba, which only builds need
+
         return VamanaParams(self.max_degree, self.search_list, self.alpha, self.seed)
 
     @property
@@ -231,11 +234,13 @@ def _parse(key: str, parameter: str, value: str) -> Any:
         raise DefinitionError(f"table property {key}: {error}") from None
 
 
-def resolve_field(definition: IndexDefinition, schema: Schema, table: str) -> int:
+def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> int:
     """The field id of the vector column in a snapshot's schema.
 
     Raises DefinitionError where the column was dropped, or is no list of float or double there.
     """
+    from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
+
     field_id = definition.field_id
     if field_id is None:
         field = next((item for item in schema.fields if item.name == definition.column), None)

@@ -7,8 +7,7 @@ from functools import partial
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
+from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
@@ -46,12 +45,6 @@ class Integrity:
     rows: int
     """Live rows of the table whose vectors were compared with their nodes; 0 where the file itself has faults"""
     faults: tuple[str, ...]
-
-
-def tagged_version(table: Table, index: str) -> DerivedVersion | None:
-    """The version that the index tag points at."""
-    target = tag_target(table, index_tag(index))
-    return next((v for v in index_versions(table, index) if v.index_snapshot_id == target), None)
 
 
 def remedy(table: str, index: str, version: DerivedVersion) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.integrity import tagged_version
 from icepuffin.ops.index.version_reader import open_version, shared_rows
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width

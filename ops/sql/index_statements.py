@@ -5,11 +5,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import resolve_snapshot
 from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
-from icepuffin.ops.index.integrity import tagged_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes

@@ -114,8 +114,7 @@ def create_command(context: TableContext, definition: "IndexDefinition", /) -> N
 @table_command
 def list_command(context: TableContext) -> None:
     """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
-    from icepuffin.ops.catalog.bound_versions import index_versions
-    from icepuffin.ops.index.integrity import tagged_version
+    from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 
     documents: list[dict[str, object]] = []
     for definition in context.indexes:
@@ -277,7 +276,8 @@ def verify_command(context: TableContext, /, name: str | None) -> None:
     Example:
       icepuffin index verify demo.packages embedding
     """
-    from icepuffin.ops.index.integrity import check_integrity, remedy, tagged_version
+    from icepuffin.ops.catalog.bound_versions import tagged_version
+    from icepuffin.ops.index.integrity import check_integrity, remedy
 
     definition = context.index(name)
     version = tagged_version(context.table, definition.name)

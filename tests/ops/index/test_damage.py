@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     Action,
@@ -21,7 +21,7 @@ from icepuffin.ops.index import (
     load_definition,
     materialize_index,
 )
-from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.retention import Retention
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.runs.maintenance import collect_table_garbage

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import (
     Action,
@@ -22,7 +22,7 @@ from icepuffin.ops.index import (
     rebuild_tombstoned_shards,
     refresh,
 )
-from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import OpenVersion, open_version
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.storage import open_storage

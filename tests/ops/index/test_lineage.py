@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import changes, materialize_index, moved_rows, plan, refresh
-from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.storage import PartSource, open_storage

@@ -8,8 +8,9 @@ import pytest
 from pyiceberg.expressions import LessThan
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.index import materialize_index
-from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner

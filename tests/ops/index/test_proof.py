@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import CoverageError, build, proof, refresh
-from icepuffin.ops.index.integrity import check_integrity, tagged_version
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.tasks import scatter
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import CoveredFile
