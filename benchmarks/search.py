@@ -34,7 +34,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.search import IndexReader, open_index
-from icepuffin.ops.search.shards import load
+from icepuffin.ops.search.shards import load_version
 
 K = 10
 BATCHES = 6
@@ -160,7 +160,7 @@ def _batch(
 def _bare(lake: Lake) -> list[Searcher]:
     opened = open_version(index_versions(lake.table, lake.definition.name)[-1], STORAGE)
     live = live_files(lake.table, lake.head)
-    return [shard.searcher for shard in load(opened, live, STORAGE, complete=True, threads=2).shards]
+    return [shard.searcher for shard in load_version(opened, live, STORAGE, complete=True, threads=2).shards]
 
 
 def _filtered(

@@ -1,8 +1,9 @@
-"""Arguments of a search, checked before anything is read: query vectors, numbers, column names."""
+"""Arguments of a search, checked before anything is read: query vectors, numbers, distances, column names."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +12,44 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.distance import prepare_exact
 from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import VectorColumnError, exact_vectors
 from icepuffin.ops.search.errors import QueryError, UnknownColumnError
 
+F32: TypeAlias = npt.NDArray[np.float32]
+F64: TypeAlias = npt.NDArray[np.float64]
+I64: TypeAlias = npt.NDArray[np.int64]
+Bool: TypeAlias = npt.NDArray[np.bool_]
 
-def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> npt.NDArray[np.float64]:
+
+@dataclass(frozen=True, slots=True)
+class RangeThreshold:
+    """The distance, as the metric reports it, that a range search stays under."""
+
+    distance: float
+    inclusive: bool
+    """Whether rows at this very distance count"""
+    metric: Metric
+
+    @classmethod
+    def none(cls, metric: Metric) -> "RangeThreshold":
+        """The threshold that every distance meets."""
+        return cls(np.inf, inclusive=True, metric=metric)
+
+    def met(self, distances: F64) -> Bool:
+        """bool[n], for reported distances f64[n]."""
+        return distances <= self.distance if self.inclusive else distances < self.distance
+
+    def widened(self, dims: int) -> "RangeThreshold":
+        """Under cosine, a threshold for directions rounded to f32: met by every row that may meet this one."""
+        if self.distance < 0:
+            return self  # no row is that near
+        euclidean = np.sqrt(2 * self.distance) + rounding_of_units(dims)
+        return replace(self, distance=float(euclidean**2 / 2), inclusive=True)
+
+
+def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) -> F64:
     """Queries [D] or [Q, D] of any real type, or an Arrow column of lists -> f64[Q, D], as kernels take them.
 
     Raises QueryError.
@@ -31,16 +64,16 @@ def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) ->
     if array.dtype.kind not in "fiu":
         raise QueryError(f"queries are {array.dtype}, not numbers: an array [queries, dimensions], or Arrow lists")
     try:
-        ready = prepare_exact(array, metric)
+        vectors = prepare_exact(array, metric)
     except KernelError as error:
         raise QueryError(f"the query cannot be asked: {error}") from error
-    if dims is not None and ready.shape[1] != dims:
-        raise QueryError(f"the query has {ready.shape[1]} dimensions, the index has {dims}")
-    return ready
+    if dims is not None and vectors.shape[1] != dims:
+        raise QueryError(f"the query has {vectors.shape[1]} dimensions, the index has {dims}")
+    return vectors
 
 
 def require_at_least_one(**numbers: int | None) -> None:
-    """Raises QueryError for a number that is given and is under 1, or is none. k is always given."""
+    """Raises QueryError for a value that is under 1 or not a whole number. Only `k` must not be None."""
     for name, value in numbers.items():
         if value is None and name != "k":
             continue
@@ -51,7 +84,7 @@ def require_at_least_one(**numbers: int | None) -> None:
 
 
 def checked_distance(distance: float) -> float:
-    """Raises QueryError for NaN and for what is no number."""
+    """The distance as a float. Raises QueryError for NaN and for values that are not numbers."""
     try:
         value = float(distance)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,9 @@
-"""A version whose shards are searched by tasks: A every task some shards, B exact distances by data file, C a merge.
+"""A version whose shards are searched by tasks.
 
-It is a `Tier`, and gives the rows that the one in this process gives. Opening it loads every shard once, where
-it will be searched: nodes are counted there as `loaded.load` counts them here, and damaged shards are known.
+A search has three steps: (A) every task searches its shards, (B) exact distances are read per data file, (C) the
+results are merged. It is a `Tier`, and gives the rows that the one in this process gives. Opening it loads every
+shard once, where it will be searched: nodes are counted there as `shards.load_version` counts them here, and damaged
+shards become known.
 """
 
 from collections.abc import Sequence
@@ -9,62 +11,63 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ShardKey, process_cache
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.search.candidates import Candidates
-from icepuffin.ops.search.filtered import strategy_of
+from icepuffin.ops.model import FileNumber, ShardId
+from icepuffin.ops.search.arguments import F64
+from icepuffin.ops.search.candidates import Candidates, merge_sorted
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.parts import PartReader
 from icepuffin.ops.search.scan import SkippedRows
-from icepuffin.ops.search.shards import IndexAnswer, ShardWork
+from icepuffin.ops.search.shards import ShardMasker
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
+from icepuffin.ops.search.version_search import IndexAnswer, ShardWork, strategy_of
 from icepuffin.ops.search.worker import (
     FileCandidates,
-    PackedSearchJob,
     SearchJob,
     SearchRequest,
     ShardSummary,
     ShareResult,
     WorkShare,
-    merge_sorted,
+    rank_candidates,
+    search_share,
+    summarize_shards,
 )
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
 
 IN_PROCESS_MB = 100
-"""Index files up to this size are searched in this process"""
+"""Size of an index file up to which it is searched in this process"""
 _MB = 1 << 20
 _RANKED_HERE = 4_096
 """Candidates whose exact distances this process computes itself: a job takes longer"""
-_QUERIES_A_TASK = 64
-"""At least; with fewer, loading a shard outweighs its search"""
+_MIN_TASK_QUERIES = 64
+"""Queries per task, at least; with fewer, loading a shard outweighs its search"""
 
 
 @dataclass(frozen=True, slots=True)
 class TierChoice:
-    """Whether tasks are to search a version, and why."""
+    """Whether tasks search a version, and why."""
 
     remote: bool
-    text: str
+    why: str
 
 
-def choose_tier(opened: OpenVersion, pin: SearchJob, runner: TaskRunner | None, in_process_mb: int) -> TierChoice:
-    """In this process what is small or in its memory already, and all where there is no runner."""
+def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, in_process_mb: int) -> TierChoice:
+    """This process for versions that are small or in its memory, and for all where there is no runner."""
     if runner is None:
-        return TierChoice(remote=False, text="the index is in memory")
+        return TierChoice(remote=False, why="the index is in memory")
     size = f"the index of {opened.file_size / _MB:,.1f} MB"
     if opened.file_size <= in_process_mb * _MB:
-        return TierChoice(remote=False, text=f"{size} is not over the threshold of {in_process_mb:,} MB")
+        return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MB")
     version = opened.version.index_snapshot_id
     shards = zip(opened.shards, opened.routing.shards, strict=True)
-    keys = (ShardKey(where, entry.sha256, version) for where, entry in shards)
-    if all(process_cache().holds(key, pin.storage) for key in keys):
-        return TierChoice(remote=False, text=f"{size} is in this process's memory")
+    keys = (ShardKey(blob, entry.sha256, version) for blob, entry in shards)
+    if all(process_cache().holds(key, job.storage) for key in keys):
+        return TierChoice(remote=False, why=f"{size} is in this process's memory")
     return TierChoice(
-        remote=True, text=f"{size} is over the threshold of {in_process_mb:,} MB, and not in this process's memory"
+        remote=True, why=f"{size} is over the threshold of {in_process_mb:,} MB, and not in this process's memory"
     )
 
 
@@ -74,198 +77,171 @@ class DistributedVersion:
     name = "distributed"
 
     def __init__(
-        self, pin: SearchJob, runner: TaskRunner, shards: Sequence[ShardSummary], covered: frozenset[int]
+        self,
+        job: SearchJob,
+        runner: TaskRunner,
+        shards: Sequence[ShardSummary],
+        covered: frozenset[FileNumber],
     ) -> None:
-        if pin.opened is None:
+        if job.opened is None:
             raise ValueError("there is no version to search")
-        self.pin = pin
-        self.packed = pin.pack()
+        self.job = job
+        self.packed = job.pack()
         self.shards = tuple(shards)
         self.covered = covered
-        self.balled = covered - frozenset[int]().union(*(shard.revived for shard in shards))
-        self.metric: Metric = pin.metric
-        self.search_list = pin.opened.definition.search_list
-        self.dims = pin.opened.routing.dims
-        self.recall_model = RecallModel.of(pin.opened)
-        self.index_bytes = sum(part.length for part in pin.opened.shards)
+        self.enclosed = covered.difference(*(shard.revived for shard in shards))
+        self.metric: Metric = job.metric
+        self.search_list = job.opened.definition.search_list
+        self.dims = job.opened.routing.dims
+        self.recall_model = RecallModel.of(job.opened)
+        self.index_bytes = sum(blob.length for blob in job.opened.shards)
         self.exact = not any(shard.rounded for shard in shards)
-        self.column_is_double = pin.column_is_double
-        self.lean = pin.opened.definition.vectors == "none"
+        self.column_is_double = job.column_is_double
+        self.lean = job.opened.definition.vectors == "none"
         self._runner = runner
-        lengths = [part.length for part in pin.opened.shards]
-        self._groups = [WorkShare(shards=numbers) for numbers in balanced(lengths, max(1, runner.parallelism))]
+        self._shares = [WorkShare(shards=shard_ids) for shard_ids in balanced_shards(job.opened, runner.parallelism)]
 
     @classmethod
-    def open(cls, pin: SearchJob, runner: TaskRunner, *, complete: bool) -> "DistributedVersion":
+    def open(cls, job: SearchJob, runner: TaskRunner, *, complete: bool) -> "DistributedVersion":
         """Load every shard where tasks run. Raises PuffinError or StorageError for one that cannot be read."""
-        if pin.opened is None:
+        if job.opened is None:
             raise ValueError("there is no version to open")
-        reader = PartReader(pin.opened, pin.live, pin.storage)
-        groups = balanced([part.length for part in pin.opened.shards], max(1, runner.parallelism))
-        look = partial(_look_at, replace(pin, covered=None).pack())
-        facts: list[ShardSummary] = []
-        for found in runner.run(look, groups, label="open shards"):
-            if isinstance(found, str):
-                raise StorageError(found)
-            facts += found
-        facts.sort(key=lambda shard: shard.number)
-        covered = reader.covered(np.sum([shard.nodes for shard in facts], axis=0, dtype=np.int64))
-        return cls(replace(pin, covered=covered if complete else None), runner, facts, covered)
+        masker = ShardMasker(job.opened, job.live, job.storage)
+        summarize = partial(summarize_shards, replace(job, covered=None).pack())
+        summaries: list[ShardSummary] = []
+        for result in runner.run(summarize, balanced_shards(job.opened, runner.parallelism), label="open shards"):
+            if isinstance(result, str):
+                raise StorageError(result)
+            summaries += result
+        summaries.sort(key=lambda shard: shard.shard_id)
+        covered = masker.covered(np.sum([shard.nodes for shard in summaries], axis=0, dtype=np.int64))
+        return cls(replace(job, covered=covered if complete else None), runner, summaries, covered)
 
-    def search(
-        self, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, matches: Matches | None
-    ) -> IndexAnswer:
-        """As `search_version`, where with `matches` each group goes the way that its own share of them makes cheaper.
+    def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> IndexAnswer:
+        """As `search_version`; with `matches`, each share takes the way that is faster for its own matching rows.
 
-        Distances are exact, but for few candidates of shards that do not have them: those are left to the caller.
+        Distances are exact. Only a few candidates of shards that lack exact distances are left for the caller to rank.
         Raises IndexUnavailableError where a task cannot read a shard any more.
         """
-        found = self._find(queries, self._groups, SearchRequest(k, knobs, matches))
-        parts = [item.indexed for item in found if item.indexed is not None]
-        widths = [part.candidates.files.shape[1] for part in parts]
-        rounded_directions = any(part.rounded_directions for part in parts)
-        wide = sum(widths) if rounded_directions else max(widths, default=k)
-        best = merge_sorted([part.candidates for part in parts], wide)
-        approximate = any(part.approximate for part in parts)
+        results = self._find(queries, self._shares, SearchRequest(k, parameters, matches))
+        answers = [result.indexed for result in results if result.indexed is not None]
+        widths = [answer.candidates.files.shape[1] for answer in answers]
+        directions = any(answer.rounded_directions for answer in answers)
+        width = sum(widths) if directions else max(widths, default=k)
+        best = merge_sorted([answer.candidates for answer in answers], width)
+        approximate = any(answer.approximate for answer in answers)
         if approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
             best, approximate = self._ranked(best, queries), False
         return IndexAnswer(
             best,
-            strategy_of(parts),
+            strategy_of(answers),
             approximate=approximate,
-            rounded_directions=rounded_directions,
-            work=_added([item for part in parts for item in part.work]),
+            rounded_directions=directions,
+            work=_work_by_shard([shard for answer in answers for shard in answer.work]),
         )
 
     def scan(
-        self,
-        queries: npt.NDArray[np.float64],
-        k: int,
-        files: Sequence[int],
-        matches: Matches | None,
-        skipped: SkippedRows,
+        self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
         """As `scan.scan`, by tasks."""
-        counts = [self.pin.live.files[number].record_count for number in files]
-        groups = [
-            WorkShare(files=tuple(files[at] for at in places))
+        counts = [self.job.live.files[number].record_count for number in files]
+        shares = [
+            WorkShare(files=tuple(FileNumber(files[place]) for place in places))
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
-        found = self._run(queries, groups, SearchRequest(k, None, matches, strict=False), blocks=1)[0]
-        for item in found:
-            skipped.add(item.skipped.count, item.skipped.first)
-        return merge_sorted([item.scanned for item in found], k), sum(item.rows for item in found)
+        results = self._run(queries, shares, SearchRequest(k, None, matches, strict=False), blocks=1)[0]
+        for result in results:
+            skipped.add(result.skipped.count, result.skipped.first)
+        return merge_sorted([result.scanned for result in results], k), sum(result.rows for result in results)
 
-    def _find(
-        self, queries: npt.NDArray[np.float64], groups: Sequence[WorkShare], ask: SearchRequest
-    ) -> list[ShareResult]:
-        """One `ShareResult` a group, of all queries; many queries are dealt out, too."""
-        spare = -(-self._runner.parallelism // len(groups))
-        blocks = self._run(queries, groups, ask, blocks=max(1, min(spare, len(queries) // _QUERIES_A_TASK)))
-        return blocks[0] if len(blocks) == 1 else [_joined(items) for items in zip(*blocks, strict=True)]
+    def _find(self, queries: F64, shares: Sequence[WorkShare], request: SearchRequest) -> list[ShareResult]:
+        """One result per share, of all queries. Where there are many queries, tasks divide them, too."""
+        tasks_per_share = -(-self._runner.parallelism // len(shares))
+        blocks = max(1, min(tasks_per_share, len(queries) // _MIN_TASK_QUERIES))
+        by_block = self._run(queries, shares, request, blocks=blocks)
+        if len(by_block) == 1:
+            return by_block[0]
+        return [_joined(results) for results in zip(*by_block, strict=True)]
 
     def _run(
-        self, queries: npt.NDArray[np.float64], groups: Sequence[WorkShare], ask: SearchRequest, *, blocks: int
+        self, queries: F64, shares: Sequence[WorkShare], request: SearchRequest, *, blocks: int
     ) -> list[list[ShareResult]]:
-        parts = np.array_split(queries, blocks)
-        tasks = [(part, group) for part in parts for group in groups]
-        found = self._runner.run(partial(_find, self.packed, ask), tasks, label="search shards")
-        return [found[at : at + len(groups)] for at in range(0, len(found), len(groups))]
+        """One result per share, for each block of queries."""
+        tasks = [(block, share) for block in np.array_split(queries, blocks) for share in shares]
+        results = self._runner.run(partial(search_share, self.packed, request), tasks, label="search shards")
+        return [results[start : start + len(shares)] for start in range(0, len(results), len(shares))]
 
-    def _ranked(self, found: Candidates, queries: npt.NDArray[np.float64]) -> Candidates:
-        """Exact distances for candidates, one task for some data files."""
-        places = np.nonzero(found.files >= 0)
-        files, positions = found.files[places], found.positions[places]
+    def _ranked(self, candidates: Candidates, queries: F64) -> Candidates:
+        """The candidates by exact distances, computed by tasks that read some data files each."""
+        cell = query, _ = np.nonzero(candidates.files >= 0)
+        files, positions = candidates.files[cell], candidates.positions[cell]
         numbers, counts = np.unique(files, return_counts=True)
+        rows_by_file = [np.flatnonzero(files == number) for number in numbers]
         groups = balanced(counts.tolist(), max(1, self._runner.parallelism))
-        tasks, targets = [], []
-        for group in groups:
-            target = [np.flatnonzero(files == numbers[at]) for at in group]
-            tasks.append(
-                [
-                    file_candidates(int(numbers[at]), positions[mine], places[0][mine], queries)
-                    for at, mine in zip(group, target, strict=True)
-                ]
-            )
-            targets.append(target)
+        tasks = [
+            [
+                FileCandidates.of(int(numbers[place]), positions[rows], query[rows], queries)
+                for place, rows in ((place, rows_by_file[place]) for place in group)
+            ]
+            for group in groups
+        ]
+        ranked = self._runner.run(partial(rank_candidates, self.packed), tasks, label="rank candidates")
         exact = np.full(len(files), np.inf)
-        ranked = self._runner.run(partial(_rank, self.packed), tasks, label="rank candidates")
-        for target, distances in zip(targets, ranked, strict=True):
-            for mine, near in zip(target, distances, strict=True):
-                exact[mine] = near
-        distances_of = np.full(found.files.shape, np.inf)
-        distances_of[places] = exact
-        return Candidates(found.files, found.positions, distances_of).ordered(found.files.shape[1])
+        for group, distances in zip(groups, ranked, strict=True):
+            for place, file_distances in zip(group, distances, strict=True):
+                exact[rows_by_file[place]] = file_distances
+        distances_of = np.full(candidates.files.shape, np.inf)
+        distances_of[cell] = exact
+        return Candidates(candidates.files, candidates.positions, distances_of).ordered(candidates.files.shape[1])
 
 
 def balanced(weights: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Places of the weights in at most `count` groups of about the same weight: the heaviest first, to the lightest."""
+    """Places of the weights in at most `count` groups of about equal weight: the heaviest first, to the lightest."""
     groups: list[list[int]] = [[] for _ in range(min(count, len(weights)))]
     loads = [0] * len(groups)
-    for place in sorted(range(len(weights)), key=lambda at: (-weights[at], at)):
+    for place in sorted(range(len(weights)), key=lambda place: (-weights[place], place)):
         lightest = loads.index(min(loads))
         groups[lightest].append(place)
         loads[lightest] += weights[place]
     return [tuple(sorted(group)) for group in groups]
 
 
-def file_candidates(
-    file: int, positions: npt.NDArray[np.int64], asked: npt.NDArray[np.int64], queries: npt.NDArray[np.float64]
-) -> FileCandidates:
-    """With the vectors of just the queries that have a candidate there."""
-    mine, places = np.unique(asked, return_inverse=True)
-    return FileCandidates(file, positions, places.astype(np.int64), queries[mine])
+def balanced_shards(opened: OpenVersion, count: int) -> list[tuple[ShardId, ...]]:
+    """The version's shards in at most `count` groups of about equal size."""
+    groups = balanced([blob.length for blob in opened.shards], max(1, count))
+    return [tuple(ShardId(place) for place in group) for group in groups]
 
 
-def _look_at(packed: PackedSearchJob, numbers: tuple[int, ...]) -> list[ShardSummary] | str:
-    """Body of a task. A store that does not answer is told, not raised: another version may serve."""
-    worker = packed.worker()
-    try:
-        return [worker.facts(number) for number in numbers]
-    except StorageError as error:
-        return str(error)
-
-
-def _find(packed: PackedSearchJob, ask: SearchRequest, task: tuple[npt.NDArray[np.float64], WorkShare]) -> ShareResult:
-    """Body of a task."""
-    return packed.worker().find(*task, ask)
-
-
-def _rank(packed: PackedSearchJob, task: Sequence[FileCandidates]) -> list[npt.NDArray[np.float64]]:
-    """Body of a task."""
-    worker = packed.worker()
-    return [worker.rank(item) for item in task]
-
-
-def _joined(items: Sequence[ShareResult]) -> ShareResult:
-    """What one group found for blocks of queries, as for all of them."""
-    scanned = stacked([item.scanned for item in items])
-    parts = [item.indexed for item in items if item.indexed is not None]
-    if not parts:
-        return replace(items[0], scanned=scanned, rows=sum(item.rows for item in items))
+def _joined(results: Sequence[ShareResult]) -> ShareResult:
+    """The results of one share for blocks of queries, as one result for all queries."""
+    scanned = _stacked([result.scanned for result in results])
+    rows = sum(result.rows for result in results)
+    answers = [result.indexed for result in results if result.indexed is not None]
+    if not answers:
+        return replace(results[0], scanned=scanned, rows=rows)
     indexed = replace(
-        parts[0],
-        candidates=stacked([part.candidates for part in parts]),
-        rounded_directions=any(part.rounded_directions for part in parts),
-        work=_added([item for part in parts for item in part.work]),
+        answers[0],
+        candidates=_stacked([answer.candidates for answer in answers]),
+        rounded_directions=any(answer.rounded_directions for answer in answers),
+        work=_work_by_shard([shard for answer in answers for shard in answer.work]),
     )
-    return replace(items[0], indexed=indexed, scanned=scanned, rows=sum(item.rows for item in items))
+    return replace(results[0], indexed=indexed, scanned=scanned, rows=rows)
 
 
-def stacked(parts: Sequence[Candidates]) -> Candidates:
-    """Those of one block of queries after those of another."""
-    wide = max(part.files.shape[1] for part in parts)
+def _stacked(parts: Sequence[Candidates]) -> Candidates:
+    """Candidates of one block of queries after those of another."""
+    width = max(part.files.shape[1] for part in parts)
     names = ("files", "positions", "distances")
-    return Candidates(*(np.concatenate([getattr(part.padded(wide), name) for part in parts]) for name in names))
+    return Candidates(*(np.concatenate([getattr(part.padded(width), name) for part in parts]) for name in names))
 
 
-def _added(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:
-    """By shard, over blocks of queries."""
-    whole: dict[int, ShardWork] = {}
-    for item in work:
-        one = whole.get(item.shard)
-        whole[item.shard] = item if one is None else ShardWork(
-            item.shard, item.nodes, one.queries + item.queries, one.expanded + item.expanded,
-            one.distances + item.distances,
+def _work_by_shard(work: Sequence[ShardWork]) -> tuple[ShardWork, ...]:
+    """The work of each shard, summed over blocks of queries; by shard id."""
+    total: dict[ShardId, ShardWork] = {}
+    for shard in work:
+        before = total.get(shard.shard_id)
+        total[shard.shard_id] = shard if before is None else ShardWork(
+            shard.shard_id, shard.nodes, before.queries + shard.queries, before.expanded + shard.expanded,
+            before.distances + shard.distances,
         )  # fmt: skip
-    return tuple(whole[number] for number in sorted(whole))
+    return tuple(total[shard_id] for shard_id in sorted(total))

@@ -30,7 +30,7 @@ from icepuffin.ops.search.distributed import IN_PROCESS_MB, DistributedVersion, 
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
-from icepuffin.ops.search.shards import LoadedVersion, load
+from icepuffin.ops.search.shards import LoadedVersion, load_version
 from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
 from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
@@ -307,8 +307,8 @@ def _load(
     )  # fmt: skip
     why = choose_tier(opened, pin, place.runner, place.in_process_mb)
     if why.remote and place.runner is not None:
-        return DistributedVersion.open(pin, place.runner, complete=complete), why.text
-    loaded = load(
+        return DistributedVersion.open(pin, place.runner, complete=complete), why.why
+    loaded = load_version(
         opened,
         target.live,
         target.storage,
@@ -316,7 +316,7 @@ def _load(
         threads=place.threads,
         column_is_double=pin.column_is_double,
     )
-    return loaded, why.text
+    return loaded, why.why
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:

@@ -1,70 +1,114 @@
-"""Which files can hold a row within a distance: the centroid blob and the triangle inequality."""
+"""Files that cannot hold a row within a distance: the centroid index and the triangle inequality."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index.version_reader import OpenVersion, read_centroids
 from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.search.arguments import F32, F64, I64, Bool, RangeThreshold
 from icepuffin.ops.search.distributed import DistributedVersion
+from icepuffin.ops.search.result import Pruning
 from icepuffin.ops.search.shards import LoadedVersion
-from icepuffin.ops.storage import relative_to
+from icepuffin.ops.search.target import SearchTarget, VersionChoice
+from icepuffin.ops.storage import StorageError, relative_to
 from icepuffin.puffin.blobs.centroid import CentroidIndex
-from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError, PuffinError
 
 _ROUNDING = 2.0**-22
 """Twice the rounding of one f32 operation, relative"""
 _TINY = 1e-18
-"""Squares of smaller distances vanish in f32"""
+"""Largest distance whose square may vanish in f32"""
 _BYTES_AT_ONCE = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileBalls:
-    """Balls around the live rows of files of one snapshot; a file may have several, or none."""
+    """Balls around the live rows of a snapshot's files; a file may have several, or none."""
 
     files: int
-    """Live files of the snapshot"""
-    numbers: npt.NDArray[np.int64]
-    """int64[E], the live file of each ball"""
-    centers: npt.NDArray[np.float32]
+    """Number of live files in the snapshot"""
+    numbers: I64
+    """int64[E]: file number of each ball"""
+    centers: F32
     """f32[E, D], prepared as vectors are"""
-    radii: npt.NDArray[np.float64]
+    radii: F64
     """f64[E], Euclidean"""
 
     @classmethod
     def none(cls, files: int, dims: int) -> "FileBalls":
-        """No ball, of any file: nothing is out of reach."""
+        """No ball around any file: no file is out of reach."""
         return cls(files, np.empty(0, np.int64), np.empty((0, dims), np.float32), np.empty(0))
 
-    def reached(
-        self, queries: npt.NDArray[np.float64], distance: float, metric: Metric, *, rounded: bool = False
-    ) -> npt.NDArray[np.bool_]:
+    def reachable(self, queries: F64, distance: float, metric: Metric, *, rounded: bool = False) -> Bool:
         """bool[files]: whether a row of the file may be within `distance`, as `metric` reports it, of any query.
 
-        `queries` f64[Q, D] prepared. True for files without a ball. No row is lost to rounding: radii were summed up in
-        f32, and are taken as large as that can have made them too small. `rounded`: rows are compared as they were
-        before they were rounded to f32, and put into a ball.
+        `queries` f64[Q, D] prepared. True for files without a ball. No row is lost to rounding: radii were summed up
+        in f32, and are taken as large as they may truly be. `rounded`: the balls enclose rows that were rounded to
+        f32, and the rows are compared as they were before.
         """
-        held = np.zeros(self.files, np.bool_)
-        held[self.numbers] = True
-        near = ~held
+        has_ball = np.zeros(self.files, np.bool_)
+        has_ball[self.numbers] = True
+        reachable = ~has_ball
         limit = euclidean(distance, metric) * (1 + _ROUNDING) + _TINY
         reach = self.radii * (1 + queries.shape[1] * _ROUNDING) + limit
         if rounded or metric is Metric.COSINE:
             reach += _ROUNDING * (np.linalg.norm(self.centers.astype(np.float64), axis=1) + self.radii)
         step = max(1, _BYTES_AT_ONCE // (8 * queries.shape[1]))
         for start in range(0, len(self.numbers), step):
-            part = slice(start, start + step)
-            centers = self.centers[part].astype(np.float64)
-            open_ = np.zeros(len(centers), np.bool_)
+            block = slice(start, start + step)
+            centers = self.centers[block].astype(np.float64)
+            reached = np.zeros(len(centers), np.bool_)
             for query in queries:
                 gap = centers - query
-                open_ |= np.sqrt(np.einsum("ij,ij->i", gap, gap)) <= reach[part]
-            near[self.numbers[part][open_]] = True
-        return near
+                reached |= np.sqrt(np.einsum("ij,ij->i", gap, gap)) <= reach[block]
+            reachable[self.numbers[block][reached]] = True
+        return reachable
+
+
+class FilePruner:
+    """Decides which files a range search reads. The balls are read with the first query that needs them; thread-safe.
+
+    The balls are those of the version that answers.
+    """
+
+    def __init__(self, target: SearchTarget, choice: VersionChoice) -> None:
+        self._target = target
+        self._choice = choice
+        self._balls: tuple[FileBalls, tuple[str, ...]] | None = None
+
+    def reachable(self, queries: F64, threshold: RangeThreshold) -> tuple[Bool, Pruning, tuple[str, ...]]:
+        """bool[files] that may hold a row under the threshold, what that saves, and warnings of what is unreadable."""
+        counts = np.array([file.record_count for file in self._target.live.files], np.int64)
+        reachable = np.ones(len(counts), np.bool_)
+        unreadable: tuple[str, ...] = ()
+        opened, loaded = self._choice.opened, self._choice.loaded
+        if opened is None or loaded is None:
+            why = "no index, no centroids: every file is looked at"
+        elif threshold.metric is Metric.INNER_PRODUCT:
+            why = "inner product obeys no triangle inequality: every file is looked at"
+        else:
+            balls, unreadable = self._read(opened, loaded)
+            reachable = balls.reachable(queries, threshold.distance, threshold.metric, rounded=loaded.column_is_double)
+            why = f"{len(balls.radii)} balls of the centroid index, of {len(np.unique(balls.numbers))} files"
+        pruned = ~reachable
+        saved = Pruning(len(counts), int(pruned.sum()), int(counts.sum()), int(counts[pruned].sum()), why)
+        return reachable, saved, unreadable
+
+    def _read(
+        self, opened: OpenVersion, loaded: LoadedVersion | DistributedVersion
+    ) -> tuple[FileBalls, tuple[str, ...]]:
+        """The balls, and a warning where they cannot be read: then nothing is pruned, and answers are as right."""
+        if self._balls is None:
+            live = self._target.live
+            try:
+                self._balls = file_balls(read_centroids(opened, self._target.storage), live, loaded), ()
+            except (PuffinError, StorageError) as error:
+                warning = f"{opened.version.puffin_path}: no file is pruned, the centroids cannot be read: {error}"
+                self._balls = FileBalls.none(len(live.files), loaded.dims), (warning,)
+        return self._balls
 
 
 def euclidean(distance: float, metric: Metric) -> float:
@@ -75,20 +119,20 @@ def euclidean(distance: float, metric: Metric) -> float:
 
 
 def file_balls(index: CentroidIndex, live: LiveFiles, version: LoadedVersion | DistributedVersion) -> FileBalls:
-    """The balls of a version that hold for the snapshot that it was loaded for.
+    """The balls of a version that hold for the snapshot that the version was loaded for.
 
-    A ball holds the rows that were live in the version's own snapshot. Where others are live now it says nothing.
+    A ball encloses the rows that were live in the version's own snapshot. Where other rows are live now, it is dropped.
     """
     if index.dims != version.dims:
         raise BadBlobError(f"the centroid blob has {index.dims} dimensions, the routing blob {version.dims}")
     numbers = {relative_to(file.path, live.location): number for number, file in enumerate(live.files)}
-    of_file = np.array([numbers.get(path, -1) for path in index.files], np.int64)
-    of_file[~np.isin(of_file, list(version.balled))] = -1
-    of_ball = of_file[index.file_ordinals] if len(of_file) else np.empty(0, np.int64)
-    kept = np.flatnonzero(of_ball >= 0)
+    by_path = np.array([numbers.get(path, -1) for path in index.files], np.int64)
+    by_path[~np.isin(by_path, list(version.enclosed))] = -1
+    by_ball = by_path[index.file_ordinals] if len(by_path) else np.empty(0, np.int64)
+    kept = np.flatnonzero(by_ball >= 0)
     return FileBalls(
         files=len(live.files),
-        numbers=of_ball[kept],
+        numbers=by_ball[kept],
         centers=index.centroids[kept],
         radii=index.max_distances[kept].astype(np.float64),
     )

@@ -12,21 +12,27 @@ from pyiceberg.expressions import BooleanExpression
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.search.arguments import checked_distance, field_ids, prepare_queries, require_at_least_one
+from icepuffin.ops.model import FileNumber
+from icepuffin.ops.search.arguments import (
+    RangeThreshold,
+    checked_distance,
+    field_ids,
+    prepare_queries,
+    require_at_least_one,
+)
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, fetch, merge, rerank
 from icepuffin.ops.search.distributed import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following import FollowingReader
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
-from icepuffin.ops.search.range_search import RangeThreshold, resolve_rounding
+from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource
-from icepuffin.ops.search.shards import IndexAnswer
 from icepuffin.ops.search.target import SearchTarget, SnapshotCoverage, VersionChoice
-from icepuffin.ops.search.thresholds import RangeSearch
 from icepuffin.ops.search.tiers import InProcessTier, Tier
 from icepuffin.ops.search.tuning import ParameterChooser, SearchOptions, SearchParameters
+from icepuffin.ops.search.version_search import IndexAnswer
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.timing import StageClock
 
@@ -116,7 +122,7 @@ class IndexReader:
         return self._coverage.coverage
 
     @property
-    def tail(self) -> tuple[int, ...]:
+    def tail(self) -> tuple[FileNumber, ...]:
         """File numbers of the freshness tail, which every search scans."""
         return self._coverage.tail
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icepuffin.ops.search.shards import ShardWork
 from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.version_search import ShardWork
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +200,7 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
     for shard in profile.work:
         visited = f"{shard.expanded:,} of {shard.nodes:,} nodes visited, " if shard.expanded else ""
         work = f"{visited}{shard.distances:,} distances"
-        yield f"shard {shard.shard}", f"{work}" + (f", {shard.queries:,} queries" if shard.queries > 1 else "")
+        yield f"shard {shard.shard_id}", f"{work}" + (f", {shard.queries:,} queries" if shard.queries > 1 else "")
     yield "distances", f"{profile.distances:,} in the index, {profile.tail_rows:,} rows scanned beside it"
     for stage, milliseconds in profile.milliseconds.items():
         read = profile.bytes_read.get(stage, 0)

@@ -1,4 +1,4 @@
-"""Exact search by reading rows: of a whole snapshot, or of what an index lacks. Streams; never holds the table."""
+"""Exact search by reading rows, of a whole snapshot or of its freshness tail. Streams; never holds the table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,24 +15,37 @@ from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.search.arguments import F32, F64, I64
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.range_search import RowVectors
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import exact_vectors_at, prepared, with_vector
 
-Integers = npt.NDArray[np.int64]
 _ROWS_AT_ONCE = 65_536
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowVectors:
+    """N rows of one or more files, with their vectors."""
+
+    files: I64
+    """int64[N]: file numbers"""
+    positions: I64
+    """int64[N]: row positions"""
+    vectors: npt.NDArray[Any]
+    """[N, D]: of unit length under cosine, f32; otherwise as the table or the index has them, f32 or f64"""
+    raw: npt.NDArray[Any] | None = None
+    """Under cosine, the table's vectors whose rounded directions `vectors` are, where they are known"""
+
+
 class SkippedRows:
-    """Rows that a scan passes over, as they have no distance from anything. Not shared between threads."""
+    """Rows that a scan passes over because they have no distance from any query. Not shared between threads."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first = ""
-        """File, row, and what is wrong with it"""
+        """File, row and fault of the first of them"""
 
     def add(self, count: int, first: str) -> None:
         self.count += count
@@ -56,31 +69,31 @@ class VectorSource:
     metric: Metric
     storage: StorageConfig
     dims: int | None = None
-    """Of the vectors, where an index knows that"""
+    """Dimensions of the vectors, where an index knows them"""
 
     def rows(
         self, files: Sequence[int], dims: int | None, matches: Matches | None, skipped: SkippedRows | None = None
     ) -> Iterator[RowVectors]:
-        """The live rows of some files (that match), a batch at a time; those whose vector is null are near nothing.
+        """The live rows of some files (that match), in batches. Rows whose vector is null are left out.
 
-        Vectors without a distance (NaN, infinity, another length, zero under cosine) are told to `skipped`; where it is
-        None they raise VectorColumnError, naming file and row. Raises QueryError where no index knows the dimensions,
-        and no vector of the first batch has those of the query.
+        Vectors without a distance (NaN, infinity, another length, zero under cosine) are counted in `skipped`; without
+        it they raise VectorColumnError, naming file and row. Raises QueryError where no index knows the dimensions, and
+        no vector of the first batch has those of the query.
         """
-        unsure = self.dims is None and dims is not None
+        unchecked = self.dims is None and dims is not None
         for number in files:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number, dims):
                 positions, column = with_vector(batch)
                 if not len(positions):
                     continue
-                if unsure and dims is not None:
+                if unchecked and dims is not None:
                     _require_dims(column, dims, file)
-                unsure = False
-                for some, vectors, raw in self._prepared(positions, column, dims, file, skipped):
-                    yield RowVectors(np.full(len(some), number, np.int64), some, vectors, raw)
+                unchecked = False
+                for usable, vectors, raw in self._prepared(positions, column, dims, file, skipped):
+                    yield RowVectors(np.full(len(usable), number, np.int64), usable, vectors, raw)
 
-    def sample(self, count: int) -> npt.NDArray[np.float32]:
+    def sample(self, count: int) -> F32:
         """f32[n, D], n <= count: vectors of live rows, for trying things out."""
         parts = [np.empty((0, self.dims or 0), np.float32)]
         for rows in self.rows(range(len(self.live.files)), self.dims, None):
@@ -90,8 +103,8 @@ class VectorSource:
         return np.concatenate(parts)
 
     def _prepared(
-        self, positions: Integers, column: pa.Array, dims: int | None, file: LiveFile, skipped: SkippedRows | None
-    ) -> Iterator[tuple[Integers, npt.NDArray[Any], npt.NDArray[Any] | None]]:
+        self, positions: I64, column: pa.Array, dims: int | None, file: LiveFile, skipped: SkippedRows | None
+    ) -> Iterator[tuple[I64, npt.NDArray[Any], npt.NDArray[Any] | None]]:
         """(positions, vectors, raw) as in `RowVectors`: all at once, or by halves around rows without a distance."""
         try:
             raw = exact_vectors_at(column, positions, file, dims)
@@ -111,7 +124,7 @@ class VectorSource:
 
 
 def scan(
-    queries: npt.NDArray[np.float64],
+    queries: F64,
     k: int,
     source: VectorSource,
     files: Sequence[int],
@@ -119,22 +132,21 @@ def scan(
     matches: Matches | None = None,
     skipped: SkippedRows | None = None,
 ) -> tuple[Candidates, int]:
-    """The k nearest live rows among some of the live files; -> (candidates, rows compared).
+    """The k nearest live rows (that match) of some live files; -> (candidates, rows compared).
 
-    `queries` f64[Q, D] prepared. `matches`: only these rows. `skipped`: as `VectorSource.rows` has it. Raises
-    VectorColumnError, QueryError.
+    `queries` f64[Q, D] prepared. `skipped` as in `VectorSource.rows`. Raises VectorColumnError, QueryError.
     """
     top = ExactTopK(queries, k, source.metric)
     compared = 0
     for rows in source.rows(files, queries.shape[1], matches, skipped):
         top.update(rows.vectors, pack(rows.files, rows.positions), raw=rows.raw)
         compared += len(rows.positions)
-    keys, distances = top.result()
-    return Candidates(*unpack(keys), distances), compared
+    addresses, distances = top.result()
+    return Candidates(*unpack(addresses), distances), compared
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
-    """The first vectors of a scan tell whether the query fits the column."""
+    """Raises QueryError where no vector of a scan's first batch has the query's dimensions."""
     if pc.all(pc.not_equal(pc.list_value_length(column), dims)).as_py():
         raise QueryError(f"the query has {dims} dimensions, the vectors of {file.path} have {len(column[0])}")
 
@@ -142,12 +154,13 @@ def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
 def _batches(
     file: LiveFile, source: VectorSource, matches: Matches | None, number: int, dims: int | None
 ) -> Iterator[LiveBatch]:
+    """The live rows of one file (that match)."""
     store = open_storage(file.path, source.storage)
     if matches is None:
         yield from read_live(store, file, source.schema, [source.field_id], batch_rows=batch_rows(dims))
         return
-    wanted = matches.positions.get(number, np.empty(0, np.int64))
-    for start in range(0, len(wanted), _ROWS_AT_ONCE):
-        positions = wanted[start : start + _ROWS_AT_ONCE]
+    matching = matches.positions.get(number, np.empty(0, np.int64))
+    for start in range(0, len(matching), _ROWS_AT_ONCE):
+        positions = matching[start : start + _ROWS_AT_ONCE]
         rows = take_rows(store, file, source.schema, [source.field_id], positions).combine_chunks()
         yield LiveBatch(positions, rows.to_batches()[0])

@@ -1,76 +1,166 @@
-"""An index version in memory: its shards as searchers, masked for the snapshot that is read."""
+"""An index version in memory: its shards, masked for the snapshot that is read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.ops.addresses import pack, unpack
-from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.candidates import Candidates, merge
+from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
+from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
+from icepuffin.ops.index.version_reader import OpenVersion, same_files
+from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.arguments import F32, F64, I64, Bool
+from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.parts import Part, PartReader
-from icepuffin.ops.search.tuning import RecallModel, SearchParameters
+from icepuffin.ops.search.tuning import RecallModel
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.rows import by_slot
+from icepuffin.puffin.errors import BadBlobError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LoadedShard:
-    """One shard, ready to be searched."""
+class MaskedShard:
+    """One shard, and what its nodes are in the snapshot that is read."""
 
-    graph: Graph
-    vectors: npt.NDArray[np.float32] | None
-    """f32[N, D] prepared; None in a lean shard"""
-    pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None
-    live: npt.NDArray[np.bool_]
-    """bool[N]: what may be returned"""
+    shard: ReadyShard
+    file_numbers: I64
+    """int64[N]: file number of each node; -1 where the file is not live"""
+    live: Bool
+    """bool[N]: nodes that a search may return"""
     searcher: Searcher
-    file_numbers: npt.NDArray[np.int64]
-    """int64[N]: each node's file as a number into the snapshot's live files; -1 for files that are not live"""
-    positions: npt.NDArray[np.int64]
-    rounded: bool
-    """Whether its vectors are the table's, rounded (f16, or doubles) or coded, and not the table's own"""
+    """Searcher that returns live nodes only"""
 
-    def compare(self, queries: npt.NDArray[np.float64], k: int) -> Candidates:
-        """The k nearest live nodes by comparing every one; ties by file, then position."""
-        keys, distances = self.searcher.compare(
-            queries, k, ids=lambda nodes: pack(self.file_numbers[nodes], self.positions[nodes])
-        )
-        return Candidates(*unpack(keys), distances)
+    @classmethod
+    def of(cls, shard: ReadyShard, file_numbers: I64, live: Bool) -> "MaskedShard":
+        return cls(shard, file_numbers, live, shard.searcher.masked(live))
 
     @property
-    def lean(self) -> bool:
-        return self.vectors is None
+    def vectors(self) -> F32 | None:
+        """f32[N, D] prepared; None in a lean shard."""
+        return self.shard.vectors
 
-    def restricted(self, allowed: npt.NDArray[np.bool_]) -> "LoadedShard":
-        """The same shard, of which only some live nodes may be returned."""
+    @property
+    def positions(self) -> I64:
+        """int64[N]: row position of each node."""
+        return self.shard.row_positions
+
+    def restricted(self, allowed: Bool) -> "MaskedShard":
+        """The same shard with only those live nodes that `allowed` bool[N] marks."""
         live = self.live & allowed
         return replace(self, live=live, searcher=self.searcher.masked(live))
+
+    def restricted_to_files(self, files: frozenset[FileNumber]) -> "MaskedShard":
+        """The same shard with only those live nodes that lie in `files`. The other files are scanned."""
+        return self.restricted(np.isin(self.file_numbers, list(files)))
+
+    def candidates(self, nodes: I64, distances: F64) -> Candidates:
+        """Nodes int64[Q, k] (-1 and infinitely far where there are fewer) as rows of the table."""
+        files, positions = self.file_numbers[nodes], self.shard.row_positions[nodes]
+        missing = nodes < 0
+        if missing.any():
+            files[missing], positions[missing] = -1, -1
+        return Candidates(files, positions, distances)
+
+    def compare(self, queries: F64, k: int) -> Candidates:
+        """The k nearest live nodes by comparing every one; ties by file, then position."""
+        addresses, distances = self.searcher.compare(
+            queries, k, ids=lambda nodes: pack(self.file_numbers[nodes], self.positions[nodes])
+        )
+        return Candidates(*unpack(addresses), distances)
+
+
+class ShardMasker:
+    """Reads shards of a version and masks them for a snapshot.
+
+    A node may be returned when its row is live in the snapshot `live`, whatever the version's own snapshot was.
+    """
+
+    def __init__(self, opened: OpenVersion, live: LiveFiles, storage: StorageConfig) -> None:
+        self._opened = opened
+        self._live = live
+        self._storage = storage
+        numbers = same_files(opened, live)
+        self._covered_files = opened.routing.files
+        self._slot_to_number = np.array(
+            [numbers.get(file.path, -1) if file.present else -1 for file in self._covered_files], np.int64
+        )
+        self._deleted = deleted_by_file(lambda path: open_storage(path, storage), live.files)
+
+    def read(self, shard_id: ShardId, *, threads: int = 1) -> MaskedShard:
+        """One shard, out of the cache where the cache has it. Raises StorageError, PuffinError."""
+        entry = self._opened.routing.shards[shard_id]
+        key = ShardKey(self._opened.shards[shard_id], entry.sha256, self._opened.version.index_snapshot_id)
+        shard = process_cache().shard(key, self._storage, threads=threads)
+        if shard.count != entry.count or shard.searcher.metric is not self._opened.definition.metric_value:
+            raise BadBlobError(
+                f"shard {shard_id} has {shard.count} nodes, the routing blob says {entry.count}, or a metric"
+            )
+        if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
+            raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
+        file_numbers = self._slot_to_number[shard.file_slots] if shard.count else np.empty(0, np.int64)
+        return MaskedShard.of(shard, file_numbers, self._live_nodes(shard, file_numbers))
+
+    def _live_nodes(self, shard: ReadyShard, file_numbers: I64) -> Bool:
+        """bool[N]: whether the row of each node is live."""
+        live = file_numbers >= 0
+        candidates = np.flatnonzero(live)
+        for number, places in by_slot(file_numbers[candidates]):
+            file, nodes = self._live.files[number], candidates[places]
+            positions = shard.row_positions[nodes]
+            live[nodes] = positions < file.record_count
+            if len(deleted := self._deleted[file.path]):
+                live[nodes] &= ~np.isin(positions, deleted)
+        return np.asarray(live)
+
+    def nodes_by_file(self, shards: Iterable[MaskedShard]) -> I64:
+        """int64[files]: number of live nodes of each live file."""
+        nodes = np.zeros(len(self._live.files), np.int64)
+        for shard in shards:
+            nodes += np.bincount(shard.file_numbers[shard.live], minlength=len(nodes)).astype(np.int64)
+        return nodes
+
+    def covered(self, nodes: I64) -> frozenset[FileNumber]:
+        """Files whose live rows all have a live node: counted, not assumed. `nodes` as `nodes_by_file` gives them.
+
+        Rows without a vector have no node. The version knows their number for the deletes that it saw; under other
+        deletes a file with such rows does not count as covered.
+        """
+        files = self._live.files
+        expected = np.array([file.record_count - len(self._deleted[file.path]) for file in files], np.int64)
+        for covered_file, number in zip(self._covered_files, self._slot_to_number.tolist(), strict=True):
+            if number >= 0 and covered_file.delete_fingerprint == fingerprint(files[number]):
+                expected[number] = covered_file.live_rows
+        return frozenset(map(FileNumber, np.flatnonzero(nodes == expected).tolist()))
+
+    def revived(self, shard_id: ShardId, shard: MaskedShard) -> frozenset[FileNumber]:
+        """Files of the shard with rows that are live in the snapshot and were not live in the version's own."""
+        tombstones = self._opened.routing.shards[shard_id].tombstones
+        return frozenset(map(FileNumber, shard.file_numbers[tombstones][shard.live[tombstones]].tolist()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedVersion:
     """Shards of a version, for one snapshot: all of them, or those that one task searches."""
 
-    shards: tuple[LoadedShard, ...]
-    numbers: tuple[int, ...]
-    """Theirs in the version"""
-    covered: frozenset[int]
-    """Numbers of the live files all of whose live rows have a node"""
+    shards: tuple[MaskedShard, ...]
+    shard_ids: tuple[ShardId, ...]
+    """Shard ids of `shards`, in the same order"""
+    covered: frozenset[FileNumber]
+    """Live files all of whose live rows have a node"""
     metric: Metric
     search_list: int
+    """Search list of the definition"""
     dims: int
     recall_model: RecallModel
     index_bytes: int
-    """Of all shards, as they are stored"""
-    balled: frozenset[int] = frozenset()
-    """Numbers of the covered files all of whose live rows were live in the version's snapshot: the balls hold them"""
+    """Stored bytes of all shards"""
+    enclosed: frozenset[FileNumber] = frozenset()
+    """Covered files that the centroid index's balls enclose: all their live rows were live in the version's snapshot"""
     column_is_double: bool = False
     """Whether the column's vectors are doubles, which shards hold as floats"""
     _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
@@ -78,65 +168,28 @@ class LoadedVersion:
     )
 
     def restricted(self, matches: Matches) -> "LoadedVersion":
-        """The version, of which only matching rows are returned. It is kept for as long as somebody holds the matches,
-        as making it takes longer than most searches. Memory: a byte a node.
+        """The version with only its matching rows. Memory: one byte per node.
+
+        Kept for as long as the matches are: making it takes longer than most searches.
         """
-        found = self._restricted.get(matches)
-        if found is None:
+        version = self._restricted.get(matches)
+        if version is None:
             shards = (shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in self.shards)
-            found = self._restricted[matches] = replace(self, shards=tuple(shards))
-        return found
+            version = self._restricted[matches] = replace(self, shards=tuple(shards))
+        return version
 
     @property
     def exact(self) -> bool:
         """Whether its distances are those of the table's own vectors (under cosine, of their directions in f32)."""
-        return not any(shard.rounded for shard in self.shards)
+        return not self.column_is_double and not any(shard.shard.rounded for shard in self.shards)
 
     @property
     def lean(self) -> bool:
         """Whether a shard holds no vectors to compare with."""
-        return any(shard.lean for shard in self.shards)
+        return any(shard.vectors is None for shard in self.shards)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWork:
-    """What one shard did for a search."""
-
-    shard: int
-    nodes: int
-    queries: int
-    """That were asked of it"""
-    expanded: int
-    distances: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexAnswer:
-    """What an index version answered."""
-
-    candidates: Candidates
-    strategy: str
-    approximate: bool = False
-    """Distances are of codes or of rounded vectors: to be ranked again"""
-    rounded_directions: bool = False
-    """Distances are of directions rounded to f32, and all rows are here that may be among the k nearest: to be settled
-    by the data files, where that is in doubt
-    """
-    work: tuple[ShardWork, ...] = ()
-    """Of the shards that were searched"""
-
-    @property
-    def expanded(self) -> int:
-        """Nodes whose neighbours were looked at."""
-        return sum(item.expanded for item in self.work)
-
-    @property
-    def computed(self) -> int:
-        """Distances computed."""
-        return sum(item.distances for item in self.work)
-
-
-def load(
+def load_version(
     opened: OpenVersion,
     live: LiveFiles,
     storage: StorageConfig,
@@ -147,27 +200,29 @@ def load(
 ) -> LoadedVersion:
     """Read, check and mask every shard.
 
-    `column_is_double`: the column's vectors are doubles, which shards hold as floats.
-
-    With `complete`, nodes of files that are covered in part are left out: whoever wants all rows scans those files.
+    With `complete`, nodes of files that are covered in part are left out: the caller scans those files.
+    `column_is_double`: the column's vectors are doubles, which shards hold as floats. Raises StorageError, PuffinError.
     """
-    reader = PartReader(opened, live, storage)
+    masker = ShardMasker(opened, live, storage)
+    ids = [ShardId(number) for number in range(len(opened.shards))]
     with ThreadPoolExecutor(max(1, threads)) as pool:
-        parts = list(pool.map(reader.read, range(len(opened.shards))))
-    covered = reader.covered(reader.nodes_by_file(parts))
+        shards = list(pool.map(masker.read, ids))
+    covered = masker.covered(masker.nodes_by_file(shards))
     if complete:
-        parts = [part.within(covered) for part in parts]
-    revived = [
-        part.files[entry.tombstones][part.live[entry.tombstones]]
-        for entry, part in zip(opened.routing.shards, parts, strict=True)
-    ]
-    balled = covered - set(np.concatenate([np.empty(0, np.int64), *revived]).tolist())
-    shards = {number: as_loaded(part, column_is_double=column_is_double) for number, part in enumerate(parts)}
-    return replace(version_of(opened, shards, covered), balled=balled, column_is_double=column_is_double)
+        shards = [shard.restricted_to_files(covered) for shard in shards]
+    enclosed = covered.difference(*(masker.revived(*pair) for pair in zip(ids, shards, strict=True)))
+    version = version_of(opened, dict(zip(ids, shards, strict=True)), covered, column_is_double=column_is_double)
+    return replace(version, enclosed=enclosed)
 
 
-def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: frozenset[int]) -> LoadedVersion:
-    """A version of which these shards, by their numbers, are searched."""
+def version_of(
+    opened: OpenVersion,
+    shards: Mapping[ShardId, MaskedShard],
+    covered: frozenset[FileNumber],
+    *,
+    column_is_double: bool,
+) -> LoadedVersion:
+    """A version of which `shards`, by shard id, are searched."""
     definition = opened.definition
     return LoadedVersion(
         tuple(shards.values()),
@@ -177,48 +232,6 @@ def version_of(opened: OpenVersion, shards: Mapping[int, LoadedShard], covered: 
         definition.search_list,
         opened.routing.dims,
         RecallModel.of(opened),
-        sum(part.length for part in opened.shards),
+        sum(blob.length for blob in opened.shards),
+        column_is_double=column_is_double,
     )
-
-
-def as_loaded(part: Part, *, column_is_double: bool) -> LoadedShard:
-    """A shard of which only live nodes are returned; `column_is_double` as `load` has it."""
-    shard = part.shard
-    searcher = shard.searcher.masked(part.live)
-    return LoadedShard(
-        shard.graph, shard.vectors, shard.pq, part.live, searcher, part.files, shard.row_positions,
-        shard.rounded or column_is_double,
-    )  # fmt: skip
-
-
-def search(
-    version: LoadedVersion, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, *, threads: int
-) -> IndexAnswer:
-    """The k nearest candidates over the shards that a query is to be asked of; k x oversample where distances are not
-    exact.
-    """
-    probed = version.recall_model.probed(queries, knobs)
-    wide = k if version.exact else k * knobs.oversample
-    width = max(knobs.search_list, wide)
-    parts, work = [], []
-    for number, shard in zip(version.numbers, version.shards, strict=True):
-        asked = None if probed is None else np.flatnonzero(probed[:, number])
-        some = queries if asked is None else queries[asked]
-        if not shard.searcher.live_count or not len(some):
-            continue
-        ids, distances, stats = shard.searcher.search(some, wide, search_list=width, threads=threads)
-        found = as_candidates(shard, ids, distances)
-        parts.append(found if asked is None else found.spread(asked, len(queries)))
-        expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
-        work.append(ShardWork(number, len(shard.live), len(some), expanded, computed))
-    best = merge(parts or [Candidates.none(len(queries), wide)], wide)
-    return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
-
-
-def as_candidates(shard: LoadedShard, nodes: npt.NDArray[np.int64], distances: npt.NDArray[np.float64]) -> Candidates:
-    """Nodes int64[Q, k] of a shard (-1 and infinitely far where there are fewer) as rows of the table."""
-    files, positions = shard.file_numbers[nodes], shard.positions[nodes]
-    missing = nodes < 0
-    if missing.any():
-        files[missing], positions[missing] = -1, -1
-    return Candidates(files, positions, distances)

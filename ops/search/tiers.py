@@ -1,17 +1,15 @@
-"""Where an index is searched: in this process (here), or by tasks (`icepuffin.ops.search.distributed`)."""
+"""Where an index is searched: in this process, or by tasks (`icepuffin.ops.search.distributed`)."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Candidates
-from icepuffin.ops.search.filtered import search_version
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
-from icepuffin.ops.search.shards import IndexAnswer, LoadedVersion
+from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.version_search import IndexAnswer, search_version
 
 
 class Tier(Protocol):
@@ -19,22 +17,15 @@ class Tier(Protocol):
 
     name: str
 
-    def search(
-        self, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, matches: Matches | None
-    ) -> IndexAnswer:
-        """Among those (that match) that the version covers."""
+    def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> IndexAnswer:
+        """Among the rows (that match) that the version covers."""
 
     def scan(
-        self,
-        queries: npt.NDArray[np.float64],
-        k: int,
-        files: Sequence[int],
-        matches: Matches | None,
-        skipped: SkippedRows,
+        self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
-        """Among those (that match) of some live files, by comparing each; -> (candidates, rows compared).
+        """Among the rows (that match) of some live files, by comparing each; -> (candidates, rows compared).
 
-        Rows without a distance are told to `skipped`.
+        Rows without a distance are counted in `skipped`.
         """
 
 
@@ -48,21 +39,14 @@ class InProcessTier:
         self._vectors = vectors
         self._threads = threads
 
-    def search(
-        self, queries: npt.NDArray[np.float64], k: int, knobs: SearchParameters, matches: Matches | None
-    ) -> IndexAnswer:
+    def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> IndexAnswer:
         """See Tier."""
         if self._version is None:
             raise ValueError("there is no version to search")
-        return search_version(self._version, queries, k, knobs, matches, threads=self._threads)
+        return search_version(self._version, queries, k, parameters, matches, threads=self._threads)
 
     def scan(
-        self,
-        queries: npt.NDArray[np.float64],
-        k: int,
-        files: Sequence[int],
-        matches: Matches | None,
-        skipped: SkippedRows,
+        self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
         """See Tier."""
         return scan(queries, k, self._vectors, files, matches=matches, skipped=skipped)

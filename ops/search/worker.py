@@ -1,4 +1,8 @@
-"""What executors search: one snapshot, and the version that answers for it, decided once for a whole job."""
+"""Searching on executors: one snapshot, and the version that answers for it, decided once for a whole job.
+
+Everything of a search that runs in tasks stands here: what is sent to them, what they do, and what they return.
+No dagster and no pyspark is imported.
+"""
 
 import pickle
 import threading
@@ -9,30 +13,27 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.top_k import merge_top_k
-from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.cache import CacheSettings, process_cache, use_settings
 from icepuffin.ops.datafile import exact_vectors, holds_doubles
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.arguments import F64, I64
 from icepuffin.ops.search.candidates import Candidates, table_distances
 from icepuffin.ops.search.errors import IndexUnavailableError
-from icepuffin.ops.search.filtered import search_version
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.parts import Part, PartReader
 from icepuffin.ops.search.row_reader import RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
-from icepuffin.ops.search.shards import IndexAnswer, LoadedShard, as_loaded, version_of
+from icepuffin.ops.search.shards import MaskedShard, ShardMasker, version_of
 from icepuffin.ops.search.tuning import SearchParameters
+from icepuffin.ops.search.version_search import IndexAnswer, search_version
 from icepuffin.ops.storage import StorageError
 from icepuffin.puffin.errors import PuffinError
 
-_HELD = 2
-"""Pins that a process keeps ready"""
+_MAX_WORKERS = 2
+"""Jobs that a process keeps ready"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,13 +43,16 @@ class SearchJob:
     live: LiveFiles
     schema: Schema
     field_id: int
+    """Field id of the vector column"""
     metric: Metric
     storage: StorageConfig
     opened: OpenVersion | None
-    covered: frozenset[int] | None = None
-    """Numbers of the live files that the version answers for, whose nodes alone are returned; None: all"""
+    """Version that answers; None where every row is compared"""
+    covered: frozenset[FileNumber] | None = None
+    """Live files that the version answers for: only their nodes are returned. None: all of them"""
     cache: CacheSettings = field(default_factory=CacheSettings.from_environment)
     threads: int = 1
+    """Threads that one task uses"""
 
     @property
     def column_is_double(self) -> bool:
@@ -56,22 +60,23 @@ class SearchJob:
         return holds_doubles(self.schema, self.field_id)
 
     def pack(self) -> "PackedSearchJob":
+        """The job in the form in which it travels."""
         return PackedSearchJob(uuid.uuid4().hex, pickle.dumps(self))
 
 
 @dataclass(frozen=True, slots=True)
 class PackedSearchJob:
-    """A pin as it travels: unpacked once a process, whatever the number of tasks."""
+    """A job as it travels: unpacked once per process, whatever the number of tasks."""
 
     name: str
     data: bytes = field(repr=False)
 
     def worker(self) -> "SearchWorker":
-        """What searches it in this process."""
+        """The worker for this job in this process."""
         with _lock:
             if self.name not in _workers:
                 _workers[self.name] = SearchWorker(pickle.loads(self.data))  # noqa: S301  made by our own driver
-            while len(_workers) > _HELD:
+            while len(_workers) > _MAX_WORKERS:
                 _workers.popitem(last=False)
             return _workers[self.name]
 
@@ -82,7 +87,7 @@ _workers: "OrderedDict[str, SearchWorker]" = OrderedDict()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchRequest:
-    """What is asked for each of some queries."""
+    """What a search wants, the same for all of its queries."""
 
     k: int
     parameters: SearchParameters | None
@@ -93,16 +98,16 @@ class SearchRequest:
 
     @property
     def rerank(self) -> bool:
-        """Whether candidates of the version are to be ranked by the table's vectors."""
+        """Whether candidates of the version are ranked by the table's vectors."""
         return self.parameters is not None and self.parameters.rerank
 
 
 @dataclass(frozen=True, slots=True)
 class WorkShare:
-    """A part of a version and of the tail: what one task looks at."""
+    """One task's share of a version's shards and of the freshness tail."""
 
-    shards: tuple[int, ...] = ()
-    files: tuple[int, ...] = ()
+    shards: tuple[ShardId, ...] = ()
+    files: tuple[FileNumber, ...] = ()
     """Live files to scan"""
 
 
@@ -111,126 +116,145 @@ class FileCandidates:
     """Candidates of some queries that lie in one data file."""
 
     file: int
-    positions: npt.NDArray[np.int64]
-    """int64[n]"""
-    queries: npt.NDArray[np.int64]
-    """int64[n], into `vectors`"""
-    vectors: npt.NDArray[np.float64]
-    """f64[Q, D] prepared"""
+    """File number"""
+    positions: I64
+    """int64[n]: row position of each candidate"""
+    queries: I64
+    """int64[n]: query of each candidate, as a row of `vectors`"""
+    vectors: F64
+    """f64[Q, D] prepared: queries that have a candidate here"""
+
+    @classmethod
+    def of(cls, file: int, positions: I64, query: I64, queries: F64) -> "FileCandidates":
+        """Candidates at `positions` of a file, of queries[query]; only queries with a candidate are kept."""
+        present, places = np.unique(query, return_inverse=True)
+        return cls(file, positions, places.astype(np.int64), queries[present])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShareResult:
-    """What a group has for some queries."""
+    """Candidates that one share has for some queries."""
 
     indexed: IndexAnswer | None
-    """None where it has no shard"""
+    """Answer of the shards; None where the share has none"""
     scanned: Candidates
+    """Candidates of the files that were scanned"""
     rows: int
-    """Scanned"""
+    """Rows scanned"""
     skipped: SkippedRows
-    """Of the rows that were to be scanned"""
+    """Rows without a distance, of those to be scanned"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardSummary:
-    """One shard, as the task that loaded it tells of it."""
+    """Facts about one shard, from the task that loaded it."""
 
-    number: int
-    nodes: npt.NDArray[np.int64]
-    """int64[files], live nodes of each live file"""
-    revived: frozenset[int]
-    """Files with rows that are live in the snapshot, and were not in the version's own"""
+    shard_id: ShardId
+    nodes: I64
+    """int64[files]: number of live nodes of each live file"""
+    revived: frozenset[FileNumber]
+    """Files with rows that are live in the snapshot and were not live in the version's own"""
     rounded: bool
-    """Whether it does not hold the table's vectors as they are"""
+    """Whether its vectors differ from the table's by rounding"""
 
 
 class SearchWorker:
-    """Searches parts of a pin in this process; shards come out of the process's cache."""
+    """Searches parts of a job in this process. Shards come out of the process's cache."""
 
-    def __init__(self, pin: SearchJob) -> None:
-        self.job = pin
-        self.rows = RowReader(pin.live, pin.schema, pin.storage)
-        self._shards: OrderedDict[int, tuple[LoadedShard, int]] = OrderedDict()
-        if process_cache().settings != pin.cache:  # an executor's: as the driver has it
-            use_settings(pin.cache)
+    def __init__(self, job: SearchJob) -> None:
+        self.job = job
+        self.rows = RowReader(job.live, job.schema, job.storage)
+        self._shards: OrderedDict[ShardId, MaskedShard] = OrderedDict()
+        if process_cache().settings != job.cache:  # an executor's cache is set up as the driver's is
+            use_settings(job.cache)
 
     @cached_property
-    def parts(self) -> PartReader:
-        return PartReader(self._version, self.job.live, self.job.storage)
+    def masker(self) -> ShardMasker:
+        return ShardMasker(self._version, self.job.live, self.job.storage)
 
     @property
     def _version(self) -> OpenVersion:
         if self.job.opened is None:
-            raise ValueError("the pin has no version")
+            raise ValueError("the job has no version")
         return self.job.opened
 
-    def facts(self, number: int) -> "ShardSummary":
-        """Load one shard, and tell what a reader must know of it."""
-        part = self.parts.read(number, threads=self.job.threads)
-        buried = self._version.routing.shards[number].tombstones
+    def summary(self, shard_id: ShardId) -> ShardSummary:
+        """Load one shard and describe it. Raises StorageError, PuffinError."""
+        shard = self.masker.read(shard_id, threads=self.job.threads)
         return ShardSummary(
-            number,
-            self.parts.nodes_by_file([part]),
-            frozenset(part.files[buried][part.live[buried]].tolist()),
-            rounded=part.shard.rounded or self.job.column_is_double,
+            shard_id,
+            self.masker.nodes_by_file([shard]),
+            self.masker.revived(shard_id, shard),
+            rounded=shard.shard.rounded or self.job.column_is_double,
         )
 
-    def find(self, queries: npt.NDArray[np.float64], group: WorkShare, ask: SearchRequest) -> ShareResult:
-        """The k nearest rows of the group (more where distances are not exact). `queries` f64[Q, D] prepared."""
-        pin = self.job
-        indexed = self._search(queries, group.shards, ask) if group.shards else None
-        scanned, rows, skipped = Candidates.none(len(queries), ask.k), 0, SkippedRows()
-        if group.files:
-            dims = None if pin.opened is None else pin.opened.routing.dims
-            source = VectorSource(pin.live, pin.schema, pin.field_id, pin.metric, pin.storage, dims)
-            told = None if ask.strict else skipped
-            scanned, rows = scan(queries, ask.k, source, group.files, matches=ask.matches, skipped=told)
+    def find(self, queries: F64, share: WorkShare, request: SearchRequest) -> ShareResult:
+        """The k nearest rows of the share (more where distances are not exact). `queries` f64[Q, D] prepared."""
+        job = self.job
+        indexed = self._search(queries, share.shards, request) if share.shards else None
+        scanned, rows, skipped = Candidates.none(len(queries), request.k), 0, SkippedRows()
+        if share.files:
+            dims = None if job.opened is None else job.opened.routing.dims
+            source = VectorSource(job.live, job.schema, job.field_id, job.metric, job.storage, dims)
+            counted = None if request.strict else skipped
+            scanned, rows = scan(queries, request.k, source, share.files, matches=request.matches, skipped=counted)
         return ShareResult(indexed, scanned, rows, skipped)
 
-    def _search(self, queries: npt.NDArray[np.float64], numbers: Sequence[int], ask: SearchRequest) -> IndexAnswer:
-        knobs = ask.parameters
-        if knobs is None:
-            raise ValueError("a version is searched with knobs")
-        shards = {number: self._shard(number) for number in numbers}
-        version = version_of(self._version, shards, self.job.covered or frozenset())
-        found = search_version(version, queries, ask.k, knobs, ask.matches, threads=self.job.threads)
-        return replace(found, approximate=found.approximate and knobs.rerank)
+    def _search(self, queries: F64, shard_ids: Sequence[ShardId], request: SearchRequest) -> IndexAnswer:
+        parameters, job = request.parameters, self.job
+        if parameters is None:
+            raise ValueError("a version is searched with parameters")
+        shards = {shard_id: self._shard(shard_id) for shard_id in shard_ids}
+        covered = job.covered or frozenset()
+        version = version_of(self._version, shards, covered, column_is_double=job.column_is_double)
+        answer = search_version(version, queries, request.k, parameters, request.matches, threads=job.threads)
+        return replace(answer, approximate=answer.approximate and parameters.rerank)
 
-    def _shard(self, number: int) -> LoadedShard:
-        """Masked; those used last stay so, within the budget of the cache's memory."""
-        if number not in self._shards:
-            part = self._read(number)
-            mine = part if self.job.covered is None else part.within(self.job.covered)
-            masked = as_loaded(mine, column_is_double=self.job.column_is_double)
-            self._shards[number] = masked, part.shard.nbytes
-            while (
-                len(self._shards) > 1 and sum(size for _, size in self._shards.values()) > self.job.cache.memory_bytes
-            ):
+    def _shard(self, shard_id: ShardId) -> MaskedShard:
+        """A shard, masked. Those that were used last stay so, within the budget of the cache's memory."""
+        if shard_id not in self._shards:
+            shard = self._read(shard_id)
+            covered = self.job.covered
+            self._shards[shard_id] = shard if covered is None else shard.restricted_to_files(covered)
+            budget = self.job.cache.memory_bytes
+            while len(self._shards) > 1 and sum(one.shard.nbytes for one in self._shards.values()) > budget:
                 self._shards.popitem(last=False)
-        self._shards.move_to_end(number)
-        return self._shards[number][0]
+        self._shards.move_to_end(shard_id)
+        return self._shards[shard_id]
 
-    def _read(self, number: int) -> Part:
-        """The shard was readable when the version was opened, and may be gone by now."""
+    def _read(self, shard_id: ShardId) -> MaskedShard:
+        """A shard that was readable when the version was opened, and may be gone by now."""
         try:
-            return self.parts.read(number, threads=self.job.threads)
+            return self.masker.read(shard_id, threads=self.job.threads)
         except (PuffinError, StorageError) as error:
             path = self._version.version.puffin_path
             raise IndexUnavailableError(
                 f"{path}, which was opened, cannot be read any more: {error}; open the index again, or refresh it"
             ) from error
 
-    def rank(self, asked: "FileCandidates") -> npt.NDArray[np.float64]:
-        """f64[n], exact distances of a file's candidates; only the row groups that hold one are read, each once."""
-        rows, places = np.unique(asked.positions, return_inverse=True)
-        column = self.rows.take(asked.file, [self.job.field_id], rows).column(0)
-        vectors = exact_vectors(column, asked.vectors.shape[1])
-        return table_distances(asked.vectors, vectors, asked.queries, places, self.job.metric)
+    def rank(self, candidates: FileCandidates) -> F64:
+        """f64[n]: exact distances of a file's candidates; only the row groups that hold one are read, each once."""
+        rows, places = np.unique(candidates.positions, return_inverse=True)
+        column = self.rows.take(candidates.file, [self.job.field_id], rows).column(0)
+        vectors = exact_vectors(column, candidates.vectors.shape[1])
+        return table_distances(candidates.vectors, vectors, candidates.queries, places, self.job.metric)
 
 
-def merge_sorted(parts: Sequence[Candidates], k: int) -> Candidates:
-    """The k nearest of sorted lists, by a loser tree; ties by file, then position, as `candidates.merge` has them."""
-    runs = [(np.where(part.files >= 0, pack(part.files, part.positions), -1), part.distances) for part in parts]
-    _, keys, distances = merge_top_k(runs, k)
-    return Candidates(*unpack(keys), distances)
+def summarize_shards(packed: PackedSearchJob, shard_ids: tuple[ShardId, ...]) -> list[ShardSummary] | str:
+    """Body of a task. Returns the error of a store that does not answer: another version may serve."""
+    worker = packed.worker()
+    try:
+        return [worker.summary(shard_id) for shard_id in shard_ids]
+    except StorageError as error:
+        return str(error)
+
+
+def search_share(packed: PackedSearchJob, request: SearchRequest, task: tuple[F64, WorkShare]) -> ShareResult:
+    """Body of a task: one share for one block of queries."""
+    return packed.worker().find(*task, request)
+
+
+def rank_candidates(packed: PackedSearchJob, task: Sequence[FileCandidates]) -> list[F64]:
+    """Body of a task: exact distances of the candidates of some data files."""
+    worker = packed.worker()
+    return [worker.rank(candidates) for candidates in task]

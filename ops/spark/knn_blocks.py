@@ -5,9 +5,9 @@ This is what happens between the shuffles of `icepuffin.ops.spark.knn_join`.
 Rows of the left side travel in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
 the row goes to next, a number to sort by, and a pickled payload.
 
-    pack     left rows -> a row for each (block, group): its queries; the left rows themselves with the first group
-    search   -> the same with what the group has found (A)
-    select   all groups of a block -> its nearest rows, and for each data file that holds some, a row to be read (C)
+    pack     left rows -> a row for each (block, share): its queries; the left rows themselves with the first share
+    search   -> the same with the result of the share (A)
+    select   all shares of a block -> its nearest rows, and for each data file that holds some, a row to be read (C)
     read     rows of one data file, each row group once -> exact distances where they are approximate (B), and columns
     finish   -> left columns, rank, distance, columns
 """
@@ -25,8 +25,7 @@ import pyarrow as pa
 
 from icepuffin.ops.datafile import VectorColumnError, arrow_schema, exact_vectors
 from icepuffin.ops.search.arguments import prepare_queries
-from icepuffin.ops.search.candidates import Candidates, merge
-from icepuffin.ops.search.distributed import file_candidates
+from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.worker import (
     FileCandidates,
@@ -34,7 +33,6 @@ from icepuffin.ops.search.worker import (
     SearchRequest,
     ShareResult,
     WorkShare,
-    merge_sorted,
 )
 from icepuffin.ops.spark.types import as_spark
 
@@ -50,10 +48,10 @@ class Join:
     """One join, the same for all tasks."""
 
     packed: PackedSearchJob
-    ask: SearchRequest
-    groups: tuple[WorkShare, ...]
+    request: SearchRequest
+    shares: tuple[WorkShare, ...]
     lanes: int
-    """Tasks that share a group's blocks"""
+    """Tasks that divide the blocks of one share"""
     parts: int
     """Partitions of the other shuffles"""
     vector: str
@@ -109,8 +107,8 @@ def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Itera
         # named by what is in it: a left side that comes out otherwise when Spark repeats it is seen, not mixed
         block = f"{partition}-{number}-{zlib.crc32(queries.tobytes()):08x}"
         lane = (partition * 31 + number) % join.lanes
-        for group in range(len(join.groups)):
-            yield _row(block, group * join.lanes + lane, group, (queries, _to_bytes(rows) if group == 0 else None))
+        for share in range(len(join.shares)):
+            yield _row(block, share * join.lanes + lane, share, (queries, _to_bytes(rows) if share == 0 else None))
 
 
 def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -133,32 +131,32 @@ def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]
 
 
 def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
-    pin = join.packed.worker().job
-    dims = pin.opened.routing.dims if pin.opened is not None else None
+    job = join.packed.worker().job
+    dims = job.opened.routing.dims if job.opened is not None else None
     try:
-        return prepare_queries(exact_vectors(rows.column(join.vector), dims), pin.metric, dims)
+        return prepare_queries(exact_vectors(rows.column(join.vector), dims), job.metric, dims)
     except VectorColumnError as error:
         raise QueryError(f"column {join.vector!r} of the left side: {error}") from error
 
 
 def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """A: one group for one block."""
+    """A: one share for one block."""
     worker = join.packed.worker()
     for row in rows:
         queries, left = row.payload
-        found = worker.find(queries, join.groups[row.number], join.ask)
-        kept = queries if left is not None and join.ask.rerank else None
+        found = worker.find(queries, join.shares[row.number], join.request)
+        kept = queries if left is not None and join.request.rerank else None
         yield _row(row.block, _place(row.block, join.parts), row.number, (found, kept, left))
 
 
 def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """C, of the groups; then what is to be read."""
+    """C: the results of all shares, merged; then the rows that are to be read."""
     for block, some in groupby(rows, lambda row: row.block):
         parts = list(some)
-        if [row.number for row in parts] != list(range(len(join.groups))):
+        if [row.number for row in parts] != list(range(len(join.shares))):
             raise QueryError("the left side does not come out the same twice: write it down first, then join")
         _, queries, left = parts[0].payload
-        chosen = _selected([row.payload[0] for row in parts], join.ask.k, left)
+        chosen = _selected([row.payload[0] for row in parts], join.request.k, left)
         if not join.reads:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
@@ -190,7 +188,7 @@ def _to_read(
     if approximate is not None and queries is not None:
         asked, place = np.nonzero(approximate.files == file)
         if len(asked):
-            ranked = file_candidates(file, approximate.positions[asked, place], asked, queries)
+            ranked = FileCandidates.of(file, approximate.positions[asked, place], asked, queries)
     return FileRows(positions, ranked)
 
 
@@ -214,7 +212,7 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         best = chosen.exact
         if chosen.approximate is not None:
             ranked = _with_distances(chosen.approximate, files)
-            best = merge([ranked, chosen.exact], join.ask.k)
+            best = merge([ranked, chosen.exact], join.request.k)
         yield from _output(join, chosen.rows, best, files)
 
 

@@ -13,8 +13,9 @@ from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import field_ids
-from icepuffin.ops.search.distributed import balanced
+from icepuffin.ops.search.distributed import balanced, balanced_shards
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
@@ -104,23 +105,23 @@ def knn_join(
     """
     require_type(left, DataFrame, "knn_join takes a Spark DataFrame", "read one first, as in spark.table(...)")
     require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
-    ask, unmet = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
-    pin = reader.search_job()
-    returned = field_ids(pin.schema, columns, reader.table)
-    names = [str(pin.schema.find_column_name(field_id)) for field_id in returned]
-    schema = _schema(left.schema, on, names, prefix, pin)
+    request, unfollowed = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
+    job = reader.search_job()
+    returned = field_ids(job.schema, columns, reader.table)
+    names = [str(job.schema.find_column_name(field_id)) for field_id in returned]
+    schema = _schema(left.schema, on, names, prefix, job)
     cores = SparkRunner(left.sparkSession).parallelism
-    groups = _groups(pin, reader.tail, cores)
+    shares = _shares(job, reader.tail, cores)
     join = Join(
-        packed=pin.pack(),
-        ask=ask,
-        groups=groups,
-        lanes=max(1, -(-_SEARCHES_A_CORE * cores // len(groups))),
+        packed=job.pack(),
+        request=request,
+        shares=shares,
+        lanes=max(1, -(-_SEARCHES_A_CORE * cores // len(shares))),
         parts=cores,
         vector=on,
         field_ids=tuple(returned),
         names=tuple(prefix + name for name in names),
-        reads=bool(returned) or ask.rerank,
+        reads=bool(returned) or request.rerank,
         block_rows=block_rows,
     )
     version = reader.version
@@ -131,7 +132,7 @@ def knn_join(
         index_snapshot_id=version.index_snapshot_id if version else None,
         base_snapshot_id=version.base_snapshot_id if version else None,
         why=reader.why,
-        warnings=(*reader.warnings, *unmet),
+        warnings=(*reader.warnings, *unfollowed),
     )
 
 
@@ -142,8 +143,8 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
         context: Any = TaskContext.get()
         yield from pack(join, context.partitionId(), batches)
 
-    found = left.mapInArrow(packed, ROW).repartitionById(join.lanes * len(join.groups), "part")
-    # sorted by group, so that a task loads one shard after the other
+    found = left.mapInArrow(packed, ROW).repartitionById(join.lanes * len(join.shares), "part")
+    # sorted by share, so that a task loads one shard after the other
     found = found.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
     last = select
     if join.reads:
@@ -157,22 +158,21 @@ def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
     return rows.repartitionById(join.parts, "part").sortWithinPartitions(*keys)
 
 
-def _groups(pin: SearchJob, tail: Sequence[int], cores: int) -> tuple[WorkShare, ...]:
-    """Shards dealt out by their size, files to scan by their rows."""
-    opened = pin.opened
-    shards = balanced([part.length for part in opened.shards], cores) if opened is not None else []
-    files = balanced([pin.live.files[number].record_count for number in tail], cores)
-    groups = [WorkShare(shards=numbers) for numbers in shards]
-    groups += [WorkShare(files=tuple(tail[at] for at in places)) for places in files]
-    return tuple(groups) or (WorkShare(),)
+def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[WorkShare, ...]:
+    """Shares of about equal work: shards by their size, files to scan by their rows."""
+    shards = balanced_shards(job.opened, cores) if job.opened is not None else []
+    files = balanced([job.live.files[number].record_count for number in tail], cores)
+    shares = [WorkShare(shards=shard_ids) for shard_ids in shards]
+    shares += [WorkShare(files=tuple(tail[place] for place in places)) for places in files]
+    return tuple(shares) or (WorkShare(),)
 
 
-def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, pin: SearchJob) -> StructType:
+def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: SearchJob) -> StructType:
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
     fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if names:
-        found = from_arrow_schema(spark_schema(arrow_schema(pin.schema.select(*names))), prefer_timestamp_ntz=True)
+        found = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)
         fields += [StructField(prefix + name, found[name].dataType) for name in names]
     taken = [field.name for field in fields]
     if twice := sorted({name for name in taken if taken.count(name) > 1}):

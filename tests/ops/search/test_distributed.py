@@ -28,11 +28,9 @@ from icepuffin.ops.search import (
     exact_search,
     open_index,
 )
-from icepuffin.ops.search.candidates import Candidates, merge
+from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.distributed import balanced
-from icepuffin.ops.search.filtered import strategy_of
-from icepuffin.ops.search.shards import IndexAnswer
-from icepuffin.ops.search.worker import merge_sorted
+from icepuffin.ops.search.version_search import IndexAnswer, strategy_of
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -90,7 +88,7 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
         assert theirs.rows.equals(mine.rows)
         assert theirs.coverage is mine.coverage
         assert theirs.profile.nodes_expanded == mine.profile.nodes_expanded or "where" in options
-        assert {item.shard for item in theirs.profile.work} == {item.shard for item in mine.profile.work}
+        assert {item.shard_id for item in theirs.profile.work} == {item.shard_id for item in mine.profile.work}
 
 
 @pytest.mark.parametrize("definition", [LEAN, ROUNDED])

@@ -20,7 +20,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
 from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.pruning import FileBalls
-from icepuffin.ops.search.range_search import rows_of
+from icepuffin.ops.search.range_search import index_rows
 from icepuffin.ops.search.scan import VectorSource
 from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.storage import open_storage
@@ -202,7 +202,7 @@ def test_a_ball_of_floats_never_hides_a_row_of_doubles(seed: int, metric: Metric
     query = prepare_exact(offset + 500 * rng.standard_normal((1, dims)), metric)
     each = np.zeros(40, np.int64), np.arange(40)
     for far in pair_distances(query, raw, *each, metric, raw=True):
-        assert balls.reached(query, float(far), metric, rounded=True)[0]
+        assert balls.reachable(query, float(far), metric, rounded=True)[0]
 
 
 def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,5 +244,5 @@ def test_long_vectors_are_read_in_batches_of_few(sql_catalog: Catalog, monkeypat
     assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)
     loaded = open_index(table, DEFINITION, storage=STORAGE)._choice.loaded
     assert isinstance(loaded, LoadedVersion)
-    sizes = [len(rows.positions) for rows in rows_of(loaded, np.ones(len(live.files), np.bool_), None)]
+    sizes = [len(rows.positions) for rows in index_rows(loaded, np.ones(len(live.files), np.bool_), None)]
     assert (sum(sizes), max(sizes)) == (len(table.scan().to_arrow()), 100)

@@ -283,7 +283,7 @@ def test_a_ball_never_hides_a_row(seed: int, metric: str, scale: float, dims: in
     for vector in vectors:
         exact = distance(query[0], vector, "l2")
         t = exact if kind is Metric.L2 else exact**2 / 2
-        assert balls.reached(query, t, kind)[0]
+        assert balls.reachable(query, t, kind)[0]
 
 
 @given(seed=st.integers(0, 10_000), t=st.floats(0.0, 8.0), number=st.integers(0, 2))

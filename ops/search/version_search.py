@@ -1,0 +1,148 @@
+"""Searching an index version in memory, for the nearest of all its rows or of the rows that match a condition.
+
+Under a condition there are two ways, and the faster one is taken: to compare every matching node, or to walk through
+all nodes with a beam that is wide enough to meet matching ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from icepuffin.ann_kernels.graph_search import comparing_is_faster
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import ShardId
+from icepuffin.ops.search.arguments import F64
+from icepuffin.ops.search.candidates import Candidates, merge
+from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.shards import LoadedVersion, MaskedShard
+from icepuffin.ops.search.tuning import SearchParameters
+
+_MATCHES_IN_BEAM = 3
+"""Matching nodes that a beam should meet, as a multiple of k"""
+_COMPARED = "exact over matches"
+_EXTRA_ROWS = 8
+"""Rows beyond k that are compared at first, because some may be as near as the k-th"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """Work of one shard for a search."""
+
+    shard_id: ShardId
+    nodes: int
+    queries: int
+    """Queries that probed the shard"""
+    expanded: int
+    """Nodes whose neighbours were visited"""
+    distances: int
+    """Distances computed"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexAnswer:
+    """Candidates that an index version gives for some queries."""
+
+    candidates: Candidates
+    strategy: str
+    """Strategy as `Profile.strategy` has it"""
+    approximate: bool = False
+    """Whether distances are of codes or of rounded vectors, and candidates have to be reranked"""
+    rounded_directions: bool = False
+    """Whether distances are of directions rounded to f32. All rows that may be among the k nearest are here then, and
+    the data files decide where rounding leaves it in doubt
+    """
+    work: tuple[ShardWork, ...] = ()
+    """Work of each shard that was searched"""
+
+    @property
+    def expanded(self) -> int:
+        """Nodes whose neighbours were visited."""
+        return sum(shard.expanded for shard in self.work)
+
+    @property
+    def computed(self) -> int:
+        """Distances computed."""
+        return sum(shard.distances for shard in self.work)
+
+
+def search_version(
+    version: LoadedVersion,
+    queries: F64,
+    k: int,
+    parameters: SearchParameters,
+    matches: Matches | None,
+    *,
+    threads: int,
+) -> IndexAnswer:
+    """The k nearest rows that the version covers (and that match). `queries` f64[Q, D] prepared."""
+    if matches is None:
+        return _walk(version, queries, k, parameters, threads=threads)
+    version = version.restricted(matches)
+    matching = sum(shard.searcher.live_count for shard in version.shards)
+    if not matching:
+        return IndexAnswer(Candidates.none(len(queries), k), _COMPARED)
+    share = matching / sum(len(shard.live) for shard in version.shards)
+    width = max(parameters.search_list, int(np.ceil(_MATCHES_IN_BEAM * k / share)))
+    if comparing_is_faster(matching, width * len(version.shards)) and not version.lean:
+        return _compare(version, queries, k if version.exact else k * parameters.oversample)
+    answer = _walk(version, queries, k, replace(parameters, search_list=width), threads=threads)
+    return replace(answer, strategy="filtered beam")
+
+
+def strategy_of(answers: Sequence[IndexAnswer]) -> str:
+    """The strategy of answers for parts of one version. It is exact only if none of them walked a graph."""
+    strategies = [answer.strategy for answer in answers]
+    return next((strategy for strategy in strategies if strategy != _COMPARED), _COMPARED if strategies else "beam")
+
+
+def _walk(version: LoadedVersion, queries: F64, k: int, parameters: SearchParameters, *, threads: int) -> IndexAnswer:
+    """The k nearest candidates (k x oversample where distances are not exact) of the shards that each query probes."""
+    probed = version.recall_model.probed(queries, parameters)
+    count = k if version.exact else k * parameters.oversample
+    width = max(parameters.search_list, count)
+    parts, work = [], []
+    for shard_id, shard in zip(version.shard_ids, version.shards, strict=True):
+        probing = None if probed is None else np.flatnonzero(probed[:, shard_id])
+        shard_queries = queries if probing is None else queries[probing]
+        if not shard.searcher.live_count or not len(shard_queries):
+            continue
+        nodes, distances, stats = shard.searcher.search(shard_queries, count, search_list=width, threads=threads)
+        candidates = shard.candidates(nodes, distances)
+        parts.append(candidates if probing is None else candidates.spread(probing, len(queries)))
+        expanded, computed = int(stats.expanded.sum()), int(stats.distances.sum())
+        work.append(ShardWork(shard_id, len(shard.live), len(shard_queries), expanded, computed))
+    best = merge(parts or [Candidates.none(len(queries), count)], count)
+    return IndexAnswer(best, "beam", approximate=not version.exact, work=tuple(work))
+
+
+def _compare(matching: LoadedVersion, queries: F64, k: int) -> IndexAnswer:
+    """The k nearest candidates by comparing every matching node with every query."""
+    directions = matching.exact and matching.metric is Metric.COSINE
+    parts, work = [], []
+    for shard_id, shard in zip(matching.shard_ids, matching.shards, strict=True):
+        if not (count := shard.searcher.live_count):
+            continue
+        parts.append(_nearest_and_doubtful(shard, queries, k) if directions else shard.compare(queries, k))
+        work.append(ShardWork(shard_id, len(shard.live), len(queries), 0, count * len(queries)))
+    width = sum(part.files.shape[1] for part in parts) if directions else k
+    return IndexAnswer(
+        merge(parts, width),
+        _COMPARED,
+        approximate=not matching.exact,
+        rounded_directions=directions,
+        work=tuple(work),
+    )
+
+
+def _nearest_and_doubtful(shard: MaskedShard, queries: F64, k: int) -> Candidates:
+    """At least the k nearest directions, and all that rounding to f32 may have put behind the k-th by mistake."""
+    doubt = 2 * rounding_of_units(queries.shape[1])
+    width = k + _EXTRA_ROWS
+    while True:
+        candidates = shard.compare(queries, width)
+        euclidean = np.sqrt(2 * candidates.distances)
+        if width >= shard.searcher.live_count or (euclidean[:, -1] > euclidean[:, k - 1] + doubt).all():
+            return candidates
+        width *= 4
