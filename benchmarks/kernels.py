@@ -56,6 +56,9 @@ def main(arguments: list[str] | None = None) -> None:
             f"{p['width']}: {p['recall']:.4f}, {p['qps']:.0f}, {p['p50_us']:.0f}/{p['p99_us']:.0f}" for p in points
         )
         print(line.format(name, f"{result['seconds']:.2f}", f"{result['peak_mb']:.0f}", *at, shown), flush=True)
+        if options.insert:
+            recall = _recall(base, queries, result["inserted"], true)
+            print(f"{'':12} inserts: {result['insert_us']:.0f} us per vector, recall after: {recall:.4f}", flush=True)
 
 
 def _over_seeds(base: Any, queries: Any, true: Any, options: argparse.Namespace) -> None:
@@ -81,6 +84,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--systems", default="icepuffin,diskannpy,svs,hnswlib")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seeds", type=int, default=0, help="builds of ours to tell recall's spread by")
+    parser.add_argument("--insert", type=int, default=0, help="rows that are inserted into an index of the others")
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers/bin/python")
     parser.add_argument("--diskannpy", type=Path, default=ROOT / ".venv-diskannpy/bin/python")
     return parser.parse_args(arguments)
@@ -108,6 +112,7 @@ def _run(name: str, base: Any, queries: Any, options: argparse.Namespace) -> dic
         folder = Path(place)
         (folder / "scratch").mkdir()
         spec = {"R": 64, "L": 100, "alpha": 1.2, "k": K, "metric": "l2", "threads": options.threads, "sweep": SWEEP}
+        spec["insert"] = options.insert
         (folder / "spec.json").write_text(json.dumps(spec | {"scratch": str(folder / "scratch")}))
         np.save(folder / "base.npy", base)
         np.save(folder / "queries.npy", queries)
@@ -121,6 +126,7 @@ def _run(name: str, base: Any, queries: Any, options: argparse.Namespace) -> dic
         with np.load(folder / "answers.npz") as answers:
             for point in result["points"]:
                 point["answer"] = answers[str(point["width"])]
+            result["inserted"] = answers["inserted"] if options.insert else None
         return result
 
 

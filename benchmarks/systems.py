@@ -17,6 +17,9 @@ import numpy as np
 class DiskAnn:
     """diskannpy's static index in memory."""
 
+    first = 0
+    """Id of the first row."""
+
     def __init__(self, spec: dict[str, Any]) -> None:
         import diskannpy  # noqa: PLC0415
 
@@ -40,7 +43,21 @@ class DiskAnn:
         self.value, self.threads = value, threads
 
     def search(self, queries: Any, k: int) -> Any:
-        return self.index.batch_search(queries, k, self.value, self.threads).identifiers
+        return self.index.batch_search(queries, k, self.value, self.threads).identifiers - self.first
+
+    def start_insert(self, base: Any) -> None:
+        """An index of another kind: the static one takes no rows. Its ids begin at 1."""
+        spec, self.first = self.spec, 1
+        self.index = self.package.DynamicMemoryIndex(
+            "l2", np.float32, base.shape[1], max_vectors=len(base) + spec["insert"], complexity=spec["L"],
+            graph_degree=spec["R"], alpha=spec["alpha"], num_threads=spec["threads"],
+            initial_search_complexity=spec["L"], search_threads=spec["threads"],
+        )  # fmt: skip
+        self.insert(base, 0)
+
+    def insert(self, rows: Any, first: int) -> None:
+        ids = np.arange(first + 1, first + len(rows) + 1, dtype=np.uint32)
+        self.index.batch_insert(rows, ids, self.spec["threads"])
 
 
 class Svs:
@@ -63,6 +80,16 @@ class Svs:
     def search(self, queries: Any, k: int) -> Any:
         return self.index.search(queries, k)[0]
 
+    def start_insert(self, base: Any) -> None:
+        """An index of another kind: the static one takes no rows."""
+        svs, spec = self.package, self.spec
+        params = svs.VamanaBuildParameters(graph_max_degree=spec["R"], window_size=spec["L"], alpha=spec["alpha"])
+        ids = np.arange(len(base), dtype=np.uint64)
+        self.index = svs.DynamicVamana.build(params, base, ids, svs.DistanceType.L2, num_threads=spec["threads"])
+
+    def insert(self, rows: Any, first: int) -> None:
+        self.index.add(rows, np.arange(first, first + len(rows), dtype=np.uint64))
+
 
 class HnswLib:
     """hnswlib with M = R / 2, so that its bottom layer has R links."""
@@ -73,11 +100,18 @@ class HnswLib:
         self.package, self.spec = hnswlib, spec
 
     def build(self, base: Any) -> None:
+        self.start_insert(base)
+
+    def start_insert(self, base: Any) -> None:
+        """Build an index with room for more rows."""
         spec = self.spec
         self.index = self.package.Index("l2", base.shape[1])
-        self.index.init_index(len(base), M=spec["R"] // 2, ef_construction=spec["L"], random_seed=100)
+        self.index.init_index(len(base) + spec["insert"], M=spec["R"] // 2, ef_construction=spec["L"], random_seed=100)
         self.index.set_num_threads(spec["threads"])
         self.index.add_items(base)
+
+    def insert(self, rows: Any, first: int) -> None:
+        self.index.add_items(rows, np.arange(first, first + len(rows)))
 
     def set(self, value: int, threads: int) -> None:
         self.index.set_ef(value)
@@ -97,7 +131,10 @@ SYSTEMS = {"icepuffin": _ours, "diskannpy": DiskAnn, "svs": Svs, "hnswlib": Hnsw
 
 
 def main(name: str, folder: Path) -> None:
-    """Build, then search at each width; the median of the calls of at least half a second."""
+    """Build, then search at each width; the median of the calls of at least half a second. Then insert, if asked to.
+
+    Inserts go into an index of all rows but the last `insert`, which are those that are inserted, in one call.
+    """
     spec = json.loads((folder / "spec.json").read_text())
     base, queries = np.load(folder / "base.npy"), np.load(folder / "queries.npy")
     system: Any = SYSTEMS[name](spec)
@@ -125,6 +162,16 @@ def main(name: str, folder: Path) -> None:
                 "p99_us": late * 1e6,
             }
         )
+    if spec["insert"]:
+        base = np.load(folder / "base.npy")  # again: a system may have moved the rows
+        first = len(base) - spec["insert"]
+        system.start_insert(np.ascontiguousarray(base[:first]))
+        rows = np.ascontiguousarray(base[first:])
+        begun = time.perf_counter()
+        system.insert(rows, first)
+        result["insert_us"] = (time.perf_counter() - begun) / len(rows) * 1e6
+        system.set(spec["L"], spec["threads"])
+        answers["inserted"] = np.asarray(system.search(queries, spec["k"]), np.int64)
     np.savez(folder / "answers.npz", **answers)
     (folder / "result.json").write_text(json.dumps(result))
 
