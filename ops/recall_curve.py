@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels.distance import internal_pairwise
+from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
@@ -75,6 +76,7 @@ class ShardCentroids:
         cls, codebook: npt.NDArray[np.float32], to_shard: npt.NDArray[np.uint32], metric: Metric = Metric.L2
     ) -> "ShardCentroids":
         order = np.argsort(to_shard, kind="stable")
+        order = order[np.isin(order, _first_of_equals(codebook))]
         shards, starts = np.unique(to_shard[order], return_index=True)
         return cls(shards.astype(np.int64), codebook[order], starts.astype(np.int64), metric)
 
@@ -84,6 +86,13 @@ class ShardCentroids:
         far = internal_pairwise(queries, self.centroids, Metric.INNER_PRODUCT if inner else Metric.L2)
         near = np.minimum.reduceat(far, self.starts, axis=1)
         return near if inner else np.sqrt(np.maximum(near, np.float32(0)))
+
+
+def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """int64[..]: places of the centroids that are equal to none before them. Rows of few distinct vectors give k-means
+    equal centroids, and go to the first: the others lead to shards that have no such row.
+    """
+    return np.unique(content_hash(codebook + np.float32(0)), return_index=True)[1]  # minus zero is zero
 
 
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:

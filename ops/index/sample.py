@@ -113,7 +113,10 @@ def measure_routing(
     near = ShardCentroids.of(codebook, to_shard)
     far = near.distances(sample[asked])
     far = far / np.maximum(far.min(axis=1, keepdims=True), np.float32(1e-12))
-    of_neighbor = np.take_along_axis(far, np.searchsorted(near.shards, to_shard[labels[nearest]]), axis=1)
+    wanted = to_shard[labels[nearest]]
+    places = np.minimum(np.searchsorted(near.shards, wanted), len(near.shards) - 1)
+    of_neighbor = np.take_along_axis(far, places, axis=1)
+    of_neighbor[near.shards[places] != wanted] = 0  # no centroid leads there: it is always probed
     points = [
         Reach(slack, float((far <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
         for slack in ROUTING_SLACKS

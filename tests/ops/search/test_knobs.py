@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
@@ -13,7 +14,7 @@ from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.recall_curve import ShardCentroids, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
-from tests.conftest import STORAGE, make_rows, queries, vectors_of
+from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
 from tests.ops.index.history import DEFINITION, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
@@ -127,6 +128,28 @@ def test_a_shard_without_a_centroid_is_asked_by_every_query() -> None:
     assert near is not None
     assert near.tolist() == [[True, True, False, True, True]]
     assert model.probed(asked, SearchParameters(10)) is None
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 3])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_rows_that_are_mostly_equal_are_found_in_their_own_shard(
+    table_factory: TableFactory, distinct: int, metric: str
+) -> None:
+    """Of equal centroids of several shards one was nearest by rounding, also of a shard without rows."""
+    table = table_factory()
+    vectors = np.random.default_rng(0).standard_normal((distinct, 16)).astype(np.float32)
+    rows = {**make_rows(0, 60).to_pydict(), "embedding": vectors[np.arange(60) % distinct].tolist()}
+    table.append(pa.table(rows, schema=ROWS))
+    definition = replace(SHARDED, metric=metric, shards=4, target_recall=0.01)
+    index_head(table, definition)
+    reader = open_index(table, definition, storage=STORAGE)
+    asked = np.concatenate([vectors, np.random.default_rng(1).standard_normal((40, 16))])
+    whole = reader.search(asked, 1).rows
+    for number, query in enumerate(asked):
+        alone = reader.search(query, 1, shards=1).rows
+        assert alone.num_rows == 1
+        if number < distinct and metric == "l2":
+            assert alone["distance"][0].as_py() == whole["distance"][number].as_py() == 0
 
 
 def test_under_a_condition_every_shard_is_probed_and_that_is_said(table: Table) -> None:
