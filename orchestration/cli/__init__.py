@@ -71,11 +71,11 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the command line. An expected error is one line on stderr and exit code 1 (2 for wrong usage)."""
     if arguments is None:  # a process of its own: looking for garbage among modules takes a fifth of a short command
         gc.set_threshold(100_000, 50, 100)
-    given = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        group.main(args=[item for item in given if item != "--debug"], prog_name="icepuffin", standalone_mode=False)
-    except click.exceptions.Exit as leaving:
-        sys.exit(leaving.exit_code)
+        group.main(args=[word for word in words if word != "--debug"], prog_name="icepuffin", standalone_mode=False)
+    except click.exceptions.Exit as exit_request:
+        sys.exit(exit_request.exit_code)
     except click.Abort:
         click.echo("stopped", err=True)
         sys.exit(130)
@@ -86,17 +86,20 @@ def main(arguments: list[str] | None = None) -> Any:
         click.echo(f"error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
-        if "--debug" in given:
+        if "--debug" in words:
             raise
-        click.echo(f"error: {_one_line(error)}", err=True)
+        click.echo(f"error: {_message(error)}", err=True)
         sys.exit(1)
     return None
 
 
-def _one_line(error: Exception) -> str:
+def _message(error: Exception) -> str:
+    """One line that says what went wrong. The type of the error is in it only where nobody foresaw the error."""
     from icepuffin.ops.errors import IcepuffinError  # only where something went wrong
 
     text = " ".join(str(error).split())
     if isinstance(error, IcepuffinError | ValueError):
         return text
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {text or 'no message'} (--debug shows where)"

@@ -170,6 +170,8 @@ def show_command(
       icepuffin index show demo.packages --plot index.png
       icepuffin index show demo.packages --snapshot 6170229538723520381
     """
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise click.UsageError(f"--plot {plot}: there is no folder {plot.absolute().parent}")
     description = _describe(context, name, snapshot, must_read=plot is not None or measure, measure=measure)
     if plot is not None and description.overview is not None:
         from icepuffin.assets.charts import save

@@ -358,7 +358,14 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("index", "create", "demo.packages", "--name", "c", "--column", "v", "--max-degree", "3"), "4<=x<=512"),
         (("index", "create", "demo.packages", "--name", "embedding", "--column", "embedding"), "and would win; change"),
         (("index", "show", "demo.packages", "absent"), "has no index 'absent'"),
+        (("index", "show", "demo.packages", "--plot", "/no/such/x.png"), "there is no folder /no/such"),
         (("plan", "demo.packages", "absent"), "has no index 'absent'"),
+        (("search", "demo.packages", "--like-id", "1", "--where", "absent = 1"), "it has no column 'absent'"),
+        (("stats", "demo.packages", "--snapshot", "absent"), "its branches and tags are "),
+        (("sql", "SELEC 1"), "no statement begins with 'SELEC'. Statements are SELECT"),
+        (("sql", "SELEC 1"), "--spark"),
+        (("--settings", "/dev", "stats", "demo.packages"), "/dev cannot be read: Is a directory"),
+        (("demo", "--dir", "/dev/null/x"), "/dev/null/x/warehouse: Not a directory"),
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
         (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it"),
         (("absent",), "No such command"),
@@ -368,6 +375,34 @@ def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple
     told = refused(*arguments)
     assert says in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("--help",),
+        ("absent",),
+        ("search", "demo.packages"),
+        ("search", "packages", "--like-id", "1"),
+        ("search", "demo.packages", "--vector", "word"),
+        ("search", "demo.packages", "--like-id", "1", "--metric", "l2"),
+        ("sql", "SELECT 1", "--param", "q"),
+        ("refresh", "demo.packages", "--absent"),
+        ("ui", "--port", "0"),
+    ],
+    ids=" ".join,
+)
+def test_help_and_wrong_usage_load_neither_arrays_nor_catalogs(command: tuple[str, ...]) -> None:
+    heavy = {"numpy", "pandas", "pyarrow", "pyiceberg", "sqlalchemy", "numba", "matplotlib", "dagster", "pyspark"}
+    code = (
+        "import sys; from icepuffin.orchestration.cli import main\n"
+        f"try: main({list(command)!r})\n"
+        "except SystemExit: pass\n"
+        f"print(sorted({heavy!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_sql_asks_the_index(run: Run) -> None:
