@@ -75,8 +75,8 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
         **done,
         "rows": f"{report.rows:,} live; {report.inserted:,} inserted, {report.remapped:,} moved, {report.gone:,} gone",
         "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
-        "shards": f"{report.shards:,}; {report.shards_rebuilt:,} rebuilt, {report.shards_copied:,} kept, "
-        f"{report.deltas:,} deltas",
+        "shards": f"{report.shards:,} ({report.deltas:,} for new rows); {report.shards_rebuilt:,} rebuilt, "
+        f"{report.shards_copied:,} kept",
         "bytes": f"{readable_bytes(report.bytes_total)}; {readable_bytes(report.bytes_written)} newly written",
         "time": f"{report.seconds:,.1f} s{expected}",
     }
