@@ -25,7 +25,7 @@ class SnapshotEntry:
     """Time of the commit, in UTC."""
     operation: str
     rows_added: int | None
-    """None where the writer did not say."""
+    """Rows of added files; None where the writer did not say."""
     rows_removed: int | None
     """Rows of removed files and of position deletes; None where the writer did not say. Equality deletes name no rows,
     and are not counted.

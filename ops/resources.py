@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from icepuffin.ops.tasks.runner import TaskRunner
 
 
-LOOK_SECONDS = 4.0
-"""How long a look waits for a connection, and for each answer."""
+POLL_SECONDS = 4.0
+"""Longest wait of a poll for a connection, and for each answer."""
 AWAY_SECONDS = 20.0
-"""How long looks believe that a catalog is still away."""
+"""Time after a poll without an answer in which the catalog counts as away."""
 
 
 class CatalogUnreachableError(CatalogUnavailableError):
@@ -92,21 +92,21 @@ class Catalogs:
             self._opened.pop(catalog, None)
             raise self._unreachable(catalog, error) from without_values(error, self._properties[catalog])
 
-    def look(self, catalog: str, identifier: str) -> Table:
-        """As `table`, for those who look again and again, at many tables: gives up within seconds, and asks a catalog
-        that did not answer only every 20 s; in between the same error is raised without a call.
+    def poll(self, catalog: str, identifier: str) -> Table:
+        """Load a table as `table` does, for callers that load many tables again and again. Gives up within seconds, and
+        asks a catalog that did not answer only every 20 s; in between it raises the same error without a call.
         """
         since, why = self._away.get(catalog, (float("-inf"), ""))
         if time.monotonic() - since < AWAY_SECONDS:
             raise CatalogUnreachableError(why)
         try:
-            with answering_within(LOOK_SECONDS):
-                found = self.table(catalog, identifier)
+            with answering_within(POLL_SECONDS):
+                table = self.table(catalog, identifier)
         except CatalogUnavailableError as error:
             self._away[catalog] = (time.monotonic(), str(error))
             raise
         self._away.pop(catalog, None)
-        return found
+        return table
 
     def _unreachable(self, name: str, error: Exception) -> CatalogUnreachableError:
         cause = failure(name, self._properties[name], error, quoting=True)

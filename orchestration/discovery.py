@@ -39,7 +39,7 @@ def find_indexes(settings: TableSettings, catalogs: Catalogs) -> PropertyIndexes
     if not settings.indexes_from_table:
         return PropertyIndexes()
     try:
-        return indexes_of(catalogs.look(settings.catalog, settings.name), settings)
+        return indexes_of(catalogs.poll(settings.catalog, settings.name), settings)
     except IcepuffinError as error:
         return PropertyIndexes(unknown=str(error))
 

@@ -56,7 +56,7 @@ def _nightly(
         context: dg.ScheduleEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
     ) -> dg.SkipReason | list[dg.RunRequest]:
         try:
-            table = catalogs.look(spec.catalog, spec.identifier)
+            table = catalogs.poll(spec.catalog, spec.identifier)
         except IcepuffinError as error:
             return dg.SkipReason(str(error))
         heads = [item for item in watched_snapshots(table, spec.settings.watched_refs) if item.is_head]

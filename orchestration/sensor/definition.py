@@ -14,7 +14,7 @@ from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unk
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
 
 _AWAY_MINUTES = 15
-"""How long a catalog may be away before the freshness checks warn."""
+"""Time that a catalog may be away before the freshness checks warn."""
 _UNKNOWN = "unknown"
 
 
@@ -33,7 +33,7 @@ def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.Se
     )
     def watch_table(context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.SensorResult:
         try:
-            table = catalogs.look(spec.catalog, spec.identifier)
+            table = catalogs.poll(spec.catalog, spec.identifier)
         except IcepuffinError as error:
             return _catalog_away(spec, SensorCursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)

@@ -26,7 +26,7 @@ from icepuffin.orchestration.sensor.plan import (
 )
 
 WRITING_SECONDS = 3.0
-"""How long one evaluation writes into Dagster's database. The rest waits for the next evaluation."""
+"""Time that one evaluation may write into Dagster's database. The rest waits for the next evaluation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
 _NAMED_PARTITIONS = 1000
-"""Up to this many partitions are named in a query of Dagster's database; for more, all are fetched."""
+"""The most partitions that a query of Dagster's database names; for more, all are fetched."""
 _LISTED = 20
 """Snapshots in the list that the newest snapshot's event carries."""
 _UNFINISHED = [

@@ -35,7 +35,7 @@ _EVALUATED = "icepuffin/tick-time/"
 _WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
 """Errors of Dagster that wrap the error of a step."""
 _REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), SINGLETON_REPOSITORY_NAME)
-"""Where the UI looks for the jobs of these runs: without it they would belong to no code location."""
+"""Origin of the jobs of these runs. Without it the runs would belong to no code location in the UI."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Run config: the instance keeps every event, and the terminal belongs to the command."""
 

@@ -45,13 +45,13 @@ class SensorCursor:
     heads: frozenset[str] = frozenset()
     """The handled heads of all watched refs at the last evaluation."""
     returns: int = 0
-    """How often the first watched ref returned to a handled snapshot, backward or forward."""
+    """Number of times that the first watched ref returned to a handled snapshot, backward or forward."""
     freshness: Annotated[Mapping[str, str], Field(validation_alias="told")] = field(default_factory=dict)
     """The state that the freshness check of each index reported last, by index name."""
     merged: str = ""
     """The file of another engine's sketches for which a merge was requested last."""
     away_since: float | None = None
-    """When the catalog stopped to answer, in seconds since the epoch; None while it answers."""
+    """Time since which the catalog does not answer, in seconds since the epoch; None while it answers."""
 
     @classmethod
     def parse(cls, text: str | None, table_uuid: str | None = None) -> "SensorCursor":

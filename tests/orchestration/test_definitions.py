@@ -120,7 +120,7 @@ def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
     monkeypatch.setenv("ICEPUFFIN_SETTINGS", str(lake.settings_file))
     found = entry_point.defs()
     assert isinstance(found, dg.Definitions)
-    monkeypatch.setattr(Catalogs, "look", lambda *_: pytest.fail("the catalog was asked"))
+    monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was asked"))
     context = DefinitionsLoadContext(
         DefinitionsLoadType.RECONSTRUCTION, RepositoryLoadData(reconstruction_metadata=dict(found.metadata or {}))
     )

@@ -1,4 +1,4 @@
-"""The sensor under load: bounded looks, bounded calls, nothing twice, nothing missed, and a lag that shows.
+"""The sensor under load: bounded evaluations, bounded calls, nothing twice, nothing missed, and a lag that shows.
 
 With ICEPUFFIN_FULL_LOAD=1 in the sizes that were promised (10,000 snapshots, 200 tables): minutes. No test asserts on
 seconds; `python -m benchmarks.sensor_load` measures them.
@@ -60,7 +60,7 @@ def worked_off(daemon: Daemon) -> list[Tick]:
     return ticks
 
 
-def test_a_backlog_is_worked_off_in_bounded_looks_and_each_snapshot_is_run_once(
+def test_a_backlog_is_worked_off_in_bounded_evaluations_and_each_snapshot_is_run_once(
     backlog: Backlog, instance: dg.DagsterInstance
 ) -> None:
     daemon = Daemon(instance, backlog.settings(runs_ahead=AHEAD))
@@ -73,7 +73,7 @@ def test_a_backlog_is_worked_off_in_bounded_looks_and_each_snapshot_is_run_once(
     assert instance.get_materialized_partitions(spec.key) == set(ids(backlog))
 
 
-def test_newest_runs_the_head_at_once_and_records_the_rest_in_bounded_looks(
+def test_newest_runs_the_head_at_once_and_records_the_rest_in_bounded_evaluations(
     backlog: Backlog, instance: dg.DagsterInstance
 ) -> None:
     daemon = Daemon(instance, backlog.settings(snapshots="newest"))
@@ -103,7 +103,7 @@ def slow_writes(instance: dg.DagsterInstance, clock: Clock, seconds: float, patc
     return written
 
 
-def test_a_look_ends_when_its_time_is_up_however_slow_dagster_writes(
+def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=30)
@@ -124,7 +124,7 @@ def test_a_look_ends_when_its_time_is_up_however_slow_dagster_writes(
     assert written.count("report_runless_asset_event") == 30 + len(daemon.checks)
 
 
-def test_a_write_that_takes_longer_than_a_look_still_gets_on(
+def test_a_write_that_takes_longer_than_an_evaluation_still_gets_on(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=3)
@@ -225,7 +225,7 @@ def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return opened
 
 
-def test_the_lag_goes_red_with_the_look_that_sees_it_and_green_with_the_version(
+def test_the_lag_goes_red_with_the_evaluation_that_sees_it_and_green_with_the_version(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=1)
@@ -251,7 +251,7 @@ def test_the_lag_goes_red_with_the_look_that_sees_it_and_green_with_the_version(
     assert told() == [(True, 0)]
 
 
-def test_a_look_that_is_cut_off_anywhere_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_an_evaluation_that_is_cut_off_anywhere_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=6)
     daemon = Daemon(instance, backlog.settings(runs_ahead=2))
     daemon.tick(WATCH)

@@ -30,7 +30,7 @@ def runs(deployment: Deployment) -> list[dg.DagsterRun]:
         return list(reversed(instance.get_runs()))
 
 
-def test_a_run_that_a_power_cut_has_ended_is_failed_by_the_next_look_and_tried_again(lake: Lake) -> None:
+def test_a_run_that_a_power_cut_has_ended_is_failed_by_the_next_evaluation_and_tried_again(lake: Lake) -> None:
     (path,) = [Path(item.removeprefix("file://")) for item in lake.table.inspect.files()["file_path"].to_pylist()]
     path.rename(path.with_suffix(".away"))
     os.mkfifo(path)  # who reads it waits

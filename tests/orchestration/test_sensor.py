@@ -151,7 +151,7 @@ def test_a_local_run_belongs_to_the_code_location(lake: Lake, instance: dg.Dagst
     assert stored.tags["dagster/partition"] == run.snapshot_id
 
 
-def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_an_evaluation_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
     settings = load(lake.settings_file)
     spec, catalogs = spec_of(settings)
     first = evaluate_table(instance, spec, catalogs).evaluation
@@ -161,7 +161,7 @@ def test_a_look_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterIn
     assert [event.partition for event in recorded(instance)] == list(first.recorded)
 
 
-def test_sketches_that_another_engine_replaced_come_back_with_the_next_look(
+def test_sketches_that_another_engine_replaced_come_back_with_the_next_evaluation(
     lake: Lake, instance: dg.DagsterInstance
 ) -> None:
     settings = load(lake.settings_file)
@@ -206,7 +206,7 @@ def tagged(lake: Lake) -> int | None:
     return base_snapshot_id(version)
 
 
-def test_after_a_rollback_and_an_expiry_between_two_looks_the_tag_comes_back(
+def test_after_a_rollback_and_an_expiry_between_two_evaluations_the_tag_comes_back(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     lake = make_lake(tmp_path, snapshots=2)
@@ -266,7 +266,7 @@ def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake
         cursor, _ = asked(None if not reset else cursor)
 
 
-def test_a_look_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_an_evaluation_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance: dg.DagsterInstance) -> None:
     lake.write_settings(snapshots="newest")
     run = create_run_for_test(
         instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
@@ -276,7 +276,7 @@ def test_a_look_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance:
     assert f"run {run.run_id} (started)" in (skipped.skip_message or "")
 
 
-def test_a_look_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_an_evaluation_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, instance: dg.DagsterInstance) -> None:
     lake.write_settings(snapshots="newest")
     run = create_run_for_test(
         instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
@@ -292,7 +292,7 @@ def test_a_look_ends_a_run_whose_process_is_gone_and_goes_on(lake: Lake, instanc
     assert ended.status == dg.DagsterRunStatus.FAILURE
 
 
-def test_a_look_asks_dagster_of_what_is_new_and_not_of_all_history(
+def test_an_evaluation_asks_dagster_of_what_is_new_and_not_of_all_history(
     lake: Lake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load(lake.settings_file)

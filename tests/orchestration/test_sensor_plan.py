@@ -61,7 +61,7 @@ def test_every_snapshot_is_shown_and_requested_oldest_first() -> None:
     assert every(facts(7, 3, 5), every(facts(7, 3, 5)).cursor).request == ()
 
 
-def test_only_what_dagster_shows_is_requested_and_the_next_look_goes_on() -> None:
+def test_only_what_dagster_shows_is_requested_and_the_next_evaluation_goes_on() -> None:
     first = every(facts(1, 2, 3, recorded=["1", "2"]))
     assert (first.request, first.waiting) == (("1", "2"), 1)
     assert snapshots_to_record(facts(1, 2, 3, recorded=["1", "2"]), first.cursor, "every") == ("3",)
