@@ -42,29 +42,18 @@ _Segments = tuple[bytes | ObjectRange, ...]
 
 @dataclass(frozen=True, slots=True)
 class VersionFile:
-    """The version's file: complete, verified, not yet bound."""
+    """A version's file: complete, read back, not yet bound."""
 
     path: str
     file_size: int
     footer_size: int
     bytes_copied: int
-    """Bytes that were in a base's file already"""
+    """Bytes copied from the base version's file"""
     copy_seconds: float
-    """For which the store was waited for, to join the parts"""
-    recall: float
-    """Live-weighted mean of the shards'"""
-    rows: int
+    """Seconds of waiting for the store to join the parts"""
     routing: Routing
-    """As it was read back"""
+    """The routing blob, as it was read back"""
     shards: tuple[ObjectRange, ...]
-
-
-def mean_recall(shards: tuple[ShardResult, ...]) -> float:
-    """Every shard is searched, so the true neighbours are among the shards' own: weighted by live rows."""
-    live = np.array([shard.live for shard in shards], np.float64)
-    if not live.sum():
-        return 1.0
-    return float(np.average([shard.recall for shard in shards], weights=live))
 
 
 class Assembly:
@@ -121,11 +110,7 @@ class Assembly:
         routing, shards_read = _read_back(self._store, path, layout.file_size, plan)
         old = plan.base.version.puffin_path if plan.base else None
         copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
-        rows = sum(shard.live for shard in made.shards)
-        return VersionFile(
-            path, layout.file_size, layout.footer_size, copied, copy_seconds, mean_recall(made.shards), rows,
-            routing, shards_read,
-        )  # fmt: skip
+        return VersionFile(path, layout.file_size, layout.footer_size, copied, copy_seconds, routing, shards_read)
 
     def _heads(self, made: ShardSet) -> list[tuple[str, bytes, str | None]]:
         plan = self._plan
@@ -136,7 +121,7 @@ class Assembly:
             codebook=made.layout.codebook,
             partition_to_shard=made.layout.partition_to_shard,
             shards=tuple(_entry(shard) for shard in made.shards),
-            files=made.slots,
+            files=made.files,
         )
         return [
             (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
@@ -211,7 +196,7 @@ def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> Cen
     slots = [balls.slots for balls in made.read.balls]
     centers = [balls.centers for balls in made.read.balls]
     radii = [balls.radii for balls in made.read.balls]
-    kept = {file.path: slot for slot, file in enumerate(made.slots) if file.present and slot not in made.read.rows}
+    kept = {file.path: slot for slot, file in enumerate(made.files) if file.present and slot not in made.read.rows}
     if plan.base is not None and kept:
         old = read_centroids(plan.base, storage)
         at = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
@@ -227,7 +212,7 @@ def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> Cen
         centroids=np.concatenate(centers)[order] if centers else np.empty((0, dims), np.float32),
         file_ordinals=ordinals[order],
         max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
-        files=tuple(file.path for file in made.slots),
+        files=tuple(file.path for file in made.files),
     )
 
 

@@ -2,26 +2,41 @@
 
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sample import make_layout
-from icepuffin.ops.index.slots import file_table, slots_of
-from icepuffin.ops.index.stages import BuildContext, Progress, ReadSummary, ShardSet, blocks_by_shard
-from icepuffin.ops.model import How, StorageConfig
-from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.index.slots import assign_slots, file_table
+from icepuffin.ops.index.stages import (
+    BuildContext,
+    Progress,
+    ReadSummary,
+    ShardSet,
+    make_shards,
+    require_capacity,
+    scatter_rows,
+    shard_task,
+)
+from icepuffin.ops.model import How, ShardId, StorageConfig
+from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
 from icepuffin.ops.tasks.scatter import RowSelection
+from icepuffin.ops.tasks.staged_blocks import blocks_by_destination
 
 
 def build_shards(
     plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: Progress | None = None
 ) -> ShardSet | None:
-    """Sample, scatter and build. None where no live row has a vector."""
-    layout = make_layout(plan, storage, threads=max(2, runner.task_threads))
+    """Sample the vectors, scatter all rows over the shards, and build each shard's graph.
+
+    Returns None where no live row has a vector. Raises VectorColumnError, ShardTooLargeError, StorageError.
+    """
+    layout = make_layout(plan, storage, threads=driver_runner(runner).task_threads)
     if layout is None:
         return None
-    work = BuildContext(plan, layout, slots_of(plan), storage, runner, progress)
-    scattered = work.scatter([RowSelection(slot, file) for slot, file in work.slots], layout.partition_to_shard)
-    blocks = blocks_by_shard([result.blocks for result in scattered])
-    for number, staged in blocks.items():
-        work.require_room(number, sum(rows for _, rows in staged))
-    tasks = [work.shard_task(number, How.BUILT, blocks.get(number, ())) for number in range(layout.shards)]
-    shards = work.make(tasks, plan.live.record_count)
+    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress)
+    selections = [RowSelection(slot, file) for slot, file in context.files]
+    scattered = scatter_rows(context, selections, layout.partition_to_shard)
+    blocks = blocks_by_destination([result.blocks for result in scattered])
+    shard_ids = [ShardId(shard_id) for shard_id in range(layout.shards)]
+    for shard_id in shard_ids:
+        require_capacity(context, shard_id, sum(rows for _, rows in blocks.get(shard_id, ())))
+    tasks = [shard_task(context, shard_id, How.BUILT, blocks.get(shard_id, ())) for shard_id in shard_ids]
+    shards = make_shards(context, tasks, plan.live.record_count)
     read = ReadSummary.of(scattered)
-    return ShardSet(layout, file_table(plan, work.slots, read.rows, {}), tuple(shards), read)
+    return ShardSet(layout, file_table(plan, context.files, read.rows, {}), tuple(shards), read)

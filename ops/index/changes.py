@@ -1,7 +1,7 @@
-"""What a snapshot has that an index version has not, and the other way round. Not ancestry: any two snapshots compare.
+"""The difference between a snapshot's live rows and those of an index version. It does not depend on ancestry.
 
-Files are compared by path, by whether they were added since, and by the deletes that apply to them; delete files are
-read only of files whose deletes have changed, each once.
+Files are compared by path, by whether they were added since, and by the deletes that apply to them. Delete files are
+read only for files whose deletes have changed, each once.
 """
 
 from collections.abc import Mapping
@@ -19,67 +19,70 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
-from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, open_storage, relative_to
 from icepuffin.puffin.blobs.shard import ShardReader
 
 _FILES = 8
+"""Files in a sample"""
 _ROWS_A_FILE = 64
-"""The first of a row group, so that little is read and decoded"""
+"""Rows per file in a sample: the first of a row group, so that little is decoded"""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Of a version's rows."""
+    """Changes of a table since an index version."""
 
     added: tuple[LiveFile, ...] = ()
-    """Files whose rows are to be read, by path: new ones, and those in which a row may have come back to life"""
-    gone: tuple[int, ...] = ()
-    """Slots of the version that no live row lies in any more; files that are read again get new ones"""
-    deleted: Mapping[int, npt.NDArray[np.int64]] = field(default_factory=dict, compare=False)
-    """By slot of a file that stays and has more deletes now: row positions that those name, and maybe older ones"""
-    left: tuple[tuple[int, LiveFile], ...] = ()
-    """(slot, file) of those that are gone and of which rows have ids: they may have come again in one that is added"""
+    """Files whose rows are to be read, by path: new files, and files in which a deleted row may be live again"""
+    gone: tuple[FileSlot, ...] = ()
+    """File slots without any live row; files that are read again get new slots"""
+    deleted: Mapping[FileSlot, npt.NDArray[np.int64]] = field(default_factory=dict, compare=False)
+    """Deleted row positions of the files that have more deletes now, by file slot; older deletes may be included"""
+    lineage_files: tuple[tuple[FileSlot, LiveFile], ...] = ()
+    """(file slot, file) of files that are gone and whose rows have ids: these may have moved to added files"""
 
 
 def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
     """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
     covered = covered_paths(base)
     same = {path: live.files[number] for path, number in same_files(base, live).items()}
-    known = base.routing.files
+    table_then = base.routing.files
     changed = {
-        path: file for path, file in same.items() if fingerprint(file) != known[covered[path]].delete_fingerprint
+        path: file for path, file in same.items() if fingerprint(file) != table_then[covered[path]].delete_fingerprint
     }
-    later = {path: _later(file, base, covered[path]) for path, file in changed.items()}
+    later = {path: _with_later_deletes(file, base, covered[path]) for path, file in changed.items()}
     deleted = deleted_by_file(lambda path: open_storage(path, storage), later.values())
     unsure = [file for path, file in changed.items() if later[path] is file]
-    revived = _revived(table, base, unsure, deleted, storage)
-    again = {path for path, file in changed.items() if file.path in revived}
-    kept = {file.path for path, file in same.items() if path not in again}
+    undeleted = _with_undeleted_rows(table, base, unsure, deleted, storage)
+    reread = {path for path, file in changed.items() if file.path in undeleted}
+    kept = {file.path for path, file in same.items() if path not in reread}
     added = [file for file in live.files if file.path not in kept]
-    gone = {path: slot for path, slot in covered.items() if path not in same or path in again}
+    gone = {path: slot for path, slot in covered.items() if path not in same or path in reread}
     replaced = {relative_to(file.path, live.location) for file in live.files} - same.keys()
-    elsewhere = {path: slot for path, slot in gone.items() if path not in replaced}  # others' row ids were lost
+    with_ids = {path: slot for path, slot in gone.items() if path not in replaced}  # a replaced file's ids are lost
     return Changes(
         added=tuple(sorted(added, key=lambda file: file.path)),
         gone=tuple(sorted(gone.values())),
-        left=_left(table, base, elsewhere) if any(file.has_row_ids for file in added) else (),
-        deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in again},
+        lineage_files=_lineage_files(table, base, with_ids) if any(file.has_row_ids for file in added) else (),
+        deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in reread},
     )
 
 
-def _left(table: Table, base: OpenVersion, gone: Mapping[str, int]) -> tuple[tuple[int, LiveFile], ...]:
-    """As the version's own snapshot has them: the one that it was made of may have expired."""
+def _lineage_files(
+    table: Table, base: OpenVersion, gone: Mapping[str, FileSlot]
+) -> tuple[tuple[FileSlot, LiveFile], ...]:
+    """Files whose rows have ids, as the index snapshot has them: the data snapshot may have expired."""
     if not gone:
         return ()
     before = live_files(table, base.version.index_snapshot_id)
-    found = ((gone.get(relative_to(file.path, before.location)), file) for file in before.files)
-    return tuple((slot, file) for slot, file in found if slot is not None and file.first_row_id is not None)
+    slotted = ((gone.get(relative_to(file.path, before.location)), file) for file in before.files)
+    return tuple((slot, file) for slot, file in slotted if slot is not None and file.first_row_id is not None)
 
 
-def _later(file: LiveFile, base: OpenVersion, slot: int) -> LiveFile:
-    """The file with those of its deletes alone that the version did not know, where it knew all others: then no row can
-    have come back, and older deletes need not be read. Else the file as it is.
+def _with_later_deletes(file: LiveFile, base: OpenVersion, slot: FileSlot) -> LiveFile:
+    """The file with only the deletes that came after the version, if all others were known to it: then no row can be
+    live again, and older deletes need not be read. Else the file itself.
     """
     older = tuple(delete for delete in file.deletes if delete.sequence_number <= base.sequence_number)
     if fingerprint(replace(file, deletes=older)) != base.routing.files[slot].delete_fingerprint:
@@ -87,15 +90,16 @@ def _later(file: LiveFile, base: OpenVersion, slot: int) -> LiveFile:
     return replace(file, deletes=tuple(delete for delete in file.deletes if delete not in older))
 
 
-def _revived(
+def _with_undeleted_rows(
     table: Table,
     base: OpenVersion,
     files: list[LiveFile],
     deleted: Mapping[str, npt.NDArray[np.int64]],
     storage: StorageConfig,
 ) -> frozenset[str]:
-    """Paths of files of which a row that was deleted in the version's snapshot is live now (a rollback): it may have no
-    node. The version is a snapshot with the same live files, and is there when the one that it was made of has expired.
+    """Paths of files with a row that was deleted in the version's snapshot and is live now, as after a rollback.
+
+    Such a row may have no node. The index snapshot has the same live files as the data snapshot, and outlives it.
     """
     if not files:
         return frozenset()
@@ -104,16 +108,19 @@ def _revived(
     def opened(path: str) -> Storage:
         return open_storage(path, storage)
 
-    then = deleted_by_file(opened, [before[file.path] for file in files if file.path in before])
+    deleted_then = deleted_by_file(opened, [before[file.path] for file in files if file.path in before])
     return frozenset(
-        file.path for file in files if file.path not in then or len(np.setdiff1d(then[file.path], deleted[file.path]))
+        file.path
+        for file in files
+        if file.path not in deleted_then or len(np.setdiff1d(deleted_then[file.path], deleted[file.path]))
     )
 
 
 def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: int, storage: StorageConfig) -> float:
-    """Share of the vectors in files new to `base` whose content hashes it has, by a sample of at most 512.
+    """Share of the vectors in new files whose content hashes `base` has, by a sample of at most 512 vectors.
 
-    Reads the hashes of all shards, 8 bytes a node. Vectors that cannot be read count as unknown: the build names them.
+    Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be read count as unknown: the build names
+    them. Raises StorageError, PuffinError, DataFileError.
     """
     same = frozenset(same_files(base, live).values())
     new = [file for number, file in enumerate(live.files) if number not in same]
@@ -125,11 +132,11 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
         return 0.0
     store = open_storage(base.version.puffin_path, storage)
     wanted = pa.array(np.unique(sampled))
-    known = [np.empty(0, np.uint64)]
+    matching = [np.empty(0, np.uint64)]
     for shard in base.shards:
-        theirs = ShardReader(PartSource(store, shard)).read_content_hashes()
-        known.append(theirs[np.asarray(pc.is_in(pa.array(theirs), value_set=wanted))])
-    return float(np.isin(sampled, np.concatenate(known)).mean())
+        shard_hashes = ShardReader(PartSource(store, shard)).read_content_hashes()
+        matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=wanted))])
+    return float(np.isin(sampled, np.concatenate(matching)).mean())
 
 
 def _sample(

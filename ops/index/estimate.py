@@ -1,8 +1,8 @@
-"""What carrying out a plan will take: rows by shard, bytes, seconds. Made before the work, kept beside what it took.
+"""Estimates of a plan: rows by shard, bytes and seconds, made before the work.
 
-Rows and bytes come from the plan, the routing blob, the base's location maps (where rows went) and one Parquet footer.
-Rows to insert are expected values: which shard a vector goes to is known only when it is read. Seconds come from
-`icepuffin.ops.index.rates`.
+Rows and bytes come from the plan, the routing blob, the base version's location maps (if rows have gone) and one
+Parquet footer. Rows to insert are expected values: the shard of a vector is known only when it is read. Seconds come
+from `icepuffin.ops.index.rates`.
 """
 
 from collections.abc import Sequence
@@ -21,15 +21,17 @@ from icepuffin.ops.index.refresh import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
 from icepuffin.ops.index.sample import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
-from icepuffin.ops.model import How, LiveFile, StorageConfig
+from icepuffin.ops.model import How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.routing import ShardEntry
 
 _LOCATION_BYTES = 4
-"""Of a node, in a shard's location map and in a staged block's address, about"""
+"""Bytes per node in a shard's location map, about"""
 _STAGED_BYTES = 20
+"""Bytes per node of address and content hash"""
 _EDGE_BYTES = 1.6
+"""Bytes per edge, as encoded, on average"""
 
 
 def estimate(
@@ -40,10 +42,10 @@ def estimate(
     runner: TaskRunner,
     dead: DeadNodes | None = None,
 ) -> Estimate:
-    """Reads metadata, at most a sample of vectors, and location maps where rows have gone, unless `dead` tells already
-    which nodes of the base's shards those are. Starts no Spark session.
+    """Estimate the work of a plan. Starts no Spark session.
 
-    Raises what reading them raises: the work would raise the same.
+    Reads metadata, at most a sample of vectors and, where rows have gone, location maps; these not where `dead` holds
+    the nodes without rows. Raises StorageError, PuffinError, DataFileError, as the work itself would.
     """
     merged = 0
     if plan.existing is not None or plan.action is Action.EMPTY:
@@ -58,7 +60,7 @@ def estimate(
         else:
             shards = _of_build(plan, dims)
         amounts = _amounts(plan, shards, dims, merged)
-        by_lineage = bool(plan.changes.left)  # then vectors are read of new rows alone
+        by_lineage = bool(plan.changes.lineage_files)  # then vectors are read of new rows alone
         rows = sum(shard.insert for shard in shards) if by_lineage else sum(file.record_count for file in plan.added)
         shards = _with_data_files(shards, rows * width)
     seconds, rates = predicted_seconds(table, plan, amounts, runner)
@@ -85,96 +87,105 @@ def _of_build(plan: VersionPlan, dims: int) -> tuple[ShardEstimate, ...]:
     shares = _spread(rows, np.ones(count))
     size = _node_bytes(plan, dims)
     return tuple(
-        ShardEstimate(number, How.BUILT, plan.reason, 0, share, 0, 0, 0, round(share * size), 0)
-        for number, share in enumerate(shares)
+        ShardEstimate(ShardId(shard_id), How.BUILT, plan.reason, 0, share, 0, 0, 0, round(share * size), 0)
+        for shard_id, share in enumerate(shares)
     )
 
 
 def _of_refresh(
     plan: VersionPlan, base: OpenVersion, dead: Sequence[npt.NDArray[np.int64]], dims: int, storage: StorageConfig
 ) -> tuple[tuple[ShardEstimate, ...], int]:
-    """(shards, rows dealt out from deltas): as `icepuffin.ops.index.refresh` decides, from counts."""
+    """(shards, rows that move out of deltas): what `icepuffin.ops.index.refresh` would decide, from counts."""
     entries = base.routing.shards
     gone = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
-    known = round(arriving * _known(plan, base, storage)) if sum(gone) else 0
-    remaps = _spread(min(known, sum(gone)), np.array(gone, np.float64))
-    left = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
-    live = [entry.count - dead_now for entry, dead_now in zip(entries, left, strict=True)]
-    firm = base.routing.base_shards
+    moved = round(arriving * _known_share(plan, base, storage)) if sum(gone) else 0
+    remaps = _spread(min(moved, sum(gone)), np.array(gone, np.float64))
+    tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
+    live = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
+    base_shards = base.routing.base_shards
     new = arriving - sum(remaps)
     placement = place(
         plan.definition,
-        base_rows=sum(live[:firm]),
-        deltas=dict(enumerate(live[firm:], firm)),
+        base_rows=sum(live[:base_shards]),
+        deltas={ShardId(shard_id): rows for shard_id, rows in enumerate(live[base_shards:], base_shards)},
         arriving=new,
         largest=rows_per_shard(dims, plan.definition.max_degree),
     )
-    inserts = [new if number == placement.target else 0 for number in range(len(entries))]
-    merged = sum(live[number] for number in placement.spilled)
+    inserts = [new if shard_id == placement.target else 0 for shard_id in range(len(entries))]
+    merged = sum(live[shard_id] for shard_id in placement.dissolved)
     if placement.target is None:
-        inserts[:firm] = _spread(new + merged, np.array([max(1, rows) for rows in live[:firm]], np.float64))
-    kept = [number for number in range(len(entries)) if number not in (*placement.spilled, *placement.dropped)]
+        inserts[:base_shards] = _spread(
+            new + merged, np.array([max(1, rows) for rows in live[:base_shards]], np.float64)
+        )
+    kept = [i for i in range(len(entries)) if i not in (*placement.dissolved, *placement.dropped)]
     shards = [
-        _shard(plan, at, entries[number], dims, left[number], gone[number], remaps[number], inserts[number])
-        for at, number in enumerate(kept)
+        _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], gone[i], remaps[i], inserts[i])
+        for shard_id, i in enumerate(kept)
     ]
     if placement.target == NEW_DELTA:
         size = round(new * _node_bytes(plan, dims))
-        shards.append(ShardEstimate(len(kept), How.BUILT, "a delta of the new rows", 0, new, 0, 0, 0, size, 0))
+        shards.append(ShardEstimate(ShardId(len(kept)), How.BUILT, "a delta of the new rows", 0, new, 0, 0, 0, size, 0))
     return tuple(shards), merged
 
 
 def _shard(
-    plan: VersionPlan, number: int, entry: ShardEntry, dims: int, left: int, gone: int, remap: int, insert: int
+    plan: VersionPlan,
+    shard_id: ShardId,
+    entry: ShardEntry,
+    dims: int,
+    tombstones: int,
+    gone: int,
+    remap: int,
+    insert: int,
 ) -> ShardEstimate:
-    """`left`: dead nodes that stay dead; `gone`: nodes that have lost their row."""
+    """`tombstones`: nodes that are dead in the new version; `gone`: nodes that have lost their row at its address."""
     ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
-    looked = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
+    location_bytes = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
     copied = 0
     grown = round(entry.length * nodes / max(1, entry.count)) if entry.count else round(nodes * _node_bytes(plan, dims))
-    if left > ratio * nodes:
-        how, why = How.REBUILT, f"{left / max(1, nodes):.0%} of its nodes are dead, over {ratio:.0%}"
-        read, written = entry.length, round(grown * (nodes - left) / max(1, nodes))
+    if tombstones > ratio * nodes:
+        how, why = How.REBUILT, f"{tombstones / max(1, nodes):.0%} of its nodes are dead, over {ratio:.0%}"
+        read, written = entry.length, round(grown * (nodes - tombstones) / max(1, nodes))
     elif insert:
         how, why, read, written = How.INSERTED, "it takes rows that are new", entry.length, grown
     elif remap:
-        how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * looked, looked
-        copied = entry.length - looked
+        how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * location_bytes, location_bytes
+        copied = entry.length - location_bytes
     elif gone:
-        how, why, read, written, copied = How.MASKED, "only its tombstones are new", looked, 0, entry.length
+        how, why, read, written, copied = How.MASKED, "only its tombstones are new", location_bytes, 0, entry.length
     else:
-        how, why, read, written, copied = How.COPIED, "nothing came and nothing went", looked, 0, entry.length
-    return ShardEstimate(number, how, why, entry.count, insert, remap, gone - remap, read, written, copied)
+        how, why, read, written, copied = How.COPIED, "nothing came and nothing went", location_bytes, 0, entry.length
+    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, gone - remap, read, written, copied)
 
 
 def _with_data_files(shards: tuple[ShardEstimate, ...], data_bytes: float) -> tuple[ShardEstimate, ...]:
-    """Each shard's part of the bytes that are read from data files, by the rows that it gets."""
+    """Add the bytes that are read from data files, split over the shards by the rows that they get."""
     parts = _spread(round(data_bytes), np.array([shard.insert + shard.remap for shard in shards], np.float64))
     return tuple(replace(shard, bytes_read=shard.bytes_read + part) for shard, part in zip(shards, parts, strict=True))
 
 
 def _spread(total: int, weights: npt.NDArray[np.float64]) -> list[int]:
-    """`total` in whole parts in proportion to the weights; the parts add up."""
+    """Split `total` into integers in proportion to the weights; they add up to it."""
     if not weights.sum():
         return [0] * len(weights)
     ends = np.round(np.cumsum(weights) / weights.sum() * total).astype(np.int64)
     return [int(part) for part in np.diff(ends, prepend=0)]
 
 
-def _known(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
-    """Share of the arriving rows that the base has already, by a sample; rows of files that it covers are all known."""
+def _known_share(plan: VersionPlan, base: OpenVersion, storage: StorageConfig) -> float:
+    """Share of the arriving rows that the base version has, by a sample; it has all rows of files that it covers."""
     arriving = _live_rows(plan.added)
     same = {plan.live.files[number].path for number in same_files(base, plan.live).values()}
     new = _live_rows([file for file in plan.added if file.path not in same])
-    share = plan.known
+    share = plan.known_share
     if share is None:
         share = known_share(base, plan.live, plan.schema, plan.field_id, storage) if new else 0.0
     return (share * new + arriving - new) / max(1, arriving)
 
 
 def _live_rows(files: Sequence[LiveFile]) -> int:
-    """Rows that no delete counts; a delete file over several data files is counted for each: a lower bound then."""
+    """Rows less deleted rows. A delete file of several data files counts for each of them: then it is a lower bound."""
     return sum(max(0, file.record_count - sum(item.record_count for item in file.deletes)) for file in files)
 
 
@@ -184,7 +195,7 @@ def _node_bytes(plan: VersionPlan, dims: int) -> float:
 
 
 def _vector_width(plan: VersionPlan, storage: StorageConfig) -> tuple[float, int]:
-    """(stored bytes of a vector, its dimensions), from the footer of the largest added file or the base."""
+    """(stored bytes per vector, its dimensions), from the footer of the largest added file and the base version."""
     dims = int(plan.base.routing.codebook.shape[1]) if plan.base else 0
     if not plan.added:
         return 0.0, dims

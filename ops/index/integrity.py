@@ -12,9 +12,9 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import FileSlot, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner, driver_runner
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import centroid, routing, shard
@@ -92,7 +92,7 @@ def check_integrity(
             except PuffinError as error:
                 faults.append(f"shard {number} at {blob.offset}: {error}")
         if not faults:
-            found = _rows_of(table, version, known, storage, runner or LocalRunner(2), progress)
+            found = _rows_of(table, version, known, storage, runner or LocalRunner(), progress)
             rows = int(found[0].counts.sum())
             faults += _disagreements(nodes, *found, known)
     except (PuffinError, IcepuffinError) as error:
@@ -127,12 +127,12 @@ def _rows_of(
     live = live_files(table, version.index_snapshot_id)
     definition = IndexDefinition.from_json(known.definition)
     schema = table.schemas()[live.schema_id]
-    slots = {file.path: slot for slot, file in enumerate(known.files) if file.present}
+    slots = {file.path: FileSlot(slot) for slot, file in enumerate(known.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}
     files = [(slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots]
     field_id = resolve_field(definition, schema, live.table)
     if 4 * known.dims * live.record_count <= _SMALL:
-        runner = LocalRunner(max(2, runner.task_threads))
+        runner = driver_runner(runner)
     groups = min(len(files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
         RowsTask(tuple(files[at::groups]), schema, field_id, known.dims, len(known.files), storage)

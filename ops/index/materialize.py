@@ -1,7 +1,6 @@
 """Give a snapshot its version of an index: plan, work, gate, assemble, bind. Idempotent; safe to run twice at once."""
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import head_of
-from icepuffin.ops.index.assembly import Assembly, VersionFile, mean_recall
+from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
@@ -23,9 +22,10 @@ from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan
 from icepuffin.ops.index.proof import require_rows
 from icepuffin.ops.index.rates import took
 from icepuffin.ops.index.refresh import find_dead_nodes, refresh_shards
-from icepuffin.ops.index.report import Action, IndexReport, ShardReport
-from icepuffin.ops.index.stages import Progress, ShardSet, staging_prefix
-from icepuffin.ops.model import How, StorageConfig
+from icepuffin.ops.index.report import Action, IndexReport, mean_recall
+from icepuffin.ops.index.run_report import empty_report, new_version_report, reuse_report
+from icepuffin.ops.index.stages import Progress, ShardSet
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -143,14 +143,14 @@ def _carry_out(
     progress: Progress | None,
 ) -> IndexReport:
     if plan.action is Action.EMPTY:
-        return _report(plan, clock, None, None, None)
+        return empty_report(plan, clock)
     if plan.existing is not None:
         if plan.action is Action.RETAGGED:
             with suppress(LostRaceError), clock.stage("bind"):
                 bindings.move_tag(table, plan.tag, plan.existing.index_snapshot_id, expected_ref=plan.expected_ref)
         elif plan.is_head:
             bindings.make_lasting(table, plan.tag)
-        return _report(plan, clock, None, None, plan.existing)
+        return reuse_report(plan, clock, plan.existing)
     bindings.require_bindable(table)
     reached(RunStep.PLANNED)
     base = plan.base if plan.action is Action.REFRESHED else None
@@ -166,12 +166,12 @@ def _carry_out(
         with clock.stage("work"):
             if base and dead:
                 made = refresh_shards(
-                    plan, base, dead, runner=runner, storage=storage, progress=progress, settled=assembly.begin
+                    plan, base, dead, runner=runner, storage=storage, progress=progress, on_kept=assembly.begin
                 )
             else:
                 made = build_shards(plan, runner=runner, storage=storage, progress=progress)
         if made is None:
-            return _report(replace(plan, reason="no live row has a vector"), clock, None, None, None)
+            return empty_report(replace(plan, reason="no live row has a vector"), clock)
         pass_gate(plan, made)
         reached(RunStep.MADE)
         with clock.stage("assemble"):
@@ -180,13 +180,13 @@ def _carry_out(
             try:
                 require_rows(plan, file.routing, file.shards, storage, runner)
             except CoverageError:  # what was staged is not to be taken for right by the next attempt
-                _sweep(open_storage(plan.live.location, storage), staging_prefix(plan))
+                _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
                 raise
     reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
         version = publish(table, plan, file, storage=storage, took=took(plan, made, clock.stages, runner))
-    return replace(_report(plan, clock, made, file, version), estimate=expected)
+    return replace(new_version_report(plan, clock, made, file, version), estimate=expected)
 
 
 def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
@@ -231,7 +231,7 @@ def publish(
         if not theirs:
             raise
         version = theirs[-1]
-    _sweep(store, staging_prefix(plan))
+    _sweep(store, plan.staging_prefix)
     return version
 
 
@@ -244,80 +244,3 @@ def _sweep(store: Storage, prefix: str) -> None:
         if not item.path.rpartition("/")[2].startswith("."):
             store.delete(item.path)
             reached(RunStep.SWEEPING)
-
-
-def _report(
-    plan: VersionPlan,
-    clock: StageClock,
-    made: ShardSet | None,
-    file: VersionFile | None,
-    version: DerivedVersion | None,
-) -> IndexReport:
-    shards = _shard_reports(plan, made)
-    base = plan.base if plan.action is Action.REFRESHED else None
-    live_before = sum(entry.live for entry in base.routing.shards) if base else 0
-    inserted = sum(shard.inserted for shard in shards) - (made.merged if made else 0)
-    dead = sum(shard.nodes - shard.live for shard in shards)
-    live = sum(shard.live for shard in shards)
-    weights = [(shard.recall, shard.live) for shard in shards]
-    recall = sum(value * weight for value, weight in weights) / live if live else 1.0
-    total = file.file_size if file else plan.base.file_size if plan.base and plan.existing else 0
-    stages: Mapping[str, float] = {name: round(seconds, 4) for name, seconds in clock.stages.items()}
-    return IndexReport(
-        table=plan.live.table,
-        index=plan.definition.name,
-        snapshot_id=plan.live.snapshot_id,
-        index_snapshot_id=version.index_snapshot_id if version else None,
-        base_snapshot_id=plan.base.version.base_snapshot_id if plan.base and not plan.existing else None,
-        action=plan.action if version else Action.EMPTY,
-        reason=plan.reason,
-        build_id=plan.build_id,
-        puffin_path=version.puffin_path if version else None,
-        files=len(plan.live.files),
-        rows=live,
-        without_vector=made.read.without_vector if made else 0,
-        inserted=inserted,
-        remapped=sum(shard.remapped for shard in shards),
-        tombstones=dead,
-        gone=max(0, live_before + inserted - live) if made else 0,
-        shards=len(shards),
-        deltas=max(0, len(shards) - _base_shards(plan, made)),
-        merged=made.merged if made else 0,
-        shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
-        shards_copied=sum(shard.how.keeps_bytes for shard in shards),
-        recall=recall,
-        bytes_total=total,
-        bytes_written=file.file_size - file.bytes_copied if file else 0,
-        seconds=round(clock.total, 4),
-        stage_seconds=stages,
-        shard_reports=shards,
-    )
-
-
-def _base_shards(plan: VersionPlan, made: ShardSet | None) -> int:
-    if made is not None:
-        return made.layout.shards
-    return plan.base.routing.base_shards if plan.base else 0
-
-
-def _shard_reports(plan: VersionPlan, made: ShardSet | None) -> tuple[ShardReport, ...]:
-    if made is not None:
-        return tuple(
-            ShardReport(
-                number=shard.number,
-                how=shard.how,
-                nodes=shard.count,
-                live=shard.live,
-                inserted=shard.inserted,
-                remapped=shard.remapped,
-                recall=shard.recall,
-                bytes=shard.length,
-            )
-            for shard in made.shards
-        )
-    if plan.existing is None or plan.base is None:
-        return ()
-    return tuple(
-        ShardReport(number, How.REUSED, entry.count, entry.live, 0, 0, entry.recall, entry.length)
-        for number, entry in enumerate(plan.base.routing.shards)
-    )

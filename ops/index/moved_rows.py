@@ -1,7 +1,7 @@
-"""Rows of new files that the version knows already: they are not placed, their nodes get new addresses.
+"""Rows of new files that the base version has already: their nodes get new addresses, and nothing is inserted.
 
-In format v3 by their lineage first, which needs no vector; what is left, and all rows of older formats, by the content
-hashes of their vectors.
+In format v3 rows are matched by their lineage first, which needs no vector. Rows that are left, and all rows of older
+formats, are matched by the content hashes of their vectors.
 """
 
 import logging
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.stages import BuildContext, ReadSummary, Slotted, blocks_by_shard, share_out
+from icepuffin.ops.index.stages import BuildContext, ReadSummary, SlottedFile
 from icepuffin.ops.index.version_reader import OpenVersion, balls_by_slot
+from icepuffin.ops.model import FileSlot, ShardId
 from icepuffin.ops.tasks.file_balls import BallSet, merge_balls
 from icepuffin.ops.tasks.match_hashes import HashTask, MatchResult, MatchTask, StagedMoves, hash_files, match_rows
 from icepuffin.ops.tasks.match_lineage import (
@@ -22,207 +23,228 @@ from icepuffin.ops.tasks.match_lineage import (
     match_lineage,
     read_lineage,
 )
-from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups
 from icepuffin.ops.tasks.scatter import RowSelection
-from icepuffin.ops.tasks.staged_blocks import Block
+from icepuffin.ops.tasks.staged_blocks import Block, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
 
 Nodes = npt.NDArray[np.int64]
 
 HASHES_AT_ONCE = 1 << 25
-"""That one task matches: about 1 GiB"""
-_ROWS_LEFT = 1 << 27
-"""Whose lineage a task holds: 1 GiB"""
+"""Hashes that one task matches: about 1 GiB"""
+_LINEAGE_ROWS = 1 << 27
+"""Rows whose lineage a task holds in memory: 1 GiB"""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RowMatches:
-    """Rows of new files that have a node."""
+    """Rows of new files, divided into those that have a node and those that have none."""
 
-    moves: Mapping[int, tuple[StagedMoves, ...]] = field(default_factory=dict)
-    """By shard of the base"""
-    left: tuple[RowSelection, ...] = ()
-    """What has none"""
-    arriving: int = 0
-    """How many, at most"""
+    moves: Mapping[ShardId, tuple[StagedMoves, ...]] = field(default_factory=dict)
+    """Nodes with new addresses, by shard of the base version"""
+    unmatched: tuple[RowSelection, ...] = ()
+    """Rows without a node"""
+    unmatched_rows: int = 0
+    """Number of rows in `unmatched`, at most"""
     read: tuple[ReadSummary, ...] = ()
-    """New files, as far as they were read for this"""
-    left_is_read: bool = False
-    """Whether `left` is in `read`"""
+    """New files, as far as matching has read them"""
+    unmatched_are_read: bool = False
+    """Whether the files in `unmatched` are in `read`"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """By one way to know rows."""
+class _MatchOutcome:
+    """Result of one way to match rows."""
 
     moves: tuple[StagedMoves, ...]
-    left: tuple[RowSelection, ...]
+    unmatched: tuple[RowSelection, ...]
     read: ReadSummary
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
-    """Rows without a node, nodes without a row."""
+class _Matching:
+    """Rows without a node and nodes without a row, which are to be matched."""
 
-    work: BuildContext
+    context: BuildContext
     base: OpenVersion
-    files: tuple[RowSelection, ...]
+    selections: tuple[RowSelection, ...]
     dead: tuple[Nodes, ...]
-    """By shard"""
+    """Nodes without a row, by shard"""
 
     @property
     def rows(self) -> int:
-        """At most"""
-        return sum(item.file.record_count for item in self.files)
+        """Number of rows to match, at most"""
+        return sum(selection.file.record_count for selection in self.selections)
 
     @property
     def runner(self) -> TaskRunner:
-        return self.work.runner_of(self.rows)
+        return self.context.runner_for(self.rows)
 
     @property
     def range_bits(self) -> int:
-        """Of hashes or versions: what one task matches fits into its memory."""
+        """Bits of a hash or version that name its range: so many that a range fits into a task's memory."""
         return max(0, (max(self.rows, sum(map(len, self.dead))) - 1) // HASHES_AT_ONCE).bit_length()
 
     @property
-    def has_lost(self) -> bool:
-        """Whether a node that had a row in the base has none."""
+    def has_lost_rows(self) -> bool:
+        """Whether a node that had a row in the base version has none."""
         before = self.base.routing.shards
         return any(len(now) > len(entry.tombstones) for now, entry in zip(self.dead, before, strict=True))
 
-    def without(self, found: _Found) -> "_Search":
-        """What is left to be looked for."""
+    def without(self, matched: _MatchOutcome) -> "_Matching":
+        """The rows and nodes that `matched` leaves."""
         dead = list(self.dead)
-        for moves in found.moves:
-            dead[moves.shard] = np.setdiff1d(dead[moves.shard], deletion_vector.decode(moves.nodes), assume_unique=True)
-        return _Search(self.work, self.base, found.left, tuple(dead))
+        for moves in matched.moves:
+            dead[moves.shard_id] = np.setdiff1d(
+                dead[moves.shard_id], deletion_vector.decode(moves.nodes), assume_unique=True
+            )
+        return _Matching(self.context, self.base, matched.unmatched, tuple(dead))
 
     def match_tasks(self, blocks: Mapping[int, tuple[Block, ...]]) -> list[MatchTask]:
+        """One task per range; `blocks` are the staged hashes or versions of the rows, by range."""
         shards = tuple(
-            (number, self.base.shards[number], deletion_vector.encode(nodes))
-            for number, nodes in enumerate(self.dead)
+            (ShardId(shard_id), self.base.shards[shard_id], deletion_vector.encode(nodes))
+            for shard_id, nodes in enumerate(self.dead)
             if len(nodes)
         )
+        staging, storage = self.context.staging, self.context.storage
         return [
-            MatchTask(number, self.range_bits, blocks.get(number, ()), shards, self.work.staging, self.work.storage)
+            MatchTask(number, self.range_bits, blocks.get(number, ()), shards, staging, storage)
             for number in range(1 << self.range_bits)
         ]
 
 
-def match_moved_rows(work: BuildContext, base: OpenVersion, dead: Sequence[Nodes]) -> RowMatches:
-    """Only where nodes have lost their rows since the base: a plain append is not compared with anything."""
-    added = {file.path for file in work.plan.added}
-    files = tuple(RowSelection(slot, file) for slot, file in work.slots if file.path in added)
-    search = _Search(work, base, files, tuple(dead))
-    if not files or not search.has_lost:
-        return RowMatches(left=files, arriving=search.rows)
-    found = []
-    if by_lineage := _by_lineage(search):
-        found.append(by_lineage)
-        search = search.without(by_lineage)
-    hashed = bool(search.files) and search.has_lost
+def match_moved_rows(context: BuildContext, base: OpenVersion, dead: Sequence[Nodes]) -> RowMatches:
+    """Match rows of added files with nodes of the base version that have lost their rows.
+
+    dead: nodes without a row, by shard. Where no node has lost its row since the base version, as after a plain append,
+    nothing is read. Raises VectorColumnError, StorageError, PuffinError.
+    """
+    added = {file.path for file in context.plan.added}
+    selections = tuple(RowSelection(slot, file) for slot, file in context.files if file.path in added)
+    matching = _Matching(context, base, selections, tuple(dead))
+    if not selections or not matching.has_lost_rows:
+        return RowMatches(unmatched=selections, unmatched_rows=matching.rows)
+    results = []
+    if by_lineage := _by_lineage(matching):
+        results.append(by_lineage)
+        matching = matching.without(by_lineage)
+    hashed = bool(matching.selections) and matching.has_lost_rows
     if hashed:
-        found.append(_by_hash(search))
-    moves: dict[int, tuple[StagedMoves, ...]] = {}
-    for item in (item for part in found for item in part.moves):
-        moves[item.shard] = (*moves.get(item.shard, ()), item)
-    left = found[-1].left
-    read = tuple(part.read for part in found)
-    return RowMatches(moves, left, sum(map(_count, left)), read, left_is_read=hashed)
+        results.append(_by_hash(matching))
+    moves: dict[ShardId, tuple[StagedMoves, ...]] = {}
+    for staged in (staged for result in results for staged in result.moves):
+        moves[staged.shard_id] = (*moves.get(staged.shard_id, ()), staged)
+    unmatched = results[-1].unmatched
+    read = tuple(result.read for result in results)
+    return RowMatches(moves, unmatched, sum(map(_row_count, unmatched)), read, unmatched_are_read=hashed)
 
 
-def _count(item: RowSelection) -> int:
-    return item.file.record_count if item.positions is None else len(deletion_vector.decode(item.positions))
+def _row_count(selection: RowSelection) -> int:
+    if selection.positions is None:
+        return selection.file.record_count
+    return len(deletion_vector.decode(selection.positions))
 
 
-def _by_hash(search: _Search) -> _Found:
-    work, runner = search.work, search.runner
-    groups = share_out(search.files, runner, lambda item: (item.slot, item.file.record_count))
+def _by_hash(matching: _Matching) -> _MatchOutcome:
+    context, runner = matching.context, matching.runner
+    groups = balanced_groups(matching.selections, runner, lambda item: (item.slot, item.file.record_count))
     tasks = [
         HashTask(
-            number=number,
+            task_number=number,
             files=group,
-            schema=work.plan.schema,
-            field_id=work.plan.field_id,
-            metric=work.plan.definition.metric_value,
-            dims=work.layout.dims,
-            range_bits=search.range_bits,
-            staging=work.staging,
-            storage=work.storage,
+            schema=context.plan.schema,
+            field_id=context.plan.field_id,
+            metric=context.plan.definition.metric_value,
+            dims=context.layout.dims,
+            range_bits=matching.range_bits,
+            staging=context.staging,
+            storage=context.storage,
             threads=runner.task_threads,
         )
         for number, group in enumerate(groups)
     ]
-    hashed = runner.run(hash_files, tasks, label="read content hashes", progress=work.stage("hashes"))
-    blocks = blocks_by_shard([result.blocks for result in hashed])
-    matched = runner.run(match_rows, search.match_tasks(blocks), label="recognise rows", progress=work.stage("matches"))
-    return _found(search, matched, ReadSummary.of(hashed))
+    hashed = runner.run(hash_files, tasks, label="read content hashes", progress=context.stage_progress("hashes"))
+    blocks = blocks_by_destination([result.blocks for result in hashed])
+    results = runner.run(
+        match_rows, matching.match_tasks(blocks), label="match rows", progress=context.stage_progress("matches")
+    )
+    return _joined(matching, results, ReadSummary.of(hashed))
 
 
-def _by_lineage(search: _Search) -> _Found | None:
-    """None where no row can be known so: before format v3, or where its lineage is found to be wrong."""
-    work, runner = search.work, search.runner
-    before = work.plan.changes.left
-    after = tuple((item.slot, item.file) for item in search.files if item.file.has_row_ids)  # others: new ids
-    if not before or not after or sum(file.record_count for _, file in before) > _ROWS_LEFT:
+def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
+    """None where rows cannot be matched by lineage: before format v3, or where the lineage proves wrong."""
+    context, runner = matching.context, matching.runner
+    before = context.plan.changes.lineage_files
+    after = tuple((item.slot, item.file) for item in matching.selections if item.file.has_row_ids)  # others: new ids
+    if not before or not after or sum(file.record_count for _, file in before) > _LINEAGE_ROWS:
         return None
     dead = tuple(
-        np.setdiff1d(now, entry.tombstones, assume_unique=True)  # what lay in older files is not in the snapshot
-        for now, entry in zip(search.dead, search.base.routing.shards, strict=True)
+        np.setdiff1d(now, entry.tombstones, assume_unique=True)  # rows that were dead before are in no live file
+        for now, entry in zip(matching.dead, matching.base.routing.shards, strict=True)
     )
-    search = _Search(work, search.base, search.files, dead)
-    groups = share_out(after, runner, lambda item: (item[0], item[1].record_count))
+    matching = _Matching(context, matching.base, matching.selections, dead)
+    groups = balanced_groups(after, runner, lambda item: (item[0], item[1].record_count))
     tasks = [
-        LineageTask(number, group, search.range_bits, work.staging, work.storage) for number, group in enumerate(groups)
+        LineageTask(number, group, matching.range_bits, context.staging, context.storage)
+        for number, group in enumerate(groups)
     ]
-    read = runner.run(read_lineage, tasks, label="read lineage", progress=work.stage("lineage"))
+    progress = context.stage_progress("lineage")
+    staged = runner.run(read_lineage, tasks, label="read lineage", progress=progress)
     matches = [
         LineageMatchTask(
             match=task,
             before=before,
             after=after,
-            schema=work.plan.schema,
-            field_id=work.plan.field_id,
-            dims=work.layout.dims,
+            schema=context.plan.schema,
+            field_id=context.plan.field_id,
+            dims=context.layout.dims,
         )
-        for task in search.match_tasks(blocks_by_shard(read))
+        for task in matching.match_tasks(blocks_by_destination(staged))
     ]
-    matched = runner.run(match_lineage, matches, label="recognise rows by lineage", progress=work.stage("lineage"))
-    if refuted := next((part.refuted for part in matched if part.refuted), ""):
-        _log.warning("%s: its vectors are not those of its rows' lineage; rows are known by their vectors", refuted)
+    results = runner.run(match_lineage, matches, label="match rows by lineage", progress=progress)
+    if refuted := next((result.refuted for result in results if result.refuted), ""):
+        _log.warning("%s: its vectors are not those of its rows' lineage; rows are matched by their vectors", refuted)
         return None
-    read_of = _read(search, after, matched)
-    found = _found(search, [part.rows for part in matched], read_of)
-    untouched = tuple(item for item in search.files if not read_of.rows.get(item.slot))
-    partly = tuple(item for item in found.left if read_of.rows[item.slot])
-    return replace(found, left=(*untouched, *partly))
+    read = _read_summary(matching, after, results)
+    matched = _joined(matching, [result.rows for result in results], read)
+    untouched = tuple(item for item in matching.selections if not read.rows.get(item.slot))
+    partly = tuple(item for item in matched.unmatched if read.rows[item.slot])
+    return replace(matched, unmatched=(*untouched, *partly))
 
 
-def _read(search: _Search, after: Sequence[Slotted], matched: Sequence[LineageMatchResult]) -> ReadSummary:
-    """New files as those tell of them that rows came from: what holds all rows of a file holds any of them. Of a file
-    without a ball nothing is known, nor of one that has a row of it.
+def _read_summary(
+    matching: _Matching, after: Sequence[SlottedFile], results: Sequence[LineageMatchResult]
+) -> ReadSummary:
+    """The new files, as far as lineage tells what they hold, though no vector was read.
+
+    Balls that hold all rows of a file hold any of them, so a new file gets the balls of the files that its rows came
+    from. It gets none where one of those has none.
     """
     rows = dict.fromkeys((slot for slot, _ in after), 0)
-    sources: dict[int, set[int]] = {}
-    for source in (source for part in matched for source in part.sources):
-        rows[source.after] += source.rows
-        sources.setdefault(source.after, set()).add(source.before)
-    known = balls_by_slot(search.base, search.work.storage) if sources else {}
+    sources: dict[FileSlot, set[FileSlot]] = {}
+    for move in (move for result in results for move in result.moves):
+        rows[move.after] += move.rows
+        sources.setdefault(move.after, set()).add(move.before)
+    balls_of = balls_by_slot(matching.base, matching.context.storage) if sources else {}
     balls = [
         (slot, ball)
         for slot, olds in sorted(sources.items())
-        if all(known[old] for old in olds)
-        for ball in merge_balls([ball for old in sorted(olds) for ball in known[old]])
+        if all(balls_of[old] for old in olds)
+        for ball in merge_balls([ball for old in sorted(olds) for ball in balls_of[old]])
     ]
-    return ReadSummary(rows, 0, (BallSet.of(balls, search.work.layout.dims),))
+    return ReadSummary(rows, 0, (BallSet.of(balls, matching.context.layout.dims),))
 
 
-def _found(search: _Search, matched: Sequence[MatchResult], read: ReadSummary) -> _Found:
-    files = {item.slot: item.file for item in search.files}
-    found: dict[int, list[Nodes]] = {}
-    for slot, positions in (pair for part in matched for pair in part.left):
-        found.setdefault(slot, []).append(deletion_vector.decode(positions))
-    joined = {slot: np.sort(np.concatenate(pieces)) for slot, pieces in sorted(found.items())}
-    left = tuple(RowSelection(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in joined.items())
-    return _Found(tuple(moves for part in matched for moves in part.moves), left, read)
+def _joined(matching: _Matching, results: Sequence[MatchResult], read: ReadSummary) -> _MatchOutcome:
+    """Join the results of all ranges; unmatched rows by file slot and position."""
+    files = {selection.slot: selection.file for selection in matching.selections}
+    pieces: dict[FileSlot, list[Nodes]] = {}
+    for slot, positions in (pair for result in results for pair in result.unmatched):
+        pieces.setdefault(slot, []).append(deletion_vector.decode(positions))
+    positions_of = {slot: np.sort(np.concatenate(parts)) for slot, parts in sorted(pieces.items())}
+    unmatched = tuple(
+        RowSelection(slot, files[slot], deletion_vector.encode(rows)) for slot, rows in positions_of.items()
+    )
+    return _MatchOutcome(tuple(moves for result in results for moves in result.moves), unmatched, read)

@@ -1,4 +1,6 @@
-"""Decides what is due for a snapshot. Reads metadata and routing blobs; vectors only where most files are new."""
+"""Plans: what a run is to do for a snapshot. Reads metadata and routing blobs, and vectors only if
+most files are new.
+"""
 
 import hashlib
 import json
@@ -26,13 +28,15 @@ from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
 FORMAT_VERSION = 1
-_BASES_LOOKED_AT = 16
+_MOST_BASES = 16
+"""Versions that are considered as base, at most"""
 _SHARED_ENOUGH = 0.5
+"""Share of rows under which a build is better than a refresh"""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionPlan:
-    """What is due, and all that the work needs to know of the table."""
+    """What is to be done, and all that the work needs to know of the table."""
 
     action: Action
     reason: str
@@ -41,28 +45,36 @@ class VersionPlan:
     schema: Schema
     field_id: int
     tag: str
-    """The tag that the version is to have"""
+    """Tag that the version is to have"""
     expected_ref: int | None
-    """Where that tag is now"""
+    """Snapshot that the tag points at now; None where there is no tag"""
     is_head: bool
     build_id: str
     base: OpenVersion | None = None
-    """What a refresh starts from"""
+    """Base version that a refresh starts from"""
     existing: DerivedVersion | None = None
-    """The version to reuse"""
+    """Version to reuse"""
     changes: Changes = field(default_factory=Changes)
-    """What a refresh has to follow"""
-    known: float | None = None
-    """Share of the rows of files new to the base that it has already, by a sample; None where none was taken"""
+    """Changes since the base version; for a build all files are added"""
+    known_share: float | None = None
+    """Share of the rows in new files that the base version has, by a sample; None where none was taken"""
+
+    @property
+    def staging_prefix(self) -> str:
+        """Prefix of all objects that are staged for the version. Java's cleaners skip it; `icepuffin gc` does not.
+
+        Indexes that differ in name alone have one build id: each sweeps its own objects only.
+        """
+        return f"{self.live.location}/metadata/_icepuffin/{self.definition.name}/{self.build_id}"
 
     @property
     def added(self) -> tuple[LiveFile, ...]:
-        """Files whose rows are to be read."""
+        """Files whose rows are to be read"""
         return self.changes.added
 
     @property
     def live_positions_change(self) -> bool:
-        """Whether a node of the base may have lost its row."""
+        """Whether a node of the base version may have lost its row at its address"""
         return bool(self.changes.gone or self.changes.deleted)
 
 
@@ -77,12 +89,14 @@ def plan_version(
     runner: TaskRunner | None = None,
     progress: Progress | None = None,
 ) -> VersionPlan:
-    """Look at the table and decide. `verify`: a version is started from, or reused, only after all of its file has been
-    read and found whole, and all rows of its snapshot have been compared with its nodes, by `runner`; where no version
-    has a tag, as after `index drop`, this is done in any case. With `verify` no row is known by its lineage.
+    """Read the table and decide what to do for a snapshot.
 
-    Raises the typed errors of bad input: unknown snapshot, dropped or re-typed column, equality deletes; PuffinError
-    where a version turns out to be damaged and nothing was verified.
+    verify: use a version as base, or reuse it, only after its whole file was read and found intact, and all rows of its
+    snapshot were compared with its nodes, by `runner`. This is always done where no version has a tag, as after `index
+    drop`. With `verify` no row is matched by its lineage.
+
+    Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), and PuffinError
+    where a version that was not verified turns out to be damaged.
     """
     refresh(table)
     require_data_snapshot(table, snapshot_id)
@@ -110,24 +124,24 @@ def plan_version(
     )
     if is_early:
         return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
-    known = index_versions(table, definition.name)
-    # where no version has a tag the index was dropped, which is the remedy for one that is broken
-    looked_through = verify or not any(version.tags for version in known)
+    versions = index_versions(table, definition.name)
+    # without any tag the index was dropped, which is what users do about a broken version
+    must_verify = verify or not any(version.tags for version in versions)
     lineage = lineage_ids(table, snapshot_id)
-    near = _nearest_first(known, live)
+    nearest = _nearest_first(versions, live)
 
     def faults(version: DerivedVersion) -> tuple[str, ...]:
-        if not looked_through:
+        if not must_verify:
             return ()
         return check_integrity(table, version, storage, runner=runner, progress=progress).faults
 
-    opened, unreadable = _open_near(near, definition, live, lineage, storage, faults)
-    candidates = [item for item in opened if _alike(item, definition)]
+    opened, unreadable = _open_nearest(nearest, definition, live, lineage, storage, faults)
+    candidates = [item for item in opened if _same_graphs(item, definition)]
     if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
-    # after a rewrite no version shares a file: then the last one of the snapshot's own lineage is most alike
+    # after a rewrite no version shares a file; then the last one of the snapshot's own lineage is the most similar
     base = max(
         candidates,
         key=lambda item: (shared_rows(item, live), item.version.base_snapshot_id in lineage),
@@ -143,50 +157,51 @@ def plan_version(
 
 
 def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool:
-    """Whether the table has the column by now, and the snapshot has not: no row of it has a vector."""
-    known = {field.field_id for field in then.fields}
+    """Whether the column was added after the snapshot: then no row of it has a vector."""
+    field_ids = {field.field_id for field in then.fields}
     named = {field.name: field.field_id for field in now.fields}
     field_id = definition.field_id or named.get(definition.column)
-    return field_id in named.values() and field_id not in known
+    return field_id in named.values() and field_id not in field_ids
 
 
-def _nearest_first(known: Sequence[DerivedVersion], live: LiveFiles) -> list[DerivedVersion]:
-    """Those of this very snapshot, then those of the snapshots before and after it, whenever they were made."""
+def _nearest_first(versions: Sequence[DerivedVersion], live: LiveFiles) -> list[DerivedVersion]:
+    """Versions of this snapshot first, then by the distance between the snapshots' sequence numbers."""
 
     def distance(item: DerivedVersion) -> tuple[bool, int, int, int]:
         apart = abs(item.base_sequence_number - live.sequence_number)
         return item.base_snapshot_id != live.snapshot_id, apart, -item.sequence_number, -item.timestamp_ms
 
-    return sorted(known, key=distance)[:_BASES_LOOKED_AT]
+    return sorted(versions, key=distance)[:_MOST_BASES]
 
 
-def _alike(version: OpenVersion, definition: IndexDefinition) -> bool:
+def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:
     return version.definition.graph_identity() == definition.graph_identity()
 
 
-def _open_near(
-    known: Sequence[DerivedVersion],
+def _open_nearest(
+    versions: Sequence[DerivedVersion],
     definition: IndexDefinition,
     live: LiveFiles,
     lineage: Collection[int],
     storage: StorageConfig,
     faults_of: Callable[[DerivedVersion], tuple[str, ...]],
 ) -> tuple[list[OpenVersion], list[str]]:
-    """Versions in the order given, up to the first of the snapshot's lineage that no later one can be better than; and
-    what could not be read.
+    """(open versions in the given order, one line on each that cannot be read).
+
+    Stops at the first version of the snapshot's lineage that shares at least as many files as any later one.
     """
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
-    for version in known:
-        found, broken = open_versions([version], storage)
-        if found and (faults := faults_of(version)):
-            found, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
+    for version in versions:
+        readable, broken = open_versions([version], storage)
+        if readable and (faults := faults_of(version)):
+            readable, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken
-        opened += found
+        opened += readable
         if version.base_snapshot_id not in lineage:
             continue
         own = version.base_snapshot_id == live.snapshot_id
-        if any(_alike(item, definition) and (own or covers_all_older_files(item, live)) for item in found):
+        if any(_same_graphs(item, definition) and (own or covers_all_older_files(item, live)) for item in readable):
             break
     return opened, unreadable
 
@@ -211,12 +226,12 @@ def _reuse(plan: VersionPlan, existing: OpenVersion) -> VersionPlan:
 def _refresh_or_build(
     table: Table, plan: VersionPlan, base: OpenVersion, storage: StorageConfig, *, lineage: bool
 ) -> VersionPlan:
-    """`lineage`: whether rows may be known by it; else by the hashes of their vectors alone."""
+    """`lineage`: whether rows may be matched by their lineage; else only by the hashes of their vectors."""
     share = shared_rows(base, plan.live) / plan.live.record_count
-    how, known = "files", None
+    how, sampled = "files", None
     if share < _SHARED_ENOUGH:  # compaction, or a table written anew: the rows may still be the old ones
-        known = known_share(base, plan.live, plan.schema, plan.field_id, storage)
-        share += (1 - share) * known
+        sampled = known_share(base, plan.live, plan.schema, plan.field_id, storage)
+        share += (1 - share) * sampled
         how = "vectors, by a sample,"
     if share < _SHARED_ENOUGH:
         return replace(plan, reason=f"the nearest version shares only {share:.0%} of the rows: a new build is better")
@@ -226,14 +241,15 @@ def _refresh_or_build(
         action=Action.REFRESHED,
         reason=f"shares {share:.0%} of its {how} with the version of snapshot {base.version.base_snapshot_id}",
         base=base,
-        changes=changes if lineage else replace(changes, left=()),
-        known=known,
+        changes=changes if lineage else replace(changes, lineage_files=()),
+        known_share=sampled,
     )
 
 
 def _build_id(plan: VersionPlan) -> str:
-    """sha256 of everything that the bytes depend on, and of all that was decided: a retry of equal work finds what is
-    finished, and one that looks at the table anew and decides otherwise finds nothing.
+    """sha256 of everything that the bytes depend on, decisions included.
+
+    A retry of equal work finds what is finished. One that reads the table anew and decides otherwise finds nothing.
     """
     base = plan.base if plan.action is Action.REFRESHED else None
     identity = {
@@ -251,7 +267,7 @@ def _build_id(plan: VersionPlan) -> str:
 
 
 def _identity(base: OpenVersion) -> tuple[str, str, int | None]:
-    """What a refresh starts from: the routing blob has the sha256 of each shard, or one of an older release has not."""
+    """Identity of a base version. Its routing blob has the sha256 of each shard, but for versions of older releases."""
     of_shards = (shard.sha256 for shard in base.routing.shards)
     unknown = base.version.index_snapshot_id if UNKNOWN_SHA256 in of_shards else None
     return base.version.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown
@@ -262,32 +278,34 @@ def _decided(changes: Changes) -> dict[str, object]:
         "added": [file.path for file in changes.added],
         "gone": changes.gone,
         "deleted": [(slot, hashlib.sha256(rows.tobytes()).hexdigest()) for slot, rows in changes.deleted.items()],
-        "left": [(slot, file.path) for slot, file in changes.left],
+        "left": [(slot, file.path) for slot, file in changes.lineage_files],
     }
 
 
-def plan_build(plan: VersionPlan, why: str) -> VersionPlan:
-    """A plan that starts from nothing, where one that starts from a version cannot be carried out."""
+def plan_build(plan: VersionPlan, reason: str) -> VersionPlan:
+    """A plan that builds from nothing, for where a refresh is not possible."""
     changes = Changes(added=plan.live.files)
-    anew = replace(plan, action=Action.BUILT, reason=why, base=None, existing=None, changes=changes, known=None)
+    anew = replace(
+        plan, action=Action.BUILT, reason=reason, base=None, existing=None, changes=changes, known_share=None
+    )
     return replace(anew, build_id=_build_id(anew))
 
 
 def plan_rebuild(plan: VersionPlan) -> VersionPlan | None:
-    """A plan that rebuilds the worn shards of the snapshot's own version; None where there are none.
+    """A plan that rebuilds the shards of the snapshot's own version that have too many tombstones.
 
-    Only for a snapshot that has a version. The tag moves from the old version of the snapshot to the new one.
+    None where there are none, or where the snapshot has no version. The tag moves to the new version.
     """
     if plan.base is None or plan.existing is None:
         return None
     ratio = plan.definition.rebuild_ratio
     if not any(shard.tombstone_ratio > ratio for shard in plan.base.routing.shards):
         return None
-    again = replace(
+    rebuild = replace(
         plan,
         action=Action.REFRESHED,
         reason=f"a shard has more than {ratio:.0%} tombstones",
         existing=None,
         changes=Changes(),
     )
-    return replace(again, build_id=_build_id(again))
+    return replace(rebuild, build_id=_build_id(rebuild))

@@ -17,7 +17,7 @@ from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
@@ -51,7 +51,7 @@ def require_rows(
         raise _refused(where, f"{odd} is live in only one of snapshot and index")
     keys, hashes, owners = _sample(plan, slots, storage)
     nodes = sum(entry.count for entry in routing.shards)
-    runner = LocalRunner(max(2, runner.task_threads)) if nodes <= NODES_AT_ONCE else runner
+    runner = driver_runner(runner) if nodes <= NODES_AT_ONCE else runner
     dead = (deletion_vector.encode(entry.tombstones) for entry in routing.shards)
     of_shard = list(zip(shards, dead, strict=True))
     groups = max(1, min(len(of_shard), 2 * runner.parallelism))

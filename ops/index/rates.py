@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
-from icepuffin.ops.index.assembly import mean_recall
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.report import mean_recall
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import How
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -67,7 +67,7 @@ def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
     """How the `arriving` rows of added files are read, `new` of which no node has: fields of `Amounts`."""
     if not plan.live_positions_change:
         return {"read": arriving}
-    return {"read": new, "followed" if plan.changes.left else "hashed": arriving}
+    return {"read": new, "followed" if plan.changes.lineage_files else "hashed": arriving}
 
 
 def took(plan: VersionPlan, made: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:

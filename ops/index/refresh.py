@@ -1,4 +1,4 @@
-"""A version derived from an older one, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
+"""A version derived from a base version, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,27 +13,29 @@ from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.sample import Layout, rows_per_shard
-from icepuffin.ops.index.slots import file_table, slots_of
+from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     SMALL_WORK,
     BuildContext,
     Progress,
     ReadSummary,
     ShardSet,
-    blocks_by_shard,
-    share_out,
+    make_shards,
+    require_capacity,
+    scatter_rows,
+    shard_task,
 )
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import How, ObjectRange, StorageConfig
+from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.dead_nodes import DeadNodesTask, mark_dead_nodes
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocateTask, relocate
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
-from icepuffin.ops.tasks.staged_blocks import Block
+from icepuffin.ops.tasks.staged_blocks import Block, StagedBlock, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -41,44 +43,47 @@ from icepuffin.puffin.blobs.shard import ShardReader
 Nodes = npt.NDArray[np.int64]
 
 _NODES_AT_ONCE = 1 << 24
-"""Nodes whose addresses the driver handles sooner than Spark starts a job"""
+"""Nodes up to which the driver handles addresses itself: sooner than Spark starts a job"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadNodes:
-    """What of a base is not live in the snapshot."""
+    """Nodes of a base version whose rows are not live in the snapshot, unless they have moved."""
 
     nodes: tuple[Nodes, ...]
-    """By shard"""
-    lost: Mapping[int, int]
-    """By slot: how many of them were live before"""
+    """Nodes without a row, by shard"""
+    lost: Mapping[FileSlot, int]
+    """Rows that were live in the base version's snapshot, by file slot"""
     slots: tuple[npt.NDArray[np.uint32] | None, ...]
-    """By shard: all that its nodes lie in; None where nothing was read"""
+    """All file slots that a shard's nodes lie in, by shard; None where addresses were not read"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shard:
-    """A shard of the base, as it is in the new snapshot."""
+    """A shard of the base version, as it is in the new snapshot."""
 
-    number: int
+    shard_id: ShardId
+    """Id in the base version"""
     entry: ShardEntry
     blob: ObjectRange
     curve: str
     tombstones: Nodes
+    """Nodes that are dead in the new snapshot"""
     moves: tuple[StagedMoves, ...]
     moved: int
+    """Nodes with a new address"""
     slots: npt.NDArray[np.uint32] | None
-    """All that its nodes lay in before they moved, where they were read"""
+    """File slots that its nodes lay in before they moved; None where addresses were not read"""
 
     @property
     def live(self) -> int:
         return self.entry.count - len(self.tombstones)
 
-    def outcome(self, arriving: int, rebuild_ratio: float, most: int) -> How:
-        """What is to be done, if so many rows come to it, and it may have `most` nodes."""
+    def outcome(self, arriving: int, rebuild_ratio: float, max_rows: int) -> How:
+        """What becomes of the shard if `arriving` rows come to it and it may have at most `max_rows` nodes."""
         if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
             return How.REBUILT
-        if (arriving and self.entry.count + arriving > most) or self.entry.length > sample.MAX_BLOB_BYTES:
+        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > sample.MAX_BLOB_BYTES:
             return How.REBUILT
         if arriving:
             return How.INSERTED
@@ -88,30 +93,33 @@ class _Shard:
 
 
 def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> DeadNodes:
-    """Nodes whose rows are not live where the base has them. Reads location maps, where rows have gone at all."""
+    """Find the nodes whose rows are not live at their addresses. Reads location maps, if any row has gone at all.
+
+    Raises StorageError, PuffinError.
+    """
     before = tuple(entry.tombstones for entry in base.routing.shards)
     if not plan.live_positions_change:
         return DeadNodes(before, {}, (None,) * len(before))
     nodes = sum(entry.count for entry in base.routing.shards)
-    runner = LocalRunner() if nodes <= _NODES_AT_ONCE else runner
-    groups = share_out(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
+    runner = driver_runner(runner) if nodes <= _NODES_AT_ONCE else runner
+    groups = balanced_groups(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
     gone = np.array(plan.changes.gone, np.uint32)
     tasks = [
         DeadNodesTask(
-            tuple((shard, deletion_vector.encode(before[number])) for number, shard in group), gone, deleted, storage
+            tuple((blob, deletion_vector.encode(before[shard_id])) for shard_id, blob in group), gone, deleted, storage
         )
         for group in groups
     ]
-    marked = runner.run(mark_dead_nodes, tasks, label="find nodes without rows")
-    by_shard = {number: found for (number, _), found in zip(chain(*groups), chain(*marked), strict=True)}
-    lost = Counter[int]()
-    for found in by_shard.values():
-        lost.update(dict(found.lost))
+    results = runner.run(mark_dead_nodes, tasks, label="find nodes without rows")
+    by_shard = {shard_id: dead for (shard_id, _), dead in zip(chain(*groups), chain(*results), strict=True)}
+    lost = Counter[FileSlot]()
+    for dead in by_shard.values():
+        lost.update(dict(dead.lost))
     return DeadNodes(
-        nodes=tuple(deletion_vector.decode(by_shard[number].nodes) for number in range(len(before))),
+        nodes=tuple(deletion_vector.decode(by_shard[shard_id].nodes) for shard_id in range(len(before))),
         lost=lost,
-        slots=tuple(by_shard[number].slots for number in range(len(before))),
+        slots=tuple(by_shard[shard_id].slots for shard_id in range(len(before))),
     )
 
 
@@ -122,12 +130,14 @@ def refresh_shards(
     *,
     runner: TaskRunner,
     storage: StorageConfig,
-    settled: Callable[[Sequence[ShardResult]], None],
+    on_kept: Callable[[Sequence[ShardResult]], None],
     progress: Progress | None = None,
 ) -> ShardSet:
-    """Recognise rows that moved, place those that are new, write the shards that are not the same.
+    """Match rows that moved, place new rows, and write the shards that change.
 
-    `settled` is told the first shards of the new version that are the base's, before any other is written.
+    on_kept: called once, before any shard is written, with the first shards of the new version as far as they keep the
+    base version's bytes.
+    Raises VectorColumnError, ShardTooLargeError, StorageError, PuffinError.
     """
     routing = base.routing
     layout = Layout(
@@ -137,145 +147,161 @@ def refresh_shards(
         _pq_codebook(base, storage),
         base.routing_curve,
     )
-    work = BuildContext(plan, layout, slots_of(plan), storage, runner, progress, SMALL_WORK)
-    known = match_moved_rows(work, base, dead.nodes)
-    shards = [_shard(base, number, dead, known.moves.get(number, ())) for number in range(len(base.shards))]
+    context = BuildContext(plan, layout, assign_slots(plan), storage, runner, progress, SMALL_WORK)
+    matches = match_moved_rows(context, base, dead.nodes)
+    shards = [
+        _shard(base, ShardId(shard_id), dead, matches.moves.get(ShardId(shard_id), ()))
+        for shard_id in range(len(base.shards))
+    ]
     placement = place(
         plan.definition,
         base_rows=sum(shard.live for shard in shards[: layout.shards]),
-        deltas={shard.number: shard.live for shard in shards[layout.shards :]},
-        arriving=known.arriving,
+        deltas={shard.shard_id: shard.live for shard in shards[layout.shards :]},
+        arriving=matches.unmatched_rows,
         largest=rows_per_shard(layout.dims, plan.definition.max_degree),
     )
-    gone = (*placement.spilled, *placement.dropped)
-    kept = [shard for shard in shards if shard.number not in gone]
+    dropped = (*placement.dissolved, *placement.dropped)
+    kept = [shard for shard in shards if shard.shard_id not in dropped]
+    dissolved = [shards[shard_id] for shard_id in placement.dissolved]
+    scattered = scatter_rows(context, matches.unmatched, _routes(layout, placement, kept))
+    staged = [*(result.blocks for result in scattered), *_scatter_deltas(context, dissolved)]
+    results = _make(context, kept, blocks_by_destination(staged), placement, on_kept)
+    read = ReadSummary.joined(
+        matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
+    )
+    files = file_table(plan, context.files, read.rows, dead.lost, _referenced(results))
+    return ShardSet(layout, files, results, read, merged=sum(shard.live for shard in dissolved))
+
+
+def _routes(layout: Layout, placement: Placement, kept: Sequence[_Shard]) -> npt.NDArray[np.uint32]:
+    """u32[k], the new version's shard that takes the new rows of each partition."""
+    if placement.target is None:
+        return layout.partition_to_shard
     target = len(kept)
-    if placement.target not in (None, NEW_DELTA):
-        target = next(number for number, shard in enumerate(kept) if shard.number == placement.target)
-    routes = layout.partition_to_shard if placement.target is None else np.full_like(layout.partition_to_shard, target)
-    scattered = work.scatter(known.left, routes)
-    spilled = _spill(work, [shards[number] for number in placement.spilled])
-    blocks = blocks_by_shard([*(result.blocks for result in scattered), *spilled])
-    made = _make(work, kept, blocks, placement, settled)
-    read = ReadSummary.joined(known.read if known.left_is_read else (*known.read, ReadSummary.of(scattered)))
-    merged = sum(shards[number].live for number in placement.spilled)
-    slots = file_table(plan, work.slots, read.rows, dead.lost, _referenced(made))
-    return ShardSet(layout, slots, made, read, merged)
+    if placement.target != NEW_DELTA:
+        target = next(shard_id for shard_id, shard in enumerate(kept) if shard.shard_id == placement.target)
+    return np.full_like(layout.partition_to_shard, target)
 
 
 def _pq_codebook(base: OpenVersion, storage: StorageConfig) -> npt.NDArray[np.float32] | None:
-    """All shards of a lean index share one."""
+    """The PQ codebook that all shards of a lean index share; None for other indexes."""
     if base.definition.vectors != "none":
         return None
     return ShardReader(PartSource(open_storage(base.shards[0].path, storage), base.shards[0])).read_pq()[0]
 
 
-def _shard(base: OpenVersion, number: int, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _Shard:
-    nodes = dead.nodes[number]
-    moved = [deletion_vector.decode(item.nodes) for item in moves]
+def _shard(base: OpenVersion, shard_id: ShardId, dead: DeadNodes, moves: tuple[StagedMoves, ...]) -> _Shard:
+    nodes = dead.nodes[shard_id]
+    moved = [deletion_vector.decode(move.nodes) for move in moves]
     return _Shard(
-        number=number,
-        entry=base.routing.shards[number],
-        blob=base.shards[number],
-        curve=base.curves[number],
+        shard_id=shard_id,
+        entry=base.routing.shards[shard_id],
+        blob=base.shards[shard_id],
+        curve=base.curves[shard_id],
         tombstones=np.setdiff1d(nodes, np.concatenate(moved), assume_unique=True) if moved else nodes,
         moves=moves,
         moved=sum(map(len, moved)),
-        slots=dead.slots[number],
+        slots=dead.slots[shard_id],
     )
 
 
-def _referenced(made: Sequence[ShardResult]) -> frozenset[int] | None:
-    """Slots that some node lies in; None where that is not known of every shard."""
-    found: set[int] = set()
-    for shard in made:
+def _referenced(results: Sequence[ShardResult]) -> frozenset[FileSlot] | None:
+    """File slots that some node lies in; None where that is not known of every shard."""
+    slots: set[FileSlot] = set()
+    for shard in results:
         if shard.slots is None:
             return None
-        found.update(shard.slots.tolist())
-    return frozenset(found)
+        slots.update(shard.slots.tolist())
+    return frozenset(slots)
 
 
 # ----------------------------------------------------------------------------------------------------- what is written
 
 
-def _spill(work: BuildContext, deltas: Sequence[_Shard]) -> list[tuple[tuple[int, str, int], ...]]:
-    runner = work.runner_of(sum(shard.entry.count for shard in deltas))
+def _scatter_deltas(context: BuildContext, deltas: Sequence[_Shard]) -> list[tuple[StagedBlock, ...]]:
+    """Stage the rows of delta shards that are dissolved, by the shards that their partitions belong to."""
+    runner = context.runner_for(sum(shard.entry.count for shard in deltas))
     tasks = [
         DeltaRowsTask(
-            number=shard.number,
-            base=_base(work, shard),
-            codebook=work.layout.codebook,
-            partition_to_shard=work.layout.partition_to_shard,
-            staging=work.staging,
-            storage=work.storage,
+            shard_id=shard.shard_id,
+            base=_base_shard(context, shard),
+            codebook=context.layout.codebook,
+            partition_to_shard=context.layout.partition_to_shard,
+            staging=context.staging,
+            storage=context.storage,
             threads=runner.task_threads,
         )
         for shard in deltas
     ]
-    return runner.run(scatter_delta, tasks, label="deal out deltas", progress=work.stage("deltas"))
+    return runner.run(scatter_delta, tasks, label="dissolve deltas", progress=context.stage_progress("deltas"))
 
 
 def _make(
-    work: BuildContext,
+    context: BuildContext,
     kept: Sequence[_Shard],
     blocks: Mapping[int, tuple[Block, ...]],
     placement: Placement,
-    settled: Callable[[Sequence[ShardResult]], None],
+    on_kept: Callable[[Sequence[ShardResult]], None],
 ) -> tuple[ShardResult, ...]:
-    """All shards of the new version, in their order; those that need a task are written by it."""
-    done: dict[int, ShardResult] = {}
+    """All shards of the new version, by id. Tasks write those that change."""
+    results: dict[ShardId, ShardResult] = {}
     tasks: list[ShardTask] = []
-    moved: list[tuple[int, BaseShard]] = []
+    moved: list[tuple[ShardId, BaseShard]] = []
     rows = 0
-    most = sample.max_shard_rows(work.plan.definition, work.layout.dims)
-    for number, shard in enumerate(kept):
-        arriving = sum(count for _, count in blocks.get(number, ()))
-        how = shard.outcome(arriving, work.plan.definition.rebuild_ratio, most)
-        if how in (How.COPIED, How.MASKED):
-            done[number] = _unwritten(number, how, shard)
+    definition = context.plan.definition
+    max_rows = sample.max_shard_rows(definition, context.layout.dims)
+    for shard_id, shard in zip(map(ShardId, range(len(kept))), kept, strict=True):
+        staged = blocks.get(shard_id, ())
+        arriving = sum(count for _, count in staged)
+        how = shard.outcome(arriving, definition.rebuild_ratio, max_rows)
+        if how.keeps_bytes:
+            results[shard_id] = _kept_result(shard_id, how, shard)
         elif how is How.REMAPPED:
-            moved.append((number, _base(work, shard)))
+            moved.append((shard_id, _base_shard(context, shard)))
         else:
-            work.require_room(number, shard.live + arriving)
-            tasks.append(work.shard_task(number, how, blocks.get(number, ()), _base(work, shard)))
+            require_capacity(context, shard_id, shard.live + arriving)
+            tasks.append(shard_task(context, shard_id, how, staged, _base_shard(context, shard)))
             rows += shard.entry.count + arriving
-    if placement.target == NEW_DELTA and len(kept) in blocks:
-        tasks.append(work.shard_task(len(kept), How.BUILT, blocks[len(kept)]))
-        arriving = sum(count for _, count in blocks[len(kept)])
-        work.require_room(len(kept), arriving)
+    delta_id = ShardId(len(kept))
+    if placement.target == NEW_DELTA and delta_id in blocks:
+        tasks.append(shard_task(context, delta_id, How.BUILT, blocks[delta_id]))
+        arriving = sum(count for _, count in blocks[delta_id])
+        require_capacity(context, delta_id, arriving)
         rows += arriving
-    settled([done[number] for number in takewhile(done.__contains__, range(len(kept)))])
-    done |= {result.number: result for result in [*work.make(tasks, rows), *_relocate(work, moved)]}
-    return tuple(done[number] for number in sorted(done))
+    on_kept([results[shard_id] for shard_id in takewhile(results.__contains__, map(ShardId, range(len(kept))))])
+    results |= {shard.shard_id: shard for shard in [*make_shards(context, tasks, rows), *_relocate(context, moved)]}
+    return tuple(results[shard_id] for shard_id in sorted(results))
 
 
-def _relocate(work: BuildContext, shards: Sequence[tuple[int, BaseShard]]) -> list[ShardResult]:
+def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[ShardResult]:
+    """Write the new addresses of shards whose rows have only moved."""
     nodes = sum(base.moved for _, base in shards)
-    runner = LocalRunner(max(2, work.runner.task_threads)) if nodes <= _NODES_AT_ONCE else work.runner
-    groups = share_out(shards, runner, lambda item: (item[0], item[1].moved))
-    tasks = [RelocateTask(group, work.staging, work.storage, runner.task_threads) for group in groups]
-    made = runner.run(relocate, tasks, label="write addresses", progress=work.stage("addresses"))
-    return [result for results in made for result in results]
+    runner = driver_runner(context.runner) if nodes <= _NODES_AT_ONCE else context.runner
+    groups = balanced_groups(shards, runner, lambda item: (item[0], item[1].moved))
+    tasks = [RelocateTask(group, context.staging, context.storage, runner.task_threads) for group in groups]
+    results = runner.run(relocate, tasks, label="write addresses", progress=context.stage_progress("addresses"))
+    return list(chain(*results))
 
 
-def _base(work: BuildContext, shard: _Shard) -> BaseShard:
+def _base_shard(context: BuildContext, shard: _Shard) -> BaseShard:
     return BaseShard(
         blob=shard.blob,
         recall=shard.entry.recall,
         curve=shard.curve,
         tombstones=deletion_vector.encode(shard.tombstones),
-        moves=tuple(item.staged for item in shard.moves),
+        moves=tuple(move.staged for move in shard.moves),
         moved=shard.moved,
-        files=work.slots if work.plan.definition.vectors == "none" else (),
-        schema=work.plan.schema,
-        field_id=work.plan.field_id,
-        storage=work.storage,
+        files=context.files if context.plan.definition.vectors == "none" else (),
+        schema=context.plan.schema,
+        field_id=context.plan.field_id,
+        storage=context.storage,
     )
 
 
-def _unwritten(number: int, how: How, shard: _Shard) -> ShardResult:
+def _kept_result(shard_id: ShardId, how: How, shard: _Shard) -> ShardResult:
+    """The result for a shard whose bytes are copied as they are."""
     return ShardResult(
-        number=number,
+        shard_id=shard_id,
         how=how,
         parts=(shard.blob,),
         sha256=shard.entry.sha256,

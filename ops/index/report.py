@@ -1,51 +1,49 @@
-"""What a run on an index did, in numbers."""
+"""Reports and estimates of runs on an index, in numbers. Their fields are the keys of `--json` output."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from icepuffin.ops.model import How
-
-if TYPE_CHECKING:
-    from icepuffin.ops.index.retention import RetiredVersion
+from icepuffin.ops.index.retention import RetiredVersion
+from icepuffin.ops.model import How, ShardId
 
 
 class Action(StrEnum):
-    """What was due for a snapshot."""
+    """What a run does for a snapshot."""
 
     BUILT = "built"
     REFRESHED = "refreshed"
     REUSED = "reused"
-    """A version of this snapshot and definition was there."""
+    """A version of this snapshot and definition exists."""
     RETAGGED = "retagged"
-    """It was there, and the tag pointed elsewhere (a rollback): only the tag moved."""
+    """A version exists, and the tag points elsewhere, as after a rollback: only the tag moves."""
     EMPTY = "empty"
-    """The snapshot has no rows: nothing is published, a search of it finds nothing."""
+    """The snapshot has no rows to index: nothing is published, and a search of it finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEstimate:
-    """What is to become of one shard."""
+    """Expected work on one shard."""
 
-    number: int
+    number: ShardId
     how: How
     reason: str
     nodes: int
-    """Before the work."""
+    """Nodes in the base version."""
     insert: int
     remap: int
     tombstone: int
-    """Nodes whose rows are gone, and are not among those that come back elsewhere."""
+    """Nodes whose rows are gone, and have not moved elsewhere."""
     bytes_read: int
     bytes_written: int
     bytes_copied: int
-    """Of the base's, by the store itself."""
+    """Bytes of the base version that the store copies itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a materialisation will take, as far as can be told before it."""
+    """Expected work of a run, made before it."""
 
     action: Action
     reason: str
@@ -53,16 +51,16 @@ class Estimate:
     remapped: int
     tombstoned: int
     merged: int
-    """Rows that are dealt out from deltas to the other shards."""
+    """Rows that move from delta shards to the other shards."""
     shards_rebuilt: int
     shards_copied: int
     bytes_read: int
-    """Of data files and of the base's shards; the store's own copying is not in it."""
+    """Bytes read of data files and of the base version; what the store copies itself is not included."""
     bytes_written: int
-    """Newly made bytes of the file that is published; what is staged before is about as much again."""
+    """New bytes of the published file; staged objects take about as much again."""
     seconds: float
     rates: str
-    """What the seconds are from: measured, on how many earlier versions; or the default."""
+    """Source of the seconds: how many earlier versions were measured, or the default rates."""
     shards: tuple[ShardEstimate, ...] = ()
 
 
@@ -70,7 +68,7 @@ class Estimate:
 class ShardReport:
     """One shard of a version."""
 
-    number: int
+    number: ShardId
     how: How
     nodes: int
     live: int
@@ -82,46 +80,46 @@ class ShardReport:
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """One materialisation."""
+    """One run on an index."""
 
     table: str
     index: str
     snapshot_id: int
     index_snapshot_id: int | None
     base_snapshot_id: int | None
-    """The indexed snapshot that a refresh started from."""
+    """Data snapshot of the base version that a refresh started from."""
     action: Action
     reason: str
-    """Why this action, in words."""
+    """Reason for this action, in words."""
     build_id: str
     puffin_path: str | None
     files: int
     rows: int
-    """Live rows in the version."""
+    """Live rows with a node in the version."""
     without_vector: int
-    """Live rows of the files that were read for it whose vector is null: in no index, in no answer."""
+    """Live rows whose vector is null, in the files that were read: they are in no index and no answer."""
     inserted: int
     remapped: int
     tombstones: int
     """Dead nodes in the version."""
     gone: int
-    """Rows that the version before had and this one has not: their nodes are dead, or were left out of a rebuild."""
+    """Rows that the base version has and this one has not: their nodes are dead, or a rebuild left them out."""
     shards: int
     deltas: int
-    """Of the shards, those that hold what came since the others were made: the last ones."""
+    """Number of delta shards: the last ones, with rows that came since the others were built."""
     merged: int
-    """Rows that were dealt out from deltas to the other shards."""
+    """Rows that moved from delta shards to the other shards."""
     shards_rebuilt: int
     shards_copied: int
     recall: float
     bytes_total: int
     bytes_written: int
-    """Bytes that were newly made; the rest the store copied."""
+    """New bytes; the store copied the rest."""
     seconds: float
     stage_seconds: Mapping[str, float]
     shard_reports: tuple[ShardReport, ...] = ()
     estimate: Estimate | None = None
-    """What was expected before the work began; None where there was none to do."""
+    """Estimate made before the work; None where there was none to do."""
 
     @property
     def tombstone_ratio(self) -> float:
@@ -131,18 +129,37 @@ class IndexReport:
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What garbage collection found and did."""
+    """One garbage collection."""
 
     table: str
     dry_run: bool
     deleted: tuple[str, ...]
-    """Objects removed, or that would be."""
+    """Objects that were deleted, or would be in a dry run."""
     bytes_freed: int
     kept_young: int
     """Unreferenced objects younger than the grace period."""
     retired_later: int = 0
-    """Versions that the retention policy lets go once they are older than the grace period."""
-    retired: "tuple[RetiredVersion, ...]" = ()
-    """Versions that the retention policy let go, or would; their files are among the objects once they are old."""
+    """Versions that will be retired once they are older than the grace period."""
+    retired: tuple[RetiredVersion, ...] = ()
+    """Versions that were retired, or would be; their files are deleted once they are old."""
     pinned: tuple[str, ...] = ()
-    """Tags that were given to versions of tagged snapshots, or would be."""
+    """Tags that were set on versions of tagged snapshots, or would be."""
+
+
+class MeasuredShard(Protocol):
+    """A shard with its recall and the number of its live rows."""
+
+    @property
+    def recall(self) -> float: ...
+    @property
+    def live(self) -> int: ...
+
+
+def mean_recall(shards: Iterable[MeasuredShard]) -> float:
+    """Recall of a version: the shards' mean, weighted by live rows; 1.0 where there are none.
+
+    A search visits every shard, so the true neighbours are among the shards' own.
+    """
+    measured = list(shards)
+    live = sum(shard.live for shard in measured)
+    return sum(shard.recall * shard.live for shard in measured) / live if live else 1.0

@@ -1,4 +1,4 @@
-"""Opening what is bound: the routing blob of an index version, and where its shards lie."""
+"""Opening index versions: their routing blobs, and where their shards lie."""
 
 import logging
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError
-from icepuffin.ops.model import LiveFiles, ObjectRange, StorageConfig
+from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
 from icepuffin.ops.storage import StorageError, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -37,18 +37,19 @@ class OpenVersion:
     centroid: BlobMetadata
     file_size: int
     curves: tuple[str, ...]
-    """Of each shard, recall over the width of the search; see `icepuffin.ops.recall_curve`"""
+    """Recall curves, by shard; see `icepuffin.ops.recall_curve`"""
     routing_curve: str
 
     @property
     def sequence_number(self) -> int:
-        """Of the snapshot that it was made for."""
+        """Sequence number of the data snapshot."""
         return self.centroid.sequence_number
 
 
 def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion:
-    """Read footer and routing blob. Raises NotAnIndexError where the file is gone, foreign or broken, or where another
-    release made it in a way that this one does not know.
+    """Read the footer and the routing blob of a version.
+
+    Raises NotAnIndexError where the file is gone, foreign or broken, or of a release that this one cannot read.
     """
     path = version.puffin_path
     try:
@@ -72,37 +73,37 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:
-    """The balls around the version's files. Raises StorageError, PuffinError."""
+    """Read the balls around the version's files. Raises StorageError, PuffinError."""
     path = version.version.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
     return centroid_blob.decode(reader.read_blob(version.centroid))
 
 
-def balls_by_slot(version: OpenVersion, storage: StorageConfig) -> dict[int, list[Ball]]:
-    """The balls around each of the files that are live in the version's snapshot."""
+def balls_by_slot(version: OpenVersion, storage: StorageConfig) -> dict[FileSlot, list[Ball]]:
+    """Balls around each file that is live in the version's snapshot, by file slot."""
     index = read_centroids(version, storage)
     slots = covered_paths(version)
-    found: dict[int, list[Ball]] = {slot: [] for slot in slots.values()}
-    of_file = [found.get(slots.get(path, -1), []) for path in index.files]
+    balls: dict[FileSlot, list[Ball]] = {slot: [] for slot in slots.values()}
+    of_file = [balls.get(slots.get(path, FileSlot(-1)), []) for path in index.files]
     for number, center, radius in zip(index.file_ordinals, index.centroids, index.max_distances, strict=True):
         of_file[number].append((center, float(radius)))
-    return found
+    return balls
 
 
-def covered_paths(version: OpenVersion) -> dict[str, int]:
-    """Relative path -> slot, of the files that are live in the version's snapshot."""
-    return {file.path: slot for slot, file in enumerate(version.routing.files) if file.present}
+def covered_paths(version: OpenVersion) -> dict[str, FileSlot]:
+    """File slots of the files that are live in the version's snapshot, by relative path."""
+    return {file.path: FileSlot(slot) for slot, file in enumerate(version.routing.files) if file.present}
 
 
-def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, int]:
-    """Relative path -> file number, of the files of a snapshot that are live in the version's, too.
+def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, FileNumber]:
+    """File numbers of the files of a snapshot that are live in the version's, too, by relative path.
 
-    A file that was added after that is another one, whatever its path: imported files come again under their names. In
-    format v1, which does not tell, it is one with another number of rows.
+    A file that was added later is another file, whatever its path: imported files come again under their names. Format
+    v1 does not record when files were added; there a file with another number of rows is another file.
     """
     covered = covered_paths(version)
     paths = (
-        (relative_to(file.path, live.location), number)
+        (relative_to(file.path, live.location), FileNumber(number))
         for number, file in enumerate(live.files)
         if file.file_sequence_number <= version.sequence_number
     )
@@ -111,12 +112,12 @@ def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, int]:
 
 
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
-    """Rows of `live`'s files that the version covers."""
+    """Number of rows in the files of `live` that the version covers."""
     return sum(live.files[number].record_count for number in same_files(version, live).values())
 
 
 def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:
-    """Whether no version of an older snapshot can share more files: it covers all that were there in its time."""
+    """Whether the version covers all files that are as old as its snapshot: then no older version shares more files."""
     same = frozenset(same_files(version, live).values())
     older = (number for number, file in enumerate(live.files) if file.sequence_number <= version.sequence_number)
     return all(number in same for number in older)
@@ -125,13 +126,13 @@ def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:
 def open_versions(
     versions: Iterable[DerivedVersion], storage: StorageConfig
 ) -> tuple[list[OpenVersion], tuple[str, ...]]:
-    """The versions that can be read, and one line on each that cannot: its reader decides what that means."""
-    found: list[OpenVersion] = []
+    """(versions that can be read, one line on each that cannot). Callers decide what an unreadable version means."""
+    opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in versions:
         try:
-            found.append(open_version(version, storage))
+            opened.append(open_version(version, storage))
         except NotAnIndexError as error:
             _log.warning("the version of snapshot %s cannot be used: %s", version.base_snapshot_id, error)
             unreadable.append(str(error))
-    return found, tuple(unreadable)
+    return opened, tuple(unreadable)

@@ -1,4 +1,4 @@
-"""A shard of the version that a refresh starts from, as it is in the new snapshot: what moved, what died."""
+"""A shard of the base version, with what has moved and died since."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq
 from icepuffin.ops.datafile import take_rows, vectors_from_arrow
-from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.match_hashes import read_moves
 from icepuffin.ops.tasks.rows import VectorRows, by_slot
@@ -21,36 +21,36 @@ from icepuffin.puffin.blobs.shard import ShardReader
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseShard:
-    """Where an older shard lies, and what the new snapshot makes of its nodes."""
+    """A shard of the base version, and the state of its nodes in the new snapshot."""
 
     blob: ObjectRange
     recall: float
     curve: str
     tombstones: bytes
-    """Nodes without a live row, as a deletion vector; those that moved are not among them"""
+    """Nodes without a live row, as a deletion vector; moved nodes have one"""
     moves: tuple[ObjectRange, ...]
-    """Staged by `icepuffin.ops.tasks.match_hashes`"""
+    """New addresses, staged by `icepuffin.ops.tasks.match_hashes`"""
     moved: int
-    """Nodes that they are about"""
-    files: tuple[tuple[int, LiveFile], ...]
-    """(slot, file) of all live files, of a lean index: its shards hold no vectors. Else empty"""
+    """Number of nodes with a new address"""
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file) of all live files where the shard holds no vectors; else empty"""
     schema: Schema
     field_id: int
     storage: StorageConfig
 
     def reader(self) -> ShardReader:
-        """Reads the blob as it was written."""
+        """A reader of the blob as it was written."""
         return ShardReader(PartSource(open_storage(self.blob.path, self.storage), self.blob))
 
     def inputs(self) -> Iterator[bytes | str | int | float]:
-        """All that the shard is made of, whoever staged it: the name of a version's file never comes again."""
+        """Everything that the shard's content depends on, whichever task staged it. File names are never used twice."""
         yield from (repr(self.blob), self.recall, self.curve, self.tombstones, self.moved, self.field_id)
         yield repr([(slot, file.path) for slot, file in self.files])
         for staged in self.moves:
             yield open_storage(staged.path, self.storage).read_range(staged.path, staged.offset, staged.length)
 
     def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
-        """bool[N]"""
+        """bool[N], whether each node has a live row."""
         out = np.ones(reader.header.count, np.bool_)
         out[deletion_vector.decode(self.tombstones)] = False
         return out
@@ -64,8 +64,10 @@ class BaseShard:
         return slots, positions
 
     def rows(self, reader: ShardReader) -> VectorRows:
-        """All nodes. The vectors of a lean shard are read again from the data files; those of dead nodes, whose files
-        may be gone, are what their PQ codes stand for: they only lead walks on.
+        """All nodes' rows.
+
+        Vectors of a lean shard are read from the data files. The files of dead nodes may be gone: their vectors are
+        decoded from PQ codes, which is enough to pass through them.
         """
         slots, positions = self.locations(reader)
         vectors = reader.read_vectors()
@@ -74,7 +76,7 @@ class BaseShard:
         return VectorRows(slots, positions, reader.read_content_hashes(), vectors.astype(np.float32, copy=False))
 
     def live_rows(self, reader: ShardReader) -> VectorRows:
-        """By slot and position, as a build takes them."""
+        """Rows of live nodes by file slot and position, as a build takes them."""
         return self.rows(reader).take(np.flatnonzero(self.live(reader))).sorted()
 
     def _from_files(
@@ -87,10 +89,10 @@ class BaseShard:
         files = dict(self.files)
         live = np.flatnonzero(self.live(reader))
         for slot, places in by_slot(slots[live]):
-            nodes, file = live[places], files[slot]
+            nodes, file = live[places], files[FileSlot(slot)]
             rows = take_rows(
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
             )
-            found = vectors_from_arrow(rows.column(0), reader.header.dims)
-            vectors[nodes] = prepare(found, Metric(reader.header.metric))
+            raw = vectors_from_arrow(rows.column(0), reader.header.dims)
+            vectors[nodes] = prepare(raw, Metric(reader.header.metric))
         return vectors

@@ -1,4 +1,4 @@
-"""The rows of a delta shard, dealt out to the shards that their partitions lead to, as new rows are."""
+"""Moving the rows of a delta shard to the shards that their partitions belong to, as new rows are."""
 
 import contextlib
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.staged_blocks import BlockWriters
+from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeltaRowsTask:
-    """One delta shard."""
+    """One delta shard that is to be dissolved."""
 
-    number: int
+    shard_id: ShardId
     base: BaseShard
     codebook: npt.NDArray[np.float32]
     """f32[k, D]"""
@@ -27,12 +27,14 @@ class DeltaRowsTask:
     threads: int = 1
 
 
-def scatter_delta(task: DeltaRowsTask) -> tuple[tuple[int, str, int], ...]:
-    """-> (shard, path, rows) of the blocks. Memory: the shard's vectors."""
+def scatter_delta(task: DeltaRowsTask) -> tuple[StagedBlock, ...]:
+    """Stage the live rows of a delta shard by the shards that they go to; -> the blocks. Memory:
+    the shard's vectors.
+    """
     rows = task.base.live_rows(task.base.reader())
     labels, _ = kmeans.assign(rows.vectors, task.codebook, threads=task.threads)
     with contextlib.ExitStack() as stack:
-        stem = f"{task.staging}/spilled-{task.number}"
+        stem = f"{task.staging}/spilled-{task.shard_id}"
         writers = BlockWriters(stem, rows.vectors.shape[1], open_storage(task.staging, task.storage), stack)
         writers.write(rows, task.partition_to_shard[labels])
     return writers.blocks()

@@ -9,9 +9,9 @@ import numpy.typing as npt
 MAX_BALLS = 8
 """BallSet a file in the centroid index; what would need more gets one ball around all of them."""
 _ROWS_AT_ONCE = 256
-"""Vectors whose differences to a centre stay in the cache"""
+"""Vectors per step, so that their differences to the centre stay in the processor's cache"""
 _EACH = 8
-"""A centre is the mean of every eighth vector"""
+"""Stride of the vectors whose mean is the centre"""
 
 Ball = tuple[npt.NDArray[np.float32], float]
 """(centre f32[D], radius), Euclidean, over prepared vectors"""
@@ -30,17 +30,17 @@ class BallSet:
 
     @classmethod
     def of(cls, balls: Iterable[tuple[int, Ball]], dims: int) -> "BallSet":
-        """From (slot, ball)."""
-        given = list(balls)
+        """Gather (file slot, ball) pairs into arrays."""
+        pairs = list(balls)
         return cls(
-            np.array([slot for slot, _ in given], np.uint32),
-            np.array([center for _, (center, _) in given], np.float32).reshape(-1, dims),
-            np.array([radius for _, (_, radius) in given], np.float32),
+            np.array([slot for slot, _ in pairs], np.uint32),
+            np.array([center for _, (center, _) in pairs], np.float32).reshape(-1, dims),
+            np.array([radius for _, (_, radius) in pairs], np.float32),
         )
 
 
 def ball_around(vectors: npt.NDArray[np.float32]) -> Ball:
-    """One ball around the mean of prepared vectors f32[n, D], of a part of them: any centre will do."""
+    """A ball around prepared vectors f32[n, D]. The centre is the mean of some of them: any centre will do."""
     center = np.asarray(vectors[::_EACH].mean(axis=0, dtype=np.float64), np.float32)
     farthest = 0.0
     for start in range(0, len(vectors), _ROWS_AT_ONCE):
@@ -50,13 +50,16 @@ def ball_around(vectors: npt.NDArray[np.float32]) -> Ball:
 
 
 def partition_balls(reach: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32]) -> list[Ball]:
-    """One a partition that a file touches; `reach` f32[k] is its largest distance to each centroid, -1 where none."""
+    """One ball per partition that a file has vectors in, merged where there are more than MAX_BALLS.
+
+    reach: f32[k], the file's largest distance to each centroid; -1 where it has no vector in the partition.
+    """
     touched = np.flatnonzero(reach >= 0)
     return merge_balls([(codebook[part], _widened(reach[part])) for part in touched])
 
 
 def merge_balls(balls: list[Ball], most: int = MAX_BALLS) -> list[Ball]:
-    """At most so many that hold what these hold: all of them, or one."""
+    """At most `most` balls that hold what these hold: all of them, or one."""
     if len(balls) <= most:
         return balls
     centers = np.stack([center for center, _ in balls])
@@ -66,5 +69,5 @@ def merge_balls(balls: list[Ball], most: int = MAX_BALLS) -> list[Ball]:
 
 
 def _widened(radius: float) -> float:
-    """Distances are f32 sums: never smaller than the true one."""
+    """A radius that is not below the true one: distances are sums in f32."""
     return float(np.float32(radius) * np.float32(1 + 1e-5) + np.float32(1e-6))

@@ -1,10 +1,10 @@
-"""Rows of files that an index has not seen, of which it has the vectors: found by content hash.
+"""Matching rows of new files by content hash with nodes that have lost their rows.
 
-After a compaction, an update of other columns, or a job that writes a table anew, most rows of new files are old ones.
+After a compaction, an update of other columns, or a job that rewrites a table, most rows of new files are old ones.
 They get the nodes that their vectors have; no graph and no stored vector is read. First the new files are read for
-their hashes, then the hashes are matched with those of the nodes that have lost their rows: one to one, in order,
-in as many ranges of hashes as keep a task's memory small. Of n new vectors and m such nodes, two that differ and have
-one hash are expected n m / 2^64 times.
+their hashes. Then the hashes are matched with those of the nodes that have lost their rows: one to one, in order, and
+in ranges of hashes that fit into a task's memory. For n new vectors and m such nodes, n m / 2^64 pairs of different
+vectors with one hash are expected.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import FileSlot, ObjectRange, ShardId, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_balls
 from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
-from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, read_blocks
+from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedBlock, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HashTask:
-    """Some new files to be read for their content hashes."""
+    """New data files whose content hashes are to be read."""
 
-    number: int
+    task_number: int
     files: tuple[RowSelection, ...]
     schema: Schema
     field_id: int
     metric: Metric
     dims: int
     range_bits: int
-    """The first bits of a hash, which tell its range"""
+    """Leading bits of a hash that name its range"""
     staging: str
     storage: StorageConfig
     threads: int = 1
@@ -57,52 +57,54 @@ class HashTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HashResult:
-    """Where the hashes are, and what the files look like from afar."""
+    """The staged hashes, and what was seen of the files."""
 
-    blocks: tuple[tuple[int, str, int], ...]
-    """(range of hashes, path, rows)"""
-    live_rows: tuple[tuple[int, int], ...]
-    """(slot, rows that were read)"""
+    blocks: tuple[StagedBlock, ...]
+    """Staged hashes, by range"""
+    live_rows: tuple[tuple[FileSlot, int], ...]
+    """(file slot, live rows with a vector)"""
     without_vector: int
-    """Live rows of the files that have none"""
+    """Live rows without a vector, in all of the files"""
     balls: BallSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchTask:
-    """One range of hashes."""
+    """One range of hashes that is to be matched."""
 
-    number: int
+    hash_range: int
     range_bits: int
     blocks: tuple[Block, ...]
-    shards: tuple[tuple[int, ObjectRange, bytes], ...]
-    """(number, blob, dead nodes as a deletion vector) of each shard that has some"""
+    shards: tuple[tuple[ShardId, ObjectRange, bytes], ...]
+    """(shard id, blob, dead nodes as a deletion vector), for each shard with dead nodes"""
     staging: str
     storage: StorageConfig
 
 
 @dataclass(frozen=True, slots=True)
 class StagedMoves:
-    """Nodes of one shard that get other rows: staged as nodes i64[n], slots u32[n], positions i64[n]."""
+    """Nodes of one shard that get new addresses."""
 
-    shard: int
+    shard_id: ShardId
     nodes: bytes
-    """As a deletion vector"""
+    """Nodes, as a deletion vector"""
     staged: ObjectRange
+    """Staged nodes i64[n], file slots u32[n] and row positions i64[n], one after the other"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatchResult:
-    """What was recognised."""
+    """Result of one range."""
 
     moves: tuple[StagedMoves, ...]
-    left: tuple[tuple[int, bytes], ...]
-    """(slot, positions as a deletion vector) of rows that no node has"""
+    unmatched: tuple[tuple[FileSlot, bytes], ...]
+    """(file slot, row positions as a deletion vector) of rows without a node"""
 
 
 def hash_files(task: HashTask) -> HashResult:
-    """Files are read side by side, each a batch ahead of its hashing: decoding them is most of the work. Memory: two
-    batches of rows a thread.
+    """Read files for their hashes, side by side and each a batch ahead: decoding is most of the work.
+
+    Memory: two batches of rows per thread.
 
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
@@ -110,14 +112,14 @@ def hash_files(task: HashTask) -> HashResult:
     vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, task.dims, task.storage)
     writing = Lock()
     with contextlib.ExitStack() as stack:
-        writers = BlockWriters(f"{task.staging}/hashes-{task.number}", 0, storage, stack)
+        writers = BlockWriters(f"{task.staging}/hashes-{task.task_number}", 0, storage, stack)
 
         def read(item: RowSelection) -> tuple[int, list[Ball]]:
             wanted = None if item.positions is None else deletion_vector.decode(item.positions)
             around, count = [], 0
-            for at, found in _ahead(vectors_of.read(item.file), readers):
-                keep = slice(None) if wanted is None else among(at, wanted)
-                positions, raw = at[keep], found[keep]
+            for all_positions, vectors in _ahead(vectors_of.read(item.file), readers):
+                keep = slice(None) if wanted is None else among(all_positions, wanted)
+                positions, raw = all_positions[keep], vectors[keep]
                 if not len(raw):
                     continue
                 around.append(ball_around(prepared(raw, positions, item.file, task.metric)))
@@ -139,7 +141,7 @@ def hash_files(task: HashTask) -> HashResult:
 
 
 def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:
-    """The same items, each of which is made while the one before is worked on."""
+    """The same items, each made while the one before is worked on."""
     coming = threads.submit(next, items, None)
     while (item := coming.result()) is not None:
         coming = threads.submit(next, items, None)
@@ -147,7 +149,7 @@ def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:
 
 
 def match_rows(task: MatchTask) -> MatchResult:
-    """Give the new rows the dead nodes of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
+    """Give dead nodes to the new rows of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(storage, task.blocks, 0)
     owners, nodes, hashes = _dead_hashes(task)
@@ -162,20 +164,27 @@ def stage_matches(
     nodes: npt.NDArray[np.int64],
     partner: npt.NDArray[np.int32],
 ) -> MatchResult:
-    """Stage what was found: nodes of shards `owners`, by shard and node, and the new row of each or -1."""
-    found = np.flatnonzero(partner >= 0)
-    taken = partner[found].astype(np.intp)
-    unknown = np.ones(new.count, np.bool_)
-    unknown[taken] = False
-    rest = new.take(np.flatnonzero(unknown))
-    left = tuple((slot, deletion_vector.encode(rest.positions[at])) for slot, at in by_slot(rest.slots))
-    return MatchResult(_stage_moves(task, storage, owners[found], nodes[found], new.take(taken)), left)
+    """Stage the moves of matched nodes.
+
+    owners, nodes: int64[n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
+    """
+    matched = np.flatnonzero(partner >= 0)
+    taken = partner[matched].astype(np.intp)
+    is_unmatched = np.ones(new.count, np.bool_)
+    is_unmatched[taken] = False
+    rest = new.take(np.flatnonzero(is_unmatched))
+    unmatched = tuple(
+        (FileSlot(slot), deletion_vector.encode(rest.positions[rows])) for slot, rows in by_slot(rest.slots)
+    )
+    return MatchResult(_stage_moves(task, storage, owners[matched], nodes[matched], new.take(taken)), unmatched)
 
 
 def read_moves(
     storage: Storage, moves: ObjectRange
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """(nodes, their new slots, their new positions). Raises StorageError where some of them are lost."""
+    """(nodes int64[n], new file slots u32[n], new row positions int64[n]). Raises StorageError
+    where bytes are missing.
+    """
     raw = storage.read_range(moves.path, moves.offset, moves.length)
     if len(raw) != moves.length:
         raise StorageError(f"{moves.path} holds {len(raw):,} of {moves.length:,} bytes staged; run it again")
@@ -191,34 +200,35 @@ def read_moves(
 def _dead_hashes(
     task: MatchTask,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """(shard, node, content hash) of the dead nodes in the task's range, by shard and node."""
+    """(shard ids int64[n], nodes int64[n], content hashes u64[n]) of the range's dead nodes, by shard and node."""
     owners, nodes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
-    for number, blob, dead in task.shards:
+    for shard_id, blob, dead in task.shards:
         source = PartSource(open_storage(blob.path, task.storage), blob)
-        mine = deletion_vector.decode(dead)
-        known = ShardReader(source).read_content_hashes()[mine]
-        inside = range_of(known, task.range_bits) == task.number
-        owners.append(np.full(int(inside.sum()), number))
-        nodes.append(mine[inside])
-        hashes.append(known[inside])
+        dead_nodes = deletion_vector.decode(dead)
+        dead_hashes = ShardReader(source).read_content_hashes()[dead_nodes]
+        inside = range_of(dead_hashes, task.range_bits) == task.hash_range
+        owners.append(np.full(int(inside.sum()), shard_id))
+        nodes.append(dead_nodes[inside])
+        hashes.append(dead_hashes[inside])
     return np.concatenate(owners), np.concatenate(nodes), np.concatenate(hashes)
 
 
 def _stage_moves(
     task: MatchTask, storage: Storage, owners: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: VectorRows
 ) -> tuple[StagedMoves, ...]:
-    """All moves of the task in one object, by shard and node as they are given."""
-    path = f"{task.staging}/moves-{task.number}-{uuid.uuid4().hex}.bin"
+    """Stage all moves of the task in one object, in the order of `owners` and `nodes`."""
+    path = f"{task.staging}/moves-{task.hash_range}-{uuid.uuid4().hex}.bin"
     shards, starts = np.unique(owners, return_index=True)
-    out, at = [], 0
+    moves, offset = [], 0
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(storage.open_output(path, durable=False)) if len(nodes) else None
-        for shard, (start, end) in zip(shards, pairwise([*starts, len(owners)]), strict=True):
-            mine = slice(start, end)
-            columns = (nodes[mine].astype("<i8"), rows.slots[mine].astype("<u4"), rows.positions[mine].astype("<i8"))
+        for shard_id, (start, end) in zip(shards, pairwise([*starts, len(owners)]), strict=True):
+            part = slice(start, end)
+            columns = (nodes[part].astype("<i8"), rows.slots[part].astype("<u4"), rows.positions[part].astype("<i8"))
             data = b"".join(column.tobytes() for column in columns)
             if sink is not None:
                 sink.write(data)
-            out.append(StagedMoves(int(shard), deletion_vector.encode(nodes[mine]), ObjectRange(path, at, len(data))))
-            at += len(data)
-    return tuple(out)
+            staged = ObjectRange(path, offset, len(data))
+            moves.append(StagedMoves(ShardId(int(shard_id)), deletion_vector.encode(nodes[part]), staged))
+            offset += len(data)
+    return tuple(moves)

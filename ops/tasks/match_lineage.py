@@ -1,9 +1,9 @@
-"""Rows of format v3 by their lineage: which row it is, and which commit wrote it last. No vector is read.
+"""Matching rows of format v3 by lineage: the row's id, and the commit that last changed it. No vector is read.
 
-Iceberg gives each row of a v3 table an id. Who rewrites a file writes the ids of its rows along, and the number of the
-commit that last changed each (columns `_row_id` and `_last_updated_sequence_number`). Where a file lacks them, or has
-nulls, the id is the file's first one plus the row's position, and the number that of the file (Iceberg spec, "Row
-Lineage"). Equal in both is the same row with the same values, whatever lies between two snapshots.
+Iceberg gives each row of a v3 table an id. A writer that rewrites a file copies the ids of its rows and the sequence
+number of the commit that last changed each (columns `_row_id` and `_last_updated_sequence_number`). Where a file lacks
+them, or has nulls, the id is the file's first id plus the row's position, and the sequence number that of the file
+(Iceberg spec, "Row Lineage"). Rows that are equal in both are one row with the same values, in any two snapshots.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ops.catalog.live_files import ROW_ID
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, stage_matches
 from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
-from icepuffin.ops.tasks.staged_blocks import BlockWriters, read_blocks
+from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock, read_blocks
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
 Versions = npt.NDArray[np.uint64]
-"""One number u64 for each row and the commit that last wrote it"""
+"""u64[n], one number per row and commit that last changed it"""
 
 _COLUMNS = Schema(
     NestedField(ROW_ID, "_row_id", LongType()),
@@ -43,9 +43,9 @@ _COLUMNS = Schema(
 _IDS = [field.field_id for field in _COLUMNS.fields]
 _BATCH_ROWS = 1 << 18
 _FILES_AT_ONCE = 8
-"""That a task reads a little of: mostly it waits for the store"""
+"""Files that a task reads a little of at once: mostly it waits for the store"""
 _ROWS_A_FILE = 64
-"""That are held against their nodes: the first of a row group, so that little is read and decoded"""
+"""Rows per file that are compared with their nodes: the first of a row group, so that little is decoded"""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2^64 by the golden ratio: no two pairs give one number as long as rows x commits of a table are under 2^62"""
 _log = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineageTask:
-    """Some new files to be read for the lineage of their rows."""
+    """New data files whose rows' lineage is to be read."""
 
-    number: int
-    files: tuple[tuple[int, LiveFile], ...]
-    """(slot, file)"""
+    task_number: int
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file)"""
     range_bits: int
     staging: str
     storage: StorageConfig
@@ -65,14 +65,14 @@ class LineageTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineageMatchTask:
-    """One range of versions."""
+    """One range of versions that is to be matched."""
 
     match: MatchTask
-    """Its blocks hold versions in place of hashes"""
-    before: tuple[tuple[int, LiveFile], ...]
-    """(slot, file) that the nodes' rows lay in"""
-    after: tuple[tuple[int, LiveFile], ...]
-    """(slot, file) of the new rows"""
+    """The range, with blocks that hold versions in place of hashes"""
+    before: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file) that the nodes' rows lay in"""
+    after: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file) of the new rows"""
     schema: Schema
     field_id: int
     dims: int
@@ -80,30 +80,29 @@ class LineageMatchTask:
 
 @dataclass(frozen=True, slots=True)
 class FileMove:
-    """Rows that lay in one file and lie in another now."""
+    """Number of rows that have moved from one file to another."""
 
-    before: int
-    """Slot"""
-    after: int
-    """Slot"""
+    before: FileSlot
+    after: FileSlot
     rows: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineageMatchResult:
-    """What was recognised, and whether to believe it."""
+    """Result of one range, and whether the lineage is right."""
 
     rows: MatchResult
-    sources: tuple[FileMove, ...]
+    moves: tuple[FileMove, ...]
     refuted: str
-    """A file that holds another vector than its lineage says; empty where none was met"""
+    """A file that holds another vector than its lineage says; empty where none was seen"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nodes:
-    """Nodes without rows, by shard and node."""
+    """Nodes without rows, ordered by shard and node."""
 
     owners: npt.NDArray[np.int64]
+    """Shard ids"""
     nodes: npt.NDArray[np.int64]
     slots: npt.NDArray[np.uint32]
     versions: Versions
@@ -111,12 +110,12 @@ class _Nodes:
     """Content hashes of their vectors"""
 
 
-def read_lineage(task: LineageTask) -> tuple[tuple[int, str, int], ...]:
-    """-> (range of versions, path, rows) of the blocks. Memory: a batch of rows."""
+def read_lineage(task: LineageTask) -> tuple[StagedBlock, ...]:
+    """Stage the versions of all live rows by range; -> the blocks. Memory: a batch of rows."""
     deleted = deleted_by_file(lambda path: open_storage(path, task.storage), (file for _, file in task.files))
     with contextlib.ExitStack() as stack:
         storage = open_storage(task.staging, task.storage)
-        writers = BlockWriters(f"{task.staging}/lineage-{task.number}", 0, storage, stack)
+        writers = BlockWriters(f"{task.staging}/lineage-{task.task_number}", 0, storage, stack)
         for slot, file in task.files:
             for positions, versions in row_versions(file, task.storage, deleted[file.path]):
                 slots = np.full(len(positions), slot, np.uint32)
@@ -126,33 +125,33 @@ def read_lineage(task: LineageTask) -> tuple[tuple[int, str, int], ...]:
 
 
 def match_lineage(task: LineageMatchTask) -> LineageMatchResult:
-    """Give the new rows the dead nodes of equal versions. Memory: eight bytes for each row of the files before, and
-    what a match by hashes takes.
+    """Give dead nodes to the new rows of equal versions.
 
-    The first rows of each new file are held against the nodes that they would get: who wrote a wrong lineage, or moved
-    a file here from another table, is found out.
+    The first rows of each new file are compared with the nodes that they would get. This reveals writers of wrong
+    lineage, and files that were moved here from another table. Memory: eight bytes per row of the files in `before`,
+    and what a match by hashes takes.
     """
     storage = open_storage(task.match.staging, task.match.storage)
     new = read_blocks(storage, task.match.blocks, 0)
     dead = _dead_nodes(task)
     partner = pair_equal(dead.versions, new.hashes)
-    found = np.flatnonzero(partner >= 0)
-    taken = partner[found]
+    matched = np.flatnonzero(partner >= 0)
+    taken = partner[matched]
     hashes = np.zeros(new.count, np.uint64)
-    hashes[taken] = dead.hashes[found]
-    known = np.zeros(new.count, np.bool_)
-    known[taken] = True
+    hashes[taken] = dead.hashes[matched]
+    has_node = np.zeros(new.count, np.bool_)
+    has_node[taken] = True
     return LineageMatchResult(
         rows=stage_matches(task.match, storage, new, dead.owners, dead.nodes, partner),
-        sources=_sources(dead.slots[found], new.slots[taken]),
-        refuted=_refuted(task, new, known, hashes),
+        moves=_file_moves(dead.slots[matched], new.slots[taken]),
+        refuted=_refuted(task, new, has_node, hashes),
     )
 
 
 def row_versions(
     file: LiveFile, storage: StorageConfig, deleted: npt.NDArray[np.int64] | None = None
 ) -> Iterator[tuple[npt.NDArray[np.int64], Versions]]:
-    """(row positions int64[n], versions u64[n]) of the rows of a file that has row ids, but for those `deleted`."""
+    """(row positions int64[n], versions u64[n]) of the rows of a file with row ids, without those in `deleted`."""
     first = file.first_row_id
     if first is None:
         raise ValueError(f"{file.path} has no row ids")
@@ -173,7 +172,7 @@ def _filled(column: pa.Array, otherwise: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def _dead_nodes(task: LineageMatchTask) -> _Nodes:
-    """Those in the task's range whose rows lay in a file that can be read."""
+    """The range's nodes whose rows lay in a file that can be read."""
     storage = task.match.storage
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         versions = list(threads.map(lambda item: _all_versions(item[1], storage), task.before))
@@ -183,24 +182,24 @@ def _dead_nodes(task: LineageMatchTask) -> _Nodes:
     starts[[slot for slot, _ in task.before]] = np.cumsum([0, *map(len, versions)])[:-1]
     every = np.concatenate(versions)
     parts = []
-    for number, blob, dead in task.match.shards:
+    for shard_id, blob, dead in task.match.shards:
         reader = ShardReader(PartSource(open_storage(blob.path, storage), blob))
         slots, positions = reader.read_locations()
         nodes = deletion_vector.decode(dead)
         nodes = nodes[slots[nodes] < len(rows)]
         nodes = nodes[positions[nodes] < rows[slots[nodes]]]
-        mine = every[starts[slots[nodes]] + positions[nodes]]
-        inside = range_of(mine, task.match.range_bits) == task.match.number
+        node_versions = every[starts[slots[nodes]] + positions[nodes]]
+        inside = range_of(node_versions, task.match.range_bits) == task.match.hash_range
         nodes = nodes[inside]
-        owners = np.full(len(nodes), number)
-        parts.append((owners, nodes, slots[nodes], mine[inside], reader.read_content_hashes()[nodes]))
+        owners = np.full(len(nodes), shard_id)
+        parts.append((owners, nodes, slots[nodes], node_versions[inside], reader.read_content_hashes()[nodes]))
     return _Nodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:
-    """By row position; none where the file is gone: its rows are known by their hashes alone.
+    """Versions by row position. None where the file is gone: its rows are matched by their hashes alone.
 
-    A file that has no column of ids is not opened. Had it one in spite of its manifest, no row would have these ids.
+    A file without a column of ids is not opened. If it had one in spite of its manifest, no row would have these ids.
     """
     if file.first_row_id is not None and not file.has_row_ids:
         ids = np.arange(file.record_count, dtype=np.uint64) + np.uint64(file.first_row_id)
@@ -213,31 +212,33 @@ def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def _sources(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> tuple[FileMove, ...]:
-    ways = pc.value_counts(pa.array(before.astype(np.uint64) << np.uint64(32) | after))
-    pairs = zip(ways.field("values").to_pylist(), ways.field("counts").to_pylist(), strict=True)
-    return tuple(FileMove(way >> 32, way & 0xFFFFFFFF, rows) for way, rows in pairs)
+def _file_moves(before: npt.NDArray[np.uint32], after: npt.NDArray[np.uint32]) -> tuple[FileMove, ...]:
+    pairs = pc.value_counts(pa.array(before.astype(np.uint64) << np.uint64(32) | after))
+    counts = zip(pairs.field("values").to_pylist(), pairs.field("counts").to_pylist(), strict=True)
+    return tuple(FileMove(FileSlot(pair >> 32), FileSlot(pair & 0xFFFFFFFF), rows) for pair, rows in counts)
 
 
 def _refuted(
-    task: LineageMatchTask, new: VectorRows, known: npt.NDArray[np.bool_], hashes: npt.NDArray[np.uint64]
+    task: LineageMatchTask, new: VectorRows, has_node: npt.NDArray[np.bool_], hashes: npt.NDArray[np.uint64]
 ) -> str:
-    """The first file of which a row has another content hash than its node."""
+    """The first file with a row whose content hash is not its node's; empty where there is none."""
     files = dict(task.after)
 
     def differing(rows: tuple[int, npt.NDArray[np.intp]]) -> str:
         slot, places = rows
-        positions, vectors = _first_rows(task, files[slot])
-        at = places[np.searchsorted(new.positions[places], positions).clip(max=len(places) - 1)]
-        looked = known[at] & (new.positions[at] == positions)
-        return files[slot].path if (content_hash(vectors[looked]) != hashes[at[looked]]).any() else ""
+        file = files[FileSlot(slot)]
+        positions, vectors = _first_rows(task, file)
+        nearest = places[np.searchsorted(new.positions[places], positions).clip(max=len(places) - 1)]
+        checked = has_node[nearest] & (new.positions[nearest] == positions)
+        differ = content_hash(vectors[checked]) != hashes[nearest[checked]]
+        return file.path if differ.any() else ""
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         return next(filter(None, threads.map(differing, by_slot(new.slots))), "")
 
 
 def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """(positions, vectors) of the first rows of the row group in the middle that have one."""
+    """(row positions, vectors) of the first rows with a vector in the row group in the middle."""
     opened = DataFile(open_storage(file.path, task.match.storage), file, task.schema, [task.field_id])
     group = opened.groups // 2
     rows = opened.first(_ROWS_A_FILE, group)

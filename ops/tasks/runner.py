@@ -1,9 +1,12 @@
-"""Where tasks run. All heavy work is a pure function mapped over frozen tasks; runners differ in where, not in what."""
+"""Where tasks run. Heavy work is a pure function mapped over frozen tasks; runners differ in where, not in what."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.threads import thread_count
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -16,7 +19,7 @@ class RunnerError(IcepuffinError):
 
 
 class TaskRunner(Protocol):
-    """Maps a module-level function over tasks; both are picklable, results come back in the order of the tasks."""
+    """Maps a module-level function over tasks. Both are picklable; results come back in the order of the tasks."""
 
     @property
     def task_threads(self) -> int:
@@ -25,28 +28,51 @@ class TaskRunner(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """Tasks that run at once: how finely work is worth cutting."""
+        """Tasks that run at once: how finely work is worth splitting."""
         ...
 
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
-    ) -> list[R]: ...
+    ) -> list[R]:
+        """Run all tasks. Raises the first error of ours that a task raised, and RunnerError."""
+        ...
 
 
 class LocalRunner:
-    """One task after the other in this process, each with all threads: a task's memory is the job's memory."""
+    """Runs one task after the other in this process, each with all threads: a task's memory is the job's memory."""
 
     parallelism = 1
 
-    def __init__(self, threads: int = 1) -> None:
-        self.task_threads = max(1, threads)
+    def __init__(self, threads: int | None = None) -> None:
+        """Take so many threads; by default one per core."""
+        self.task_threads = thread_count(threads)
 
     def run(
         self, function: Callable[[T], R], tasks: Sequence[T], *, label: str, progress: Progress | None = None
     ) -> list[R]:
+        """Run all tasks. Raises what they raise."""
         results = []
         for number, task in enumerate(tasks, start=1):
             results.append(function(task))
             if progress:
                 progress(number, len(tasks))
         return results
+
+
+def driver_runner(runner: TaskRunner) -> LocalRunner:
+    """The runner for work that is too small for a job: `runner` where it is local, else all cores of this process."""
+    return runner if isinstance(runner, LocalRunner) else LocalRunner()
+
+
+def balanced_groups(
+    items: Sequence[T], runner: TaskRunner, order_and_weight: Callable[[T], tuple[int, int]]
+) -> list[tuple[T, ...]]:
+    """Group items for tasks of about equal weight, two tasks for each that runs at once; each group is in order."""
+    groups = min(len(items), 2 * runner.parallelism)
+    loads = np.zeros(groups, np.int64)
+    members: list[list[T]] = [[] for _ in range(groups)]
+    for item in sorted(items, key=lambda item: -order_and_weight(item)[1]):
+        lightest = int(loads.argmin())
+        members[lightest].append(item)
+        loads[lightest] += order_and_weight(item)[1]
+    return [tuple(sorted(group, key=lambda item: order_and_weight(item)[0])) for group in members]

@@ -1,4 +1,6 @@
-"""Stage 1a: read data files, find each vector's partition, write the vectors of each shard into a block of its own."""
+"""Scattering: read data files, find each vector's partition, and stage the vectors of each shard in
+a block of its own.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,12 +15,12 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.staged_blocks import BlockWriters
+from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
 from icepuffin.puffin.blobs import deletion_vector
 
@@ -27,17 +29,17 @@ from icepuffin.puffin.blobs import deletion_vector
 class RowSelection:
     """Rows of one data file."""
 
-    slot: int
+    slot: FileSlot
     file: LiveFile
     positions: bytes | None = None
-    """Those that are meant, as a deletion vector is written; None: all that are live"""
+    """Row positions, encoded as a deletion vector is; None for all live rows"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScatterTask:
-    """Some files to be spread over the shards."""
+    """Data files whose rows are to be scattered over the shards."""
 
-    number: int
+    task_number: int
     files: tuple[RowSelection, ...]
     schema: Schema
     field_id: int
@@ -46,38 +48,38 @@ class ScatterTask:
     """f32[k, D]"""
     partition_to_shard: npt.NDArray[np.uint32]
     vectors: str
-    """`none`, `f32` or `f16`: what shards keep"""
+    """Precision of the vectors that shards keep: `none`, `f32` or `f16`"""
     staging: str
     storage: StorageConfig
     recorded: bool
-    """Whether a retry is to find what the task has done; else it does it again"""
+    """Whether a marker is written, so that a retry finds the result; else a retry does the work again"""
     threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScatterResult:
-    """Where the vectors went, and what the files look like from afar."""
+    """The staged vectors, and what was seen of the files."""
 
-    blocks: tuple[tuple[int, str, int], ...]
-    """(shard, path, rows)"""
-    live_rows: tuple[tuple[int, int], ...]
-    """(slot, rows that were read)"""
+    blocks: tuple[StagedBlock, ...]
+    """Staged vectors, by shard"""
+    live_rows: tuple[tuple[FileSlot, int], ...]
+    """(file slot, live rows with a vector)"""
     without_vector: int
-    """Live rows of the files that have none"""
+    """Live rows without a vector, in all of the files"""
     balls: BallSet
 
 
 def scatter(task: ScatterTask) -> ScatterResult:
-    """Idempotent by its marker, where it is recorded.
+    """Stage the vectors of the task's rows. Idempotent by its marker, where it is recorded.
 
-    Memory: one batch of rows, and the write buffers of the shards that it meets.
+    Memory: one batch of rows, and a write buffer per shard.
 
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
     storage = open_storage(task.staging, task.storage)
     if not task.recorded:
         return _scatter(task, storage)
-    marker = markers.name_of(f"{task.staging}/scatter-{task.number}", _inputs(task))
+    marker = markers.name_of(f"{task.staging}/scatter-{task.task_number}", _inputs(task))
     done = markers.find(storage, marker)
     if done is None:
         done = markers.record(storage, marker, _scatter(task, storage))
@@ -92,7 +94,7 @@ def scatter(task: ScatterTask) -> ScatterResult:
 
 
 def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int | None]:
-    """All that the result depends on."""
+    """Everything that the result depends on."""
     yield from (repr(task.schema), task.field_id, int(task.metric), task.codebook, task.partition_to_shard)
     for item in task.files:
         yield from (item.slot, repr(item.file), item.positions)
@@ -100,19 +102,20 @@ def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int 
 
 def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
     dims = task.codebook.shape[1]
-    live_rows: list[tuple[int, int]] = []
-    balls: list[tuple[int, Ball]] = []
+    live_rows: list[tuple[FileSlot, int]] = []
+    balls: list[tuple[FileSlot, Ball]] = []
     vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, dims, task.storage)
     with contextlib.ExitStack() as stack:
-        stem = f"{task.staging}/block-{task.number}"
+        stem = f"{task.staging}/block-{task.task_number}"
         writers = BlockWriters(stem, dims, storage, stack, durable=task.recorded)
         for item in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
             wanted = None if item.positions is None else deletion_vector.decode(item.positions)
             count = 0
-            for at, raw in vectors_of.read(item.file):
-                keep = slice(None) if wanted is None else among(at, wanted)
-                positions, vectors = at[keep], prepared(raw[keep], at[keep], item.file, task.metric)
+            for all_positions, raw in vectors_of.read(item.file):
+                keep = slice(None) if wanted is None else among(all_positions, wanted)
+                positions = all_positions[keep]
+                vectors = prepared(raw[keep], positions, item.file, task.metric)
                 if task.vectors == "f16":
                     require_half(vectors, positions, item.file)
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)

@@ -1,4 +1,4 @@
-"""Stage 1b: a shard whose graph is new or changes: built, rebuilt without its dead nodes, or inserted into."""
+"""Shards whose graph is new or changes: built, rebuilt without dead nodes, or inserted into."""
 
 import hashlib
 import logging
@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.locality import locality_order
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq
 from icepuffin.ann_kernels.vamana import Graph, VamanaParams
-from icepuffin.ops.model import How, ObjectRange, StorageConfig
+from icepuffin.ops.model import How, ObjectRange, ShardId, StorageConfig
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.base_shard import BaseShard
@@ -26,55 +26,55 @@ from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
 
 RECALL_LOSS = 0.01
-"""That inserts may cost a shard before it is built anew"""
+"""Recall that inserts may cost a shard before it is rebuilt"""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardTask:
-    """One shard of one version that is to be made."""
+    """One shard that is to be written."""
 
-    number: int
+    shard_id: ShardId
     how: How
     dims: int
     metric: Metric
     params: VamanaParams
     vectors: str
-    """`none`, `f32` or `f16`: what the blob keeps"""
+    """Precision of the vectors in the blob: `none`, `f32` or `f16`"""
     pq_codebook: npt.NDArray[np.float32] | None
     blocks: tuple[Block, ...]
-    """Staged rows for this shard"""
+    """Staged rows that come to the shard"""
     base: BaseShard | None
     is_delta: bool
-    """Then what recall costs is not measured: the curve of the others is advice enough"""
+    """Whether it is a delta shard; its recall curve is not measured, since the other shards' curves suffice"""
     target_recall: float
-    """A graph that is under it after inserts is built anew"""
+    """Recall under which a graph is rebuilt after inserts"""
     staging: str
     storage: StorageConfig
     recorded: bool
-    """Whether a retry is to find what the task has done; else it does it again"""
+    """Whether a marker is written, so that a retry finds the result; else a retry does the work again"""
     threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardResult:
-    """What became of a shard; its bytes are those of the parts, joined."""
+    """A shard of the new version. Its bytes are those of the parts, joined."""
 
-    number: int
+    shard_id: ShardId
     how: How
     parts: tuple[ObjectRange, ...]
     sha256: bytes
-    """UNKNOWN_SHA256 where an older release did not say"""
+    """sha256 of the blob; UNKNOWN_SHA256 where an older release did not record it"""
     count: int
     medoid: int
     recall: float
     curve: str
-    """See `icepuffin.ops.recall_curve`"""
+    """Recall curve as `icepuffin.ops.recall_curve` encodes it; empty where it was not measured"""
     tombstones: npt.NDArray[np.int64]
     inserted: int
     remapped: int
     slots: npt.NDArray[np.uint32] | None
-    """All that its nodes lie in, dead ones too; None where its addresses were not read"""
+    """File slots of all nodes, dead ones included; None where addresses were not read"""
 
     @property
     def length(self) -> int:
@@ -86,15 +86,15 @@ class ShardResult:
 
 
 def make_shard(task: ShardTask) -> ShardResult:
-    """Idempotent by its marker, where it is recorded.
+    """Build, rebuild or insert, measure recall, and write the blob. Idempotent by its marker, where it is recorded.
 
-    Memory: the shard's vectors and graph; of a lean shard the vectors too, while it is worked on.
+    Memory: the shard's vectors and graph, also where the blob keeps no vectors. Raises StorageError, PuffinError.
     """
     storage = open_storage(task.staging, task.storage)
     incoming = read_blocks(storage, task.blocks, task.dims)
     if not task.recorded:
         return _make(task, storage, incoming)
-    marker = markers.name_of(f"{task.staging}/shard-{task.number}", _inputs(task, incoming))
+    marker = markers.name_of(f"{task.staging}/shard-{task.shard_id}", _inputs(task, incoming))
     done = markers.find(storage, marker)
     if done is None:
         return _result(markers.record(storage, marker, _make(task, storage, incoming)))
@@ -106,7 +106,7 @@ def make_shard(task: ShardTask) -> ShardResult:
 
 
 def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
-    """All that the result depends on, whoever staged it."""
+    """Everything that the result depends on, whichever task staged it."""
     yield from (task.how, task.dims, int(task.metric), repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
     if task.base is not None:
@@ -135,7 +135,7 @@ def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResul
             return _write(task, storage, made, incoming.count)
         _log.warning(
             "%s: shard %s finds %.4f of the nearest rows after inserts, %.4f before, target %s: it is built anew",
-            task.staging, task.number, made.recall, task.base.recall, task.target_recall,
+            task.staging, task.shard_id, made.recall, task.base.recall, task.target_recall,
         )  # fmt: skip
         task = replace(task, how=How.REBUILT)
     return _write(task, storage, _build(task, incoming), incoming.count)
@@ -145,13 +145,13 @@ def _build(task: ShardTask, incoming: VectorRows) -> _Made:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
-    rows = rows.moved(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
+    rows = rows.reordered(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
     made = _build_over(task, rows, coded=True)
     if made.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
         by_codes, made = made.recall, _build_over(task, rows, coded=False)
         _log.warning(
             "%s: shard %s, built by codes of one byte, finds %.4f of the nearest rows, target %s; by vectors %.4f",
-            task.staging, task.number, by_codes, task.target_recall, made.recall,
+            task.staging, task.shard_id, by_codes, task.target_recall, made.recall,
         )  # fmt: skip
     return made
 
@@ -178,7 +178,7 @@ def _measured(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], l
 
 
 def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
-    """The shard of a graph. `old_codes` u8[n, m] are the PQ codes of the first n rows, where they are known."""
+    """The shard of a graph. `old_codes` u8[n, m] are the PQ codes of the first n rows, if there are any."""
     codes = None
     if task.pq_codebook is not None:
         known = 0 if old_codes is None else len(old_codes)
@@ -212,7 +212,7 @@ def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> Sha
     knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
     if task.how is not How.INSERTED and not task.is_delta and not knows_less:
         curve = measure_curve(made.shard, made.vectors, made.live, seed=task.params.seed, threads=task.threads)
-    path = f"{task.staging}/shard-{task.number}-{uuid.uuid4().hex}.dann"
+    path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path, durable=task.recorded) as sink:
         for chunk in shard_blob.encode(made.shard):
@@ -220,7 +220,7 @@ def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> Sha
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
     return ShardResult(
-        number=task.number,
+        shard_id=task.shard_id,
         how=task.how,
         parts=(ObjectRange(path, 0, length),),
         sha256=digest.digest(),

@@ -1,5 +1,6 @@
-"""What the nodes of an index say of a table's rows, and what the rows say: two numbers a file, which are equal where
-each live row has one node, with its own address and the hash of its own vector.
+"""Tallies of rows and of nodes: a count and a checksum per file.
+
+Both tallies are equal if and only if each live row has one node, with its own address and the hash of its own vector.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from pyiceberg.schema import Schema
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.addresses import pack
-from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.vectors import VectorFiles
 from icepuffin.puffin.blobs import deletion_vector
@@ -23,11 +24,11 @@ from icepuffin.puffin.errors import BadBlobError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """By slot of a file."""
+    """A count and a checksum per file slot."""
 
     counts: npt.NDArray[np.int64]
     sums: npt.NDArray[np.uint64]
-    """Of a hash of each row's position and content, modulo 2^64"""
+    """Sum of a hash of each row's position and content, modulo 2^64"""
 
     @classmethod
     def empty(cls, slots: int) -> "Tally":
@@ -47,14 +48,14 @@ class Tally:
         positions: npt.NDArray[np.int64],
         hashes: npt.NDArray[np.uint64] | None = None,
     ) -> None:
-        """Rows; without `hashes` nothing is said of what they hold."""
-        held = np.zeros(len(slots), np.uint64) if hashes is None else hashes
-        add_rows(slots, positions, held, self.counts, self.sums)
+        """Add rows; without `hashes` their addresses alone are summed."""
+        contents = np.zeros(len(slots), np.uint64) if hashes is None else hashes
+        add_rows(slots, positions, contents, self.counts, self.sums)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesTask:
-    """Some shards of which the addresses are counted."""
+    """Shards whose nodes are to be tallied by address."""
 
     shards: tuple[tuple[ObjectRange, bytes], ...]
     """(blob, nodes without a live row as a deletion vector)"""
@@ -79,10 +80,10 @@ class NodesResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsTask:
-    """Some data files of which every live row is read."""
+    """Data files of which every live row is to be read."""
 
-    files: tuple[tuple[int, LiveFile], ...]
-    """(slot, file)"""
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file)"""
     schema: Schema
     field_id: int
     dims: int
@@ -91,13 +92,13 @@ class RowsTask:
 
 
 def tally_nodes(task: NodesTask) -> NodesResult:
-    """Reads location maps, and the hashes of shards in which a wanted row lies. Raises StorageError, PuffinError."""
+    """Read location maps, and the hashes of shards with a wanted row. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
-        found = list(threads.map(lambda item: _of_shard(task, *item), task.shards))
+        results = list(threads.map(lambda item: _of_shard(task, *item), task.shards))
     return NodesResult(
-        tally=Tally.joined((item.tally for item in found), task.slots),
-        keys=np.concatenate([np.empty(0, np.int64), *(item.keys for item in found)]),
-        hashes=np.concatenate([np.empty(0, np.uint64), *(item.hashes for item in found)]),
+        tally=Tally.joined((result.tally for result in results), task.slots),
+        keys=np.concatenate([np.empty(0, np.int64), *(result.keys for result in results)]),
+        hashes=np.concatenate([np.empty(0, np.uint64), *(result.hashes for result in results)]),
     )
 
 
@@ -117,7 +118,7 @@ def tally_of(
     tombstones: npt.NDArray[np.int64],
     files: int,
 ) -> tuple[Tally, npt.NDArray[np.int64]]:
-    """(tally, nodes) of the live nodes of a shard. Raises BadBlobError where one lies in no file."""
+    """(tally, live nodes int64[n]) of a shard. Raises BadBlobError where a node lies in no file."""
     if len(slots) and int(slots.max()) >= files:
         raise BadBlobError(f"a node lies in slot {int(slots.max())}, the routing blob has {files} files")
     mask = np.ones(len(slots), np.bool_)
@@ -129,7 +130,7 @@ def tally_of(
 
 
 def tally_rows(task: RowsTask) -> Tally:
-    """Reads the vectors of all live rows. Memory: a batch of rows.
+    """Read the vectors of all live rows. Memory: a batch of rows.
 
     Raises VectorColumnError, DataFileError, StorageError.
     """

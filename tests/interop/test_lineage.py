@@ -137,7 +137,7 @@ def test_a_lineage_that_lies_is_not_believed(lake: Lake, hashed: list[int], capl
     backwards = stored.take(np.arange(len(stored))[::-1]).drop_columns(truth.column_names)
     pq.write_table(pa.table([*truth.columns, *backwards.columns], stored.schema), path_of(file))
     assert lake.index().remapped == ROWS
-    assert "known by their vectors" in caplog.text
+    assert "matched by their vectors" in caplog.text
     assert hashed == [ROWS]
     lake.check(rows)
 

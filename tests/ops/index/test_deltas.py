@@ -246,7 +246,7 @@ def test_many_ranges_of_hashes_give_what_one_gives(table: Table, monkeypatch: py
 
     head = table.refresh().metadata.current_snapshot_id or 0
     report = materialize_index(table, DEFINITION, head, runner=Watched(1), storage=STORAGE)
-    assert ("recognise rows", 16) in labels, "by the runner, although the rows are few"
+    assert ("match rows", 16) in labels, "by the runner, although the rows are few"
     assert (report.remapped, report.inserted, report.tombstones) == (900, 30, 0)
     assert found_and_true(table)[1] >= 0.95
 

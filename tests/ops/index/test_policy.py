@@ -29,7 +29,7 @@ def test_when_there_are_enough_deltas_the_smallest_takes_what_comes() -> None:
 
 
 def test_many_rows_go_where_the_codebook_leads_and_take_the_deltas_along() -> None:
-    assert placed(1000, [100, 0, 100], 51) == Placement(None, spilled=(3, 5), dropped=(4,))
+    assert placed(1000, [100, 0, 100], 51) == Placement(None, dissolved=(3, 5), dropped=(4,))
     assert placed(1000, [100, 0, 100], 50) == Placement(NEW_DELTA, dropped=(4,))
 
 
@@ -37,12 +37,12 @@ def test_a_delta_is_no_larger_than_a_shard_may_be() -> None:
     assert placed(10_000, [], 101, largest=100) == Placement(None)
     assert placed(10_000, [80], 100, largest=100) == Placement(NEW_DELTA)
     assert placed(10_000, [80, 60, 70, 90], 40, largest=100) == Placement(4)
-    assert placed(10_000, [80, 60, 70, 90], 41, largest=100) == Placement(None, spilled=(3, 4, 5, 6))
+    assert placed(10_000, [80, 60, 70, 90], 41, largest=100) == Placement(None, dissolved=(3, 4, 5, 6))
 
 
 def test_without_deltas_in_the_definition_each_row_goes_where_the_codebook_leads() -> None:
     assert placed(1000, [], 1, max_deltas=0) == Placement(None)
-    assert placed(1000, [10], 1, max_deltas=0) == Placement(None, spilled=(3,)), "it had some before"
+    assert placed(1000, [10], 1, max_deltas=0) == Placement(None, dissolved=(3,)), "it had some before"
 
 
 def test_where_nothing_comes_nothing_is_merged() -> None:
@@ -54,7 +54,7 @@ def test_a_search_meets_few_deltas_of_a_bounded_share(
     base_rows: int, deltas: list[int], arriving: int, max_deltas: int
 ) -> None:
     found = placed(base_rows, deltas, arriving, max_deltas)
-    held = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*found.spilled, *found.dropped)}
+    held = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*found.dissolved, *found.dropped)}
     assert all(deltas[number - 3] == 0 for number in found.dropped)
     assert found.target in (None, NEW_DELTA, *held)
     if not arriving:
@@ -72,7 +72,7 @@ def test_over_any_appends_a_row_enters_a_graph_twice_at_most(appends: list[int],
     for rows in appends:
         definition = replace(DEFINITION, max_deltas=max_deltas)
         found = place(definition, base_rows=base, deltas=deltas, arriving=rows, largest=10**6)
-        entered += rows + sum(deltas[number] for number in found.spilled)
+        entered += rows + sum(deltas[number] for number in found.dissolved)
         if found.target is None:
             base, deltas = base + rows + sum(deltas.values()), {}
         else:

@@ -72,7 +72,7 @@ class Changed:
     """Of the version's file, as an undisturbed refresh writes it"""
 
 
-@pytest.fixture(scope="module", params=["append", "update", "compact", "deal out"])
+@pytest.fixture(scope="module", params=["append", "update", "compact", "dissolve deltas"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Changed:
     folder = tmp_path_factory.mktemp("lake")
     catalog = open_catalog("t", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
@@ -83,7 +83,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     index_head(table)
     table.append(make_rows(600, 660))
     index_head(table)
-    table.append(make_rows(660, 760) if request.param == "deal out" else make_rows(660, 680))
+    table.append(make_rows(660, 760) if request.param == "dissolve deltas" else make_rows(660, 680))
     if request.param == "update":
         table.overwrite(make_rows(590, 640), overwrite_filter="id >= 600 and id < 640")
     if request.param == "compact":

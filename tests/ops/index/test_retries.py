@@ -73,7 +73,7 @@ class MurderousRunner(SparkRunner):
 
 def make_shard_but_die_once(call: tuple[str, ShardTask]) -> ShardResult:
     note, task = Path(call[0]), call[1]
-    if task.number == 1 and not note.exists():
+    if task.shard_id == 1 and not note.exists():
         note.touch()
         storage = open_storage(task.staging, task.storage)
         shard_module._make(task, storage, read_blocks(storage, task.blocks, task.dims))  # nobody will refer to it
@@ -147,7 +147,7 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
     real = shard_module._make
 
     def count(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
-        made.append(task.number)
+        made.append(task.shard_id)
         return real(task, storage, incoming)
 
     monkeypatch.setattr(shard_module, "_make", count)

@@ -1,0 +1,114 @@
+"""The report of a run on an index, from its plan and from what was made."""
+
+from dataclasses import replace
+
+from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.index.assembly import VersionFile
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.report import Action, IndexReport, ShardReport, mean_recall
+from icepuffin.ops.index.stages import ShardSet
+from icepuffin.ops.model import How, ShardId
+from icepuffin.ops.timing import StageClock
+
+
+def empty_report(plan: VersionPlan, clock: StageClock) -> IndexReport:
+    """Report a run that published nothing, since the snapshot has no rows to index."""
+    return IndexReport(
+        table=plan.live.table,
+        index=plan.definition.name,
+        snapshot_id=plan.live.snapshot_id,
+        index_snapshot_id=None,
+        base_snapshot_id=None,
+        action=Action.EMPTY,
+        reason=plan.reason,
+        build_id=plan.build_id,
+        puffin_path=None,
+        files=len(plan.live.files),
+        rows=0,
+        without_vector=0,
+        inserted=0,
+        remapped=0,
+        tombstones=0,
+        gone=0,
+        shards=0,
+        deltas=0,
+        merged=0,
+        shards_rebuilt=0,
+        shards_copied=0,
+        recall=1.0,
+        bytes_total=0,
+        bytes_written=0,
+        seconds=round(clock.total, 4),
+        stage_seconds={name: round(seconds, 4) for name, seconds in clock.stages.items()},
+    )
+
+
+def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion) -> IndexReport:
+    """Report a run that found the snapshot's version in place."""
+    report = replace(
+        empty_report(plan, clock),
+        action=plan.action,
+        index_snapshot_id=existing.index_snapshot_id,
+        puffin_path=existing.puffin_path,
+    )
+    if plan.base is None:
+        return report
+    routing = plan.base.routing
+    return replace(
+        report,
+        rows=sum(entry.live for entry in routing.shards),
+        tombstones=sum(entry.count - entry.live for entry in routing.shards),
+        shards=len(routing.shards),
+        deltas=max(0, len(routing.shards) - routing.base_shards),
+        recall=mean_recall(routing.shards),
+        bytes_total=plan.base.file_size,
+        shard_reports=tuple(
+            ShardReport(ShardId(shard_id), How.REUSED, entry.count, entry.live, 0, 0, entry.recall, entry.length)
+            for shard_id, entry in enumerate(routing.shards)
+        ),
+    )
+
+
+def new_version_report(
+    plan: VersionPlan, clock: StageClock, made: ShardSet, file: VersionFile, version: DerivedVersion
+) -> IndexReport:
+    """Report a run that published a version."""
+    shards = made.shards
+    base = plan.base if plan.action is Action.REFRESHED else None
+    live_before = sum(entry.live for entry in base.routing.shards) if base else 0
+    live = sum(shard.live for shard in shards)
+    inserted = sum(shard.inserted for shard in shards) - made.merged
+    return replace(
+        empty_report(plan, clock),
+        index_snapshot_id=version.index_snapshot_id,
+        base_snapshot_id=plan.base.version.base_snapshot_id if plan.base else None,
+        action=plan.action,
+        puffin_path=version.puffin_path,
+        rows=live,
+        without_vector=made.read.without_vector,
+        inserted=inserted,
+        remapped=sum(shard.remapped for shard in shards),
+        tombstones=sum(shard.count - shard.live for shard in shards),
+        gone=max(0, live_before + inserted - live),
+        shards=len(shards),
+        deltas=max(0, len(shards) - made.layout.shards),
+        merged=made.merged,
+        shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
+        shards_copied=sum(shard.how.keeps_bytes for shard in shards),
+        recall=mean_recall(shards),
+        bytes_total=file.file_size,
+        bytes_written=file.file_size - file.bytes_copied,
+        shard_reports=tuple(
+            ShardReport(
+                number=shard.shard_id,
+                how=shard.how,
+                nodes=shard.count,
+                live=shard.live,
+                inserted=shard.inserted,
+                remapped=shard.remapped,
+                recall=shard.recall,
+                bytes=shard.length,
+            )
+            for shard in shards
+        ),
+    )
