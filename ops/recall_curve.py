@@ -164,7 +164,8 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
 
 def _choice(point: Width, slack: float, recall: float, k: int) -> Choice:
     longer = max(0, k - MEASURED_K) * (2 * point.oversample if point.oversample > 1 else 1)
-    return Choice(max(k * point.oversample, point.search_list + longer), point.oversample, slack, recall)
+    oversample = -(-point.oversample * max(k, MEASURED_K) // k)  # as many candidates as were measured, at least
+    return Choice(max(k * oversample, point.search_list + longer), oversample, slack, recall)
 
 
 def _narrowest(curve: Sequence[Width], target: float) -> Width | None:

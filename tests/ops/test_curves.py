@@ -52,6 +52,16 @@ def test_fewer_rows_take_no_shorter_list() -> None:
     assert chosen.search_list == 10
 
 
+def test_fewer_rows_are_chosen_from_as_many_candidates() -> None:
+    """Of shards without vectors: by codes the nearest row is among 50, and not so often among 5."""
+    coded = (Width(100, 5, 0.95, 300),)
+    for k, oversample in ((1, 50), (3, 17), (9, 6), (10, 5), (100, 5)):
+        chosen = choose(0.9, k, coded, (), 1)
+        assert chosen is not None
+        assert chosen.oversample == oversample
+        assert chosen.search_list >= k * oversample
+
+
 def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
     ways = (Reach(0.0, 1.0, 0.6), Reach(0.2, 4.0, 0.98))
     cheap = choose(0.95, 10, CURVE, ways, 16)
