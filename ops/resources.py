@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+from requests.exceptions import RequestException
 
 from icepuffin.ops.catalog.connection import (
     CatalogUnavailableError,
@@ -90,7 +91,7 @@ class Catalogs:
             raise
         except Exception as error:
             self._opened.pop(catalog, None)
-            raise self._unreachable(catalog, error) from without_values(error, self._properties[catalog])
+            raise self._unreachable(catalog, identifier, error) from without_values(error, self._properties[catalog])
 
     def poll(self, catalog: str, identifier: str) -> Table:
         """Load a table as `table` does, for callers that load many tables again and again. Gives up within seconds, and
@@ -108,7 +109,14 @@ class Catalogs:
         self._away.pop(catalog, None)
         return table
 
-    def _unreachable(self, name: str, error: Exception) -> CatalogUnreachableError:
+    def _unreachable(self, name: str, identifier: str, error: Exception) -> CatalogUnreachableError:
+        if isinstance(error, OSError) and not isinstance(error, RequestException | ConnectionError | TimeoutError):
+            cause = str(without_values(Exception(str(error)), self._properties[name])).partition(": ")[2]
+            return CatalogUnreachableError(
+                f"catalog '{name}' has {identifier}, and its metadata file cannot be read: {cause.splitlines()[0]}. "
+                f"Check that the file is there, that its store is up, and that [catalogs.{name}] has the store's "
+                "settings. Nothing was changed"
+            )
         cause = failure(name, self._properties[name], error, quoting=True)
         return CatalogUnreachableError(
             f"catalog '{name}' does not answer: {cause}; "

@@ -67,6 +67,18 @@ def test_a_mistyped_database_is_named_and_not_made(tmp_path: Path, name: str, sa
     assert sorted(tmp_path.rglob("*")) == there
 
 
+def test_a_metadata_file_that_is_gone_is_named_and_not_the_catalog(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, snapshots=1)
+    Path(lake.table.refresh().metadata_location.removeprefix("file://")).unlink()
+    catalogs = catalogs_of(load(lake.settings_file))
+    with pytest.raises(
+        CatalogUnavailableError, match=r"catalog 'demo' has demo\.packages, and its metadata file"
+    ) as caught:
+        catalogs.table("demo", "demo.packages")
+    assert ".metadata.json" in str(caught.value)
+    assert "does not answer" not in str(caught.value)
+
+
 def test_a_server_that_refuses_connections_is_named_with_the_cause() -> None:
     port = free_port()
     for kind, scheme in (("rest", "http"), ("sql", "postgresql+psycopg2")):
