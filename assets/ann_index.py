@@ -89,7 +89,7 @@ def version_drawings(
     build, which Dagster plots over partitions as it does `recall` itself. Empty where there is no version.
     """
     versions = index_versions(table, definition.name)
-    version = next((item for item in versions if item.index_snapshot_id == report.index_snapshot_id), None)
+    version = next((bound for bound in versions if bound.index_snapshot_id == report.index_snapshot_id), None)
     if version is None:
         return {}
     drawings: dict[str, dg.MetadataValue[Any]] = {}
@@ -98,7 +98,9 @@ def version_drawings(
         if glance := version_glance(drawn):
             drawings["at a glance"] = dg.MetadataValue.md(glance)
         drawings["picture"] = picture(f"index {definition.name}", render(drawn, "png", dpi=64))
-    history = recall_history([item for item in versions if item.base_sequence_number <= version.base_sequence_number])
+    history = recall_history(
+        [bound for bound in versions if bound.base_sequence_number <= version.base_sequence_number]
+    )
     if history:
         drawings["recall since build"] = dg.MetadataValue.float(round(recall_drift(history), 5))
     return drawings

@@ -172,19 +172,19 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 severity=dg.AssetCheckSeverity.WARN,
                 metadata={"why": f"there is no version at ann_{definition.name} yet"},
             )
-        found = check_integrity(table, version, storage_of(table))
-        for fault in found.faults:
-            dg.get_dagster_logger().error("%s: %s", found.path, fault)
+        report = check_integrity(table, version, storage_of(table))
+        for fault in report.faults:
+            dg.get_dagster_logger().error("%s: %s", report.path, fault)
         return dg.AssetCheckResult(
-            passed=not found.faults,
+            passed=not report.faults,
             metadata={
-                "file": found.path,
-                "bytes read": found.bytes_read,
-                "shards": found.shards,
-                "rows compared": found.rows,
-                "faults": "; ".join(found.faults) or "none",
+                "file": report.path,
+                "bytes read": report.bytes_read,
+                "shards": report.shards,
+                "rows compared": report.rows,
+                "faults": "; ".join(report.faults) or "none",
                 **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
-                **({"what to do": remedy(spec.identifier, definition.name, version)} if found.faults else {}),
+                **({"what to do": remedy(spec.identifier, definition.name, version)} if report.faults else {}),
             },
         )
 

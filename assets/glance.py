@@ -67,13 +67,13 @@ def _curve(overview: Overview) -> str:
 
 def _shards(shards: Sequence[ShardState]) -> list[str]:
     """[live nodes per shard with its title, tombstones above them where there are any]."""
-    shown = shards[:_SHARDS]
-    if not shown:
+    drawn = shards[:_SHARDS]
+    if not drawn:
         return []
-    most = max(shard.nodes for shard in shown) or 1
-    step = 150 // len(shown)
+    most = max(shard.nodes for shard in drawn) or 1
+    step = 150 // len(drawn)
     live, dead = "", ""
-    for number, shard in enumerate(shown):
+    for number, shard in enumerate(drawn):
         x = 215 + step * number + step // 2
         high, gone = round(54 * shard.live / most), round(54 * shard.tombstones / most)
         live += f"M{x} 62v-{high}"

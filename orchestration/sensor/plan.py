@@ -207,17 +207,17 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(left)
     request: list[str] = []
     handled: set[str] = set()
-    for item in left:
-        if item.key not in visible:
+    for snapshot in left:
+        if snapshot.key not in visible:
             break  # handled snapshots stay without gaps, which keeps the cursor short
-        if item.key not in done and (policy == "every" or item.is_head):
+        if snapshot.key not in done and (policy == "every" or snapshot.is_head):
             if len(request) < room:
-                request.append(item.key)
+                request.append(snapshot.key)
             elif policy == "every":
                 break
             else:
                 continue
-        handled.add(item.key)
+        handled.add(snapshot.key)
     moved = facts.head in visible and facts.head != cursor.head
     again = facts.head_requested or facts.head in before or facts.head in done
     not_first = bool(cursor.head) or facts.head in before
@@ -227,7 +227,7 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
         handled.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | handled, facts.parents)
-    owed = {item.key for item in left} - handled
+    owed = {snapshot.key for snapshot in left} - handled
     return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,
@@ -237,7 +237,9 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
             tips=tips,
             ahead=ahead,
             head=facts.head if moved else cursor.head,
-            heads=frozenset(item.key for item in facts.watched if item.is_head and item.key not in owed),
+            heads=frozenset(
+                snapshot.key for snapshot in facts.watched if snapshot.is_head and snapshot.key not in owed
+            ),
             returns=max(cursor.returns, facts.returns) + returned,
             merged=facts.overwritten_by if merge else cursor.merged,
             away_since=None,
