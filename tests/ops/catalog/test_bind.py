@@ -350,6 +350,24 @@ def test_all_tags_of_an_index_go_in_one_commit(table: Table) -> None:
     assert set(table.metadata.refs) == {"main", "ann_other"}
 
 
+def test_a_ref_of_the_owners_that_took_a_tags_name_meanwhile_is_not_dropped(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = bindings.publish(table, binding(table)).base_snapshot_id
+    through = table.catalog.commit_table
+
+    def after_another(other: Table, requirements: Any, updates: Any) -> Any:
+        monkeypatch.setattr(table.catalog, "commit_table", through)
+        change(table, RemoveSnapshotRefUpdate(ref_name="ann_e"))
+        set_ref(table, "ann_e", at)
+        return through(other, requirements, updates)
+
+    monkeypatch.setattr(table.catalog, "commit_table", after_another)
+    with pytest.raises(TagTakenError, match="branch 'ann_e' that icepuffin did not make"):
+        bindings.drop(table, "ann_e")
+    assert table.refresh().metadata.refs["ann_e"].snapshot_id == at
+
+
 def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
     create_index(table, DEFINITION)
     head = data_snapshots(table)[0].snapshot_id

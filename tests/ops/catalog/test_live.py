@@ -121,3 +121,37 @@ def test_deletes_apply_whatever_their_writer_made_of_the_bounds() -> None:
     found = [[item.path for item in index.of(file)] for file in data]
     first = ["a range", "cut short", "exact", "no bounds"]
     assert found == [first, first, first, ["a range", "no bounds"]], "rows name their file: too many do no harm"
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_data", "about", "partition", "applies"),
+    [
+        (DeleteKind.DELETION_VECTOR, 2, "f", (0, ()), True),
+        (DeleteKind.DELETION_VECTOR, 3, "f", (0, ()), False),
+        (DeleteKind.DELETION_VECTOR, 2, "g", (0, ()), False),
+        (DeleteKind.EQUALITY, 1, None, (0, ()), True),
+        (DeleteKind.EQUALITY, 2, None, (0, ()), False),
+        (DeleteKind.EQUALITY, 1, None, (1, ("x",)), False),
+        (DeleteKind.POSITION, 2, None, (0, ()), True),
+        (DeleteKind.POSITION, 3, None, (0, ()), False),
+        (DeleteKind.POSITION, 2, None, (1, ("x",)), False),
+        (DeleteKind.POSITION, 2, "f", (1, ("x",)), True),
+        (DeleteKind.POSITION, 3, "f", (0, ()), False),
+        (DeleteKind.POSITION, 2, "g", (0, ()), False),
+    ],
+)
+def test_deletes_apply_by_the_rules_of_scan_planning(
+    kind: DeleteKind, of_data: int, about: str | None, partition: tuple[int, tuple[str, ...]], applies: bool
+) -> None:
+    """Of a delete with sequence number 2, and a data file `f` that may have come again under its name since."""
+    file = DeleteFile(path="d", kind=kind, record_count=1, sequence_number=2, size=1)
+    made = _Delete(file=file, partition=partition, referenced=about, lower=None, upper=None, is_global=False)
+    data = entry("f", of_data)
+    assert bool(_DeleteIndex([made], [data]).of(data)) is applies
+    assert made.applies_to(data, (0, ())) is applies
+
+
+@pytest.mark.parametrize(("lower", "upper", "applies"), [(b"e", b"g", True), (b"g", b"h", False), (b"a", b"e", False)])
+def test_deletes_whose_bounds_leave_a_file_out_are_not_of_it(lower: bytes, upper: bytes, applies: bool) -> None:
+    data = entry("f")
+    assert bool(_DeleteIndex([delete("d", lower, upper)], [data]).of(data)) is applies
