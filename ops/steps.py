@@ -1,7 +1,7 @@
-"""The steps of a materialisation, and what is in the store after each: whoever is killed there leaves exactly that.
+"""Steps of a run, and what is in the store after each: a run that is killed there leaves exactly that.
 
-A run that is cut off at any of them is simply run again: it finds what is finished, makes the rest, publishes the same
-bytes. What it does not use any more is unreferenced and goes with `icepuffin gc` after the grace period.
+A run that was killed is simply started again: it finds what is finished, makes the rest, and publishes the same bytes.
+Leftovers are unreferenced, and `icepuffin gc` deletes them after the grace period.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class RunStep(StrEnum):
-    """In the order in which a run comes to them."""
+    """Steps in the order in which a run reaches them."""
 
     PLANNED = "planned"
     """Nothing."""
@@ -18,8 +18,8 @@ class RunStep(StrEnum):
     TASK_RECORDED = "task-recorded"
     """The object, and the marker by which a retry finds it. In the worker."""
     MADE = "made"
-    """All staged objects and markers; measured and accepted. Nothing is visible to a reader. In a refresh also the
-    beginning of the index file, since it knew which shards stay: a hidden file, on S3 an upload that is not complete.
+    """All staged objects and markers; recall is measured and accepted. Readers see nothing. In a refresh also the
+    beginning of the index file, with the shards that stay: a hidden file, or on S3 an upload that is not complete.
     """
     ASSEMBLED = "assembled"
     """The index file under its final name, verified; no metadata names it."""
@@ -44,9 +44,9 @@ def _nobody(step: RunStep) -> None:
 
 
 observer: Callable[[RunStep], None] = _nobody
-"""Who is told of each step, before the next begins."""
+"""Callback that is called with each step, before the next begins"""
 
 
 def reached(step: RunStep) -> None:
-    """Say that everything before the step is done."""
+    """Report that a step is reached."""
     observer(step)

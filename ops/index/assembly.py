@@ -1,6 +1,6 @@
-"""Stage 2: one Puffin file out of the shards; what can be copied inside the store is.
+"""Assembly: one Puffin file out of the shards. Bytes are copied inside the store where it can.
 
-Shards come first in it, in their order, so that those at its beginning are copied while those at its end are made.
+Shards come first in the file, by id, so that the first ones are copied while the last ones are made.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
 """Of the centroid blob: no reader takes a larger one, and a version without one can be neither pruned nor refreshed"""
 _Segments = tuple[bytes | ObjectRange, ...]
-"""A blob with what comes before it"""
+"""A blob, preceded by its padding"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class VersionFile:
 
 
 class Assembly:
-    """The file of a version, beside the table's metadata. A context manager: left early, it leaves no file.
+    """Writer of a version's file, beside the table's metadata. A context manager: on an error no file stays.
 
-    What `begin` is given is copied from then on by a thread; `finish` gives it the rest.
+    A thread copies the shards that are passed to `begin` at once, and the others when they are passed to `finish`.
     """
 
     def __init__(self, plan: VersionPlan, storage: StorageConfig) -> None:
@@ -82,17 +82,17 @@ class Assembly:
         self._rest.cancel()
         self._thread.shutdown()
         if error is not None and self._path is not None and self._path.exception() is None:
-            with contextlib.suppress(StorageError, OSError):  # the error that is on its way matters more; gc takes it
+            with contextlib.suppress(StorageError, OSError):  # the first error matters more; gc removes the file
                 self._store.delete(self._path.result())
 
     def begin(self, shards: Sequence[ShardResult]) -> None:
-        """These are the version's first shards, whatever becomes of the others."""
+        """Start copying the version's first shards, which are final."""
         layout = plan_puffin([_planned_shard(self._plan, number, shard) for number, shard in enumerate(shards)])
         self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
         self._path = self._thread.submit(self._write)
 
     def finish(self, made: ShardSet) -> VersionFile:
-        """Write what is left, and read footer and routing back. Raises CoverageError, StorageError."""
+        """Write the rest, and read footer and routing blob back. Raises CoverageError, StorageError."""
         plan = self._plan
         heads = self._heads(made)
         curve = made.layout.routing_curve
@@ -129,7 +129,7 @@ class Assembly:
         ]
 
     def _write(self) -> str:
-        """Write the file as the paper names it, and a name that never comes again, also when the file is deleted."""
+        """Write the file under the paper's name for it, with a suffix so that no name is ever used twice."""
         plan = self._plan
         stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
         path = f"{stem}-{uuid.uuid4().hex}.puffin"
@@ -191,7 +191,7 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
 
 
 def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> CentroidIndex:
-    """Balls of the new files, and of the base's files that are still live; by path, since slots may repeat one."""
+    """Balls of the files that were read, and of the base version's other files that are still live."""
     dims = made.layout.dims
     slots = [balls.slots for balls in made.read.balls]
     centers = [balls.centers for balls in made.read.balls]
@@ -199,13 +199,13 @@ def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> Cen
     kept = {file.path: slot for slot, file in enumerate(made.files) if file.present and slot not in made.read.rows}
     if plan.base is not None and kept:
         old = read_centroids(plan.base, storage)
-        at = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
-        found = np.flatnonzero(at >= 0)
-        slots.append(at[found].astype(np.uint32))
-        centers.append(old.centroids[found])
-        radii.append(old.max_distances[found])
+        slot_of_ball = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
+        live = np.flatnonzero(slot_of_ball >= 0)
+        slots.append(slot_of_ball[live].astype(np.uint32))
+        centers.append(old.centroids[live])
+        radii.append(old.max_distances[live])
     ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
-    order = np.argsort(ordinals, kind="stable")  # by file: how files were dealt out to tasks must not show
+    order = np.argsort(ordinals, kind="stable")  # by file, so that the grouping of files into tasks does not show
     return CentroidIndex(
         metric=int(plan.definition.metric_value),
         dims=dims,
@@ -217,7 +217,7 @@ def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> Cen
 
 
 def _fitting(index: CentroidIndex) -> CentroidIndex:
-    """The same with one ball a file where the blob would be too large, or with none: that prunes less, or nothing."""
+    """The index with one ball per file, or with none, where its blob would be too large: that prunes fewer files."""
     if centroid_blob.encoded_bytes(index) <= MAX_CENTROID_BYTES:
         return index
     starts = np.flatnonzero(np.diff(index.file_ordinals, prepend=-1))

@@ -35,11 +35,11 @@ def _parsed(table: Table, properties: Mapping[str, str]) -> tuple[IndexDefinitio
 
 def load_definition(table: Table, name: str) -> IndexDefinition:
     """One definition. Raises DefinitionError naming those that exist."""
-    found = find_definition(table, name)
-    if found is None:
+    definition = find_definition(table, name)
+    if definition is None:
         names = ", ".join(defined_names(table)) or "none"
         raise DefinitionError(f"{table_name(table)} has no index {name!r}; it has: {names}")
-    return found
+    return definition
 
 
 def find_definition(table: Table, name: str) -> IndexDefinition | None:
@@ -49,7 +49,7 @@ def find_definition(table: Table, name: str) -> IndexDefinition | None:
 
 
 def defined_names(table: Table) -> tuple[str, ...]:
-    """Of the indexes that the table's properties are about, broken or not."""
+    """Names of the indexes that the table's properties define, broken definitions included."""
     return tuple(sorted({name for key in table.properties if (name := index_of_property(key))}))
 
 
@@ -95,27 +95,27 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
     resolved = replace(definition, field_id=field_id)
-    known = find_definition(table, definition.name)
+    current = find_definition(table, definition.name)
     pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
-    if known is None and (pair := next(filter(None, pairs), None)):
+    if current is None and (pair := next(filter(None, pairs), None)):
         raise DefinitionError(
             f"{table_name(table)} has an index {pair[0]!r}, which is one with {pair[1]!r} in Dagster: take a name that "
             "differs in more than '.' and '_'"
         )
-    if known is not None and (other := _other_graphs(known, resolved)):
+    if current is not None and (other := _other_graphs(current, resolved)):
         raise DefinitionError(
             f"{table_name(table)} has an index {definition.name!r} already, with {other}; drop it, or take another name"
         )
-    if known != resolved:
+    if current != resolved:
         with table.transaction() as transaction:
             transaction.set_properties(resolved.to_properties())
     return resolved
 
 
-def _other_graphs(known: IndexDefinition, wanted: IndexDefinition) -> str:
-    """What of `known` graphs depend on, and is not so in `wanted`; empty where nothing is."""
-    there, asked = known.graph_identity(), wanted.graph_identity()
-    return ", ".join(f"{key} {value}" for key, value in there.items() if value != asked[key])
+def _other_graphs(current: IndexDefinition, wanted: IndexDefinition) -> str:
+    """The parameters of `current` that graphs depend on and that `wanted` has otherwise; empty where there are none."""
+    current_identity, wanted_identity = current.graph_identity(), wanted.graph_identity()
+    return ", ".join(f"{key} {value}" for key, value in current_identity.items() if value != wanted_identity[key])
 
 
 def drop_index(table: Table, name: str) -> tuple[str, ...]:

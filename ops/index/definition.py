@@ -209,17 +209,17 @@ def index_of_property(key: str) -> str | None:
 
 def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...]:
     """All definitions among a table's properties, by name. Raises DefinitionError for one that is broken."""
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     for key, value in properties.items():
         name = index_of_property(key)
         if name is None:
             continue
         parameter = key.rpartition(".")[2].replace("-", "_")
-        found.setdefault(name, {})[parameter] = _parse(key, parameter, value)
-    missing = [name for name, items in found.items() if "column" not in items]
+        by_name.setdefault(name, {})[parameter] = _parse(key, parameter, value)
+    missing = [name for name, items in by_name.items() if "column" not in items]
     if missing:
         raise DefinitionError(f"index {missing[0]}: table property {PREFIX}{missing[0]}.column is missing")
-    return tuple(IndexDefinition(name=name, **items) for name, items in sorted(found.items()))
+    return tuple(IndexDefinition(name=name, **items) for name, items in sorted(by_name.items()))
 
 
 def _parse(key: str, parameter: str, value: str) -> Any:
@@ -248,13 +248,13 @@ def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> 
             names = ", ".join(item.name for item in schema.fields)
             raise DefinitionError(f"{table} has no column {definition.column!r} at its top level; it has {names}")
         field_id = field.field_id
-    found = next((item for item in schema.fields if item.field_id == field_id), None)
-    if found is None:
+    column = next((item for item in schema.fields if item.field_id == field_id), None)
+    if column is None:
         raise DefinitionError(
             f"{table}: column {definition.column!r} (field {field_id}) of index {definition.name} is not in this "
             "snapshot's schema: it was dropped, or not there yet. Drop the index, or take another snapshot"
         )
-    kind = found.field_type
+    kind = column.field_type
     if not isinstance(kind, ListType) or not isinstance(kind.element_type, FloatType | DoubleType):
-        raise DefinitionError(f"{table}: column {found.name!r} is {kind}; an index needs list<float> or list<double>")
+        raise DefinitionError(f"{table}: column {column.name!r} is {kind}; an index needs list<float> or list<double>")
     return field_id

@@ -1,4 +1,4 @@
-"""How far an index is behind its table, from metadata alone."""
+"""Freshness: how far an index is behind its table, from metadata alone."""
 
 import time
 from collections.abc import Callable, Collection
@@ -14,14 +14,14 @@ from icepuffin.ops.index.definition import IndexDefinition
 
 @dataclass(frozen=True, slots=True)
 class FreshnessLag:
-    """Of one index behind one ref."""
+    """How far one index is behind one ref."""
 
     snapshots: int
-    """Data snapshots newer than the newest that has a version, or nothing to index."""
+    """Data snapshots newer than the newest one that has a version or nothing to index."""
     minutes: float
-    """Age of the oldest of them; 0 where there is none."""
+    """Age of the oldest of these snapshots; 0 where there are none."""
     coverage: float
-    """Share of the ref's snapshots of which the same is true."""
+    """Share of the ref's snapshots that have a version or nothing to index."""
     newest: str
     """Id of the ref's newest data snapshot."""
 
@@ -29,9 +29,10 @@ class FreshnessLag:
 def index_lag(
     table: Table, index: IndexDefinition, ref: str, *, empty: Collection[int] = (), now: float | None = None
 ) -> FreshnessLag:
-    """`empty`: snapshots of which somebody knows that they have nothing to index, beside those whose metadata says so.
+    """How far the index is behind a ref. A ref that does not exist yet is not behind.
 
-    `now`: seconds since the epoch. A ref that does not exist yet is not behind.
+    empty: snapshots that are known to have nothing to index, beside those whose metadata says so.
+    now: seconds since the epoch.
     """
     if ref != "main" and ref not in table.metadata.refs:
         return FreshnessLag(0, 0.0, 1.0, "none")
@@ -46,7 +47,7 @@ def index_lag(
 
 
 def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot], bool]:
-    """Whether a snapshot's metadata says that it has nothing to index: no rows, or not the column that there is now."""
+    """A test of a snapshot's metadata for nothing to index: no rows, or without the column of the index."""
     now = table.schema().fields
     field = next((item.field_id for item in now if _names(index, item)), None)
     lacking = {
@@ -54,10 +55,10 @@ def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnap
         for number, schema in table.schemas().items()
         if field is not None and all(item.field_id != field for item in schema.fields)
     }
-    known = {snapshot.snapshot_id: snapshot.summary for snapshot in table.metadata.snapshots}
+    summaries = {snapshot.snapshot_id: snapshot.summary for snapshot in table.metadata.snapshots}
 
     def without(snapshot: DataSnapshot) -> bool:
-        summary = known[snapshot.snapshot_id]
+        summary = summaries[snapshot.snapshot_id]
         rows = summary.additional_properties.get("total-records") if summary else None
         return snapshot.schema_id in lacking or rows == "0"
 

@@ -1,4 +1,4 @@
-"""Garbage collection: files of icepuffin that no metadata of the table references."""
+"""Garbage collection: deletes files of icepuffin that no metadata of the table references."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -14,9 +14,9 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
 
 OUR_FILES = ("ann-", "theta-")
-"""Names, under metadata/, of Puffin files that icepuffin writes."""
+"""Prefixes of the names, under metadata/, of Puffin files that icepuffin writes."""
 _CUT_OFF = tuple(f".{name}" for name in OUR_FILES)
-"""Of files that a killed process was writing on a local disk"""
+"""Prefixes of files that a killed process was writing on a local disk"""
 
 
 def collect_garbage(
@@ -27,11 +27,11 @@ def collect_garbage(
     dry_run: bool = False,
     expiring: Collection[int] = (),
 ) -> GcReport:
-    """Delete our own files that no metadata references and that are older than the grace period.
+    """Delete icepuffin's own files that no metadata references and that are older than the grace period.
 
-    Looks only at names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
-    derived snapshots under metadata/. A file that a snapshot or statistics entry of the table names is never touched;
-    a dry run may leave out snapshots that are `expiring`. What is old is so by the store's own clock.
+    Considers only names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
+    derived snapshots under metadata/. A file that a snapshot or statistics entry of the table names is never deleted. A
+    dry run may count snapshots in `expiring` as gone. Ages are by the store's own clock.
 
     Raises PartialMetadataError, and what the catalog and the store raise.
     """
@@ -40,13 +40,15 @@ def collect_garbage(
     store = open_storage(root, storage)
     youngest = store.now_ms(root) - int(grace.total_seconds() * 1000)
     ours = [item for item in store.list(root) if _is_ours(normalize(item.path).removeprefix(f"{root}/"))]
-    refresh(table)  # later than the list: what came to be named meanwhile stays
+    refresh(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
     staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
     referenced = {normalize(item.manifest_list) for item in staying}
-    # the paper's own binding, of which others may have made one, names its file in a summary and nowhere else
+    # the paper's own binding, which other writers may use, names its file in a summary and nowhere else
     summaries = (item.summary.additional_properties for item in staying if item.summary)
-    referenced |= {normalize(found[STATISTICS_FILE_KEY]) for found in summaries if STATISTICS_FILE_KEY in found}
+    referenced |= {
+        normalize(properties[STATISTICS_FILE_KEY]) for properties in summaries if STATISTICS_FILE_KEY in properties
+    }
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }

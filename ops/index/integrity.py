@@ -1,4 +1,4 @@
-"""Whether the file of an index version is what its routing blob says, and its nodes the rows of its snapshot."""
+"""Integrity: whether a version's file is what its routing blob says, and its nodes are the rows of its snapshot."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -24,31 +24,31 @@ from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 ONE_IN = 16
-"""Shards that a refresh copies unread, of which it checks one: 1 to 3 % of what copying them takes"""
+"""Copied shards per shard that a refresh checks: the check takes 1 to 3 % of the time of copying them"""
 
 
 _SMALL = 64 * 1024**2
-"""Bytes of vectors that the driver reads itself, sooner than Spark starts a job for them"""
+"""Bytes of vectors up to which the driver reads them itself: sooner than Spark starts a job"""
 _TASKS = 64
-"""That reading all rows is cut into, so that progress shows"""
+"""Tasks that reading all rows is split into, so that progress shows"""
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Integrity:
-    """What the check read, and every fault that it found."""
+    """Result of a check: what it read, and all faults."""
 
     path: str
     bytes_read: int
-    """Of the index file"""
+    """Bytes read of the index file"""
     shards: int
     rows: int
-    """Live rows of the table whose vectors were compared with their nodes; 0 where the file itself has faults"""
+    """Live rows whose vectors were compared with their nodes; 0 where the file itself has faults"""
     faults: tuple[str, ...]
 
 
 def remedy(table: str, index: str, version: DerivedVersion) -> str:
-    """What to do where it has faults."""
+    """The command that replaces a version with faults, for a message."""
     command = f"icepuffin refresh {table} --index {index} --snapshot {version.base_snapshot_id} --verify"
     return f"make it anew with: {command}"
 
@@ -61,11 +61,12 @@ def check_integrity(
     runner: TaskRunner | None = None,
     progress: Progress | None = None,
 ) -> Integrity:
-    """Read the file, compare each shard with its checksum, decode and validate it, one shard in memory at a time; then
-    read the vector of every live row of the version's snapshot, and compare address and content hash of all rows with
-    those of all nodes. `runner` reads the rows, by default this process; `progress` is told how far that is.
+    """Check a version's file, and compare its nodes with all rows of its snapshot.
 
-    Where the checksum of a whole shard is not known, decoding compares those of its sections.
+    Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
+    whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
+    addresses and content hashes of all rows are compared with those of all nodes. `runner` reads the rows; by default
+    this process does.
     """
     faults: list[str] = []
     read = shards = rows = 0
@@ -74,27 +75,27 @@ def check_integrity(
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if blob.type == ROUTING_V1)
-        known = routing.decode(reader.read_blob(first), file_size=source.size())
+        expected = routing.decode(reader.read_blob(first), file_size=source.size())
         for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
             centroid.decode(reader.read_blob(blob))
         shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]
-        if len(shard_blobs) != len(known.shards):
-            faults.append(f"{len(shard_blobs)} shard blobs, but the routing blob names {len(known.shards)}")
-        if known.base_snapshot_id != version.base_snapshot_id:
-            faults.append(f"made for snapshot {known.base_snapshot_id}, bound to {version.base_snapshot_id}")
-        nodes = Tally.empty(len(known.files))
-        for number, (blob, entry) in enumerate(zip(shard_blobs, known.shards, strict=False)):
+        if len(shard_blobs) != len(expected.shards):
+            faults.append(f"{len(shard_blobs)} shard blobs, but the routing blob names {len(expected.shards)}")
+        if expected.base_snapshot_id != version.base_snapshot_id:
+            faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
+        nodes = Tally.empty(len(expected.files))
+        for number, (blob, entry) in enumerate(zip(shard_blobs, expected.shards, strict=False)):
             data = reader.read_blob(blob)
             read += len(data)
             shards += 1
             try:
-                nodes = Tally.joined([nodes, _nodes_of(data, entry, len(known.files))], len(known.files))
+                nodes = Tally.joined([nodes, _nodes_of(data, entry, len(expected.files))], len(expected.files))
             except PuffinError as error:
                 faults.append(f"shard {number} at {blob.offset}: {error}")
         if not faults:
-            found = _rows_of(table, version, known, storage, runner or LocalRunner(), progress)
-            rows = int(found[0].counts.sum())
-            faults += _disagreements(nodes, *found, known)
+            row_tally = _rows_of(table, version, expected, storage, runner or LocalRunner(), progress)
+            rows = int(row_tally[0].counts.sum())
+            faults += _disagreements(nodes, *row_tally, expected)
     except (PuffinError, IcepuffinError) as error:
         faults.append(f"{type(error).__name__}: {error}")
     except StopIteration:
@@ -106,50 +107,51 @@ def _nodes_of(data: bytes, entry: routing.ShardEntry, files: int) -> Tally:
     """The live nodes of a shard. Raises PuffinError where it is not what the routing blob says."""
     if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
         raise ChecksumError("the bytes are not those that were published")
-    found = shard.decode(data)
-    if found.count != entry.count:
+    decoded = shard.decode(data)
+    if decoded.count != entry.count:
         raise BadBlobError("the node count is not the routing blob's")
-    tally, _ = tally_of(found.file_slots, found.row_positions, found.content_hashes, entry.tombstones, files)
+    tally, _ = tally_of(decoded.file_slots, decoded.row_positions, decoded.content_hashes, entry.tombstones, files)
     return tally
 
 
 def _rows_of(
     table: Table,
     version: DerivedVersion,
-    known: Routing,
+    expected: Routing,
     storage: StorageConfig,
     runner: TaskRunner,
     progress: Progress | None,
 ) -> tuple[Tally, frozenset[str]]:
-    """(all live rows of the version's snapshot, their files by path). The version is a snapshot with the same files,
-    and is there when the one that it was made of has expired.
+    """(tally of all live rows of the version's snapshot, relative paths of its files).
+
+    Reads the index snapshot: it has the same files as the data snapshot, and outlives it.
     """
     live = live_files(table, version.index_snapshot_id)
-    definition = IndexDefinition.from_json(known.definition)
+    definition = IndexDefinition.from_json(expected.definition)
     schema = table.schemas()[live.schema_id]
-    slots = {file.path: FileSlot(slot) for slot, file in enumerate(known.files) if file.present}
+    slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}
     files = [(slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots]
     field_id = resolve_field(definition, schema, live.table)
-    if 4 * known.dims * live.record_count <= _SMALL:
+    if 4 * expected.dims * live.record_count <= _SMALL:
         runner = driver_runner(runner)
     groups = min(len(files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
-        RowsTask(tuple(files[at::groups]), schema, field_id, known.dims, len(known.files), storage)
+        RowsTask(tuple(files[at::groups]), schema, field_id, expected.dims, len(expected.files), storage)
         for at in range(groups)
     ]
     parts = runner.run(
         tally_rows, tasks, label="read all rows", progress=None if progress is None else partial(progress, "verify")
     )
-    return Tally.joined(parts, len(known.files)), frozenset(paths.values())
+    return Tally.joined(parts, len(expected.files)), frozenset(paths.values())
 
 
-def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], known: Routing) -> Iterator[str]:
-    """A line on each file whose rows, all of them read, are not those of its nodes."""
-    slots = {file.path: slot for slot, file in enumerate(known.files) if file.present}
+def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: Routing) -> Iterator[str]:
+    """One line on each file whose rows are not those of its nodes."""
+    slots = {file.path: slot for slot, file in enumerate(expected.files) if file.present}
     for path in sorted(slots.keys() ^ paths):
         yield f"{path} is live in only one of snapshot and index"
-    for slot, file in enumerate(known.files):
+    for slot, file in enumerate(expected.files):
         if nodes.counts[slot] != rows.counts[slot] or file.live_rows != rows.counts[slot]:
             yield (
                 f"{file.path or 'a free slot'}: {rows.counts[slot]:,} live rows have a vector, {nodes.counts[slot]:,} "
@@ -160,9 +162,10 @@ def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], known: Rout
 
 
 def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None:
-    """Compare the sections of a shard with their checksums before a refresh copies it: one that chance, `build_id`,
-    takes out of ONE_IN or of as many as there are. What rots on a disk is thus found some refreshes later, and not
-    handed on for ever. Object stores look after that themselves, and reading from them is not free.
+    """Compare the sections of one shard with their checksums, before a refresh copies it.
+
+    `build_id` selects one of ONE_IN shards, or of all if there are more. Bytes that rot on a disk are thus found within
+    some refreshes. Object stores check theirs themselves, and reading from them is not free: there nothing is read.
 
     Raises ChecksumError, StorageError.
     """

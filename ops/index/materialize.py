@@ -1,4 +1,7 @@
-"""Give a snapshot its version of an index: plan, work, gate, assemble, bind. Idempotent; safe to run twice at once."""
+"""Runs that give a snapshot its version of an index: plan, make shards, check recall, assemble, bind.
+
+They are idempotent, and safe to run twice at once.
+"""
 
 import logging
 from contextlib import suppress
@@ -20,7 +23,7 @@ from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.integrity import spot_check
 from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.proof import require_rows
-from icepuffin.ops.index.rates import took
+from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import find_dead_nodes, refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, mean_recall
 from icepuffin.ops.index.run_report import empty_report, new_version_report, reuse_report
@@ -33,13 +36,13 @@ from icepuffin.ops.timing import StageClock
 from icepuffin.puffin.errors import PuffinError
 
 SIDE_TAG_AGE_MS = 5 * 24 * 3600 * 1000
-"""How long a version of a snapshot that is not the head keeps its own tag: Iceberg's default for snapshots."""
-_WHY_POOR = {
+"""Age at which the tag of a version expires whose snapshot is not the head: Iceberg's default for snapshots."""
+_RECALL_ADVICE = {
     "none": "Codes may not tell near rows apart: keep vectors in shards (vectors = 'f32'). Else ",
     "f16": "Half precision may not tell near rows apart: keep vectors as they are (vectors = 'f32'). Else ",
     "f32": "To find more, ",
 }
-"""What may be the matter, by what shards keep"""
+"""Advice on low recall, by the precision of the vectors in shards"""
 _log = logging.getLogger(__name__)
 
 
@@ -56,11 +59,11 @@ def materialize_index(
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
-    Of two runs for one snapshot the later one finds the work done. Where a refresh reads damage in the version that it
-    starts from, it starts again from one that is whole, or from nothing; of what it only copies it reads a sample,
-    unless `verify` asks for all of it (see docs/operations.md).
+    The later of two runs for one snapshot finds the work done. If a refresh reads damage in its base version, it starts
+    again from an intact version, or from nothing. Of bytes that are only copied it reads a sample, or all of them with
+    `verify` (see docs/operations.md).
 
-    Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published and the last good
+    Raises GateFailedError, CoverageError, and the errors of bad input; then nothing was published, and the last good
     version is in place.
     """
     clock = StageClock()
@@ -77,15 +80,15 @@ def materialize_index(
         try:
             return carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
         except ObjectMissingError:
-            # another run of the same build has published it meanwhile, and swept away what both had staged
-            again = plan_next(whole=whole)
-            if again.existing is None or again.build_id != plan.build_id:
+            # another run of the same build has published it meanwhile, and swept what both had staged
+            replanned = plan_next(whole=whole)
+            if replanned.existing is None or replanned.build_id != plan.build_id:
                 raise
-            return carry_out(table, again, clock, runner=runner, storage=storage, progress=progress)
+            return carry_out(table, replanned, clock, runner=runner, storage=storage, progress=progress)
 
     try:
         return attempt(whole=verify)
-    except (PuffinError, CoverageError) as error:  # the latter of what was wrong before, and is handed on by a refresh
+    except (PuffinError, CoverageError) as error:  # a CoverageError may come from a base version that is wrong
         if verify:
             raise
         _log.warning("snapshot %s, index %s: damage, so versions are verified: %s", snapshot_id, definition.name, error)
@@ -101,7 +104,7 @@ def carry_out(
     storage: StorageConfig,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Do what the plan says; where a shard of its base has no room for what comes, build with more shards."""
+    """Carry out a plan. If a shard of the base version has no room for the new rows, build with more shards."""
     try:
         return _carry_out(table, plan, clock, runner=runner, storage=storage, progress=progress)
     except ShardTooLargeError as error:
@@ -127,10 +130,10 @@ def rebuild_tombstoned_shards(
     if head is None:
         return None
     plan = plan_version(table, definition, head, storage=storage, watched_ref=watched_ref)
-    again = plan_rebuild(plan)
-    if again is None:
+    rebuild = plan_rebuild(plan)
+    if rebuild is None:
         return None
-    return carry_out(table, again, StageClock(), runner=runner, storage=storage, progress=progress)
+    return carry_out(table, rebuild, StageClock(), runner=runner, storage=storage, progress=progress)
 
 
 def _carry_out(
@@ -179,13 +182,13 @@ def _carry_out(
         with clock.stage("verify"):
             try:
                 require_rows(plan, file.routing, file.shards, storage, runner)
-            except CoverageError:  # what was staged is not to be taken for right by the next attempt
+            except CoverageError:  # the next attempt must not reuse what was staged
                 _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
                 raise
     reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
-        version = publish(table, plan, file, storage=storage, took=took(plan, made, clock.stages, runner))
+        version = publish(table, plan, file, storage=storage, took=measurement_text(plan, made, clock.stages, runner))
     return replace(new_version_report(plan, clock, made, file, version), estimate=expected)
 
 
@@ -193,7 +196,7 @@ def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
     recall = mean_recall(made.shards)
     if recall < plan.definition.target_recall:
-        why = _WHY_POOR[plan.definition.vectors]
+        why = _RECALL_ADVICE[plan.definition.vectors]
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
@@ -204,7 +207,10 @@ def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
 def publish(
     table: Table, plan: VersionPlan, file: VersionFile, *, storage: StorageConfig, took: str = ""
 ) -> DerivedVersion:
-    """Bind the file; where somebody else was first with an equal version, theirs is returned and ours removed."""
+    """Bind the file. If another run has published an equal version first, return that and delete this file.
+
+    Raises LostRaceError where another version was published, and what `bindings.publish` raises.
+    """
     store = open_storage(plan.live.location, storage)
     binding = Binding(
         kind=BlobKind.INDEX,
@@ -222,23 +228,23 @@ def publish(
     try:
         version = bindings.publish(table, binding)
     except LostRaceError:
-        theirs = [
+        published = [
             item
             for item in index_versions(table, plan.definition.name)
             if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
         ]
         store.delete(file.path)
-        if not theirs:
+        if not published:
             raise
-        version = theirs[-1]
+        version = published[-1]
     _sweep(store, plan.staging_prefix)
     return version
 
 
 def _sweep(store: Storage, prefix: str) -> None:
-    """Remove staged objects of a build that is published; markers first, so that none outlives what it names.
+    """Delete the staged objects of a published build; markers first, so that none outlives what it names.
 
-    What another run of the build is writing at this moment has a hidden name yet, and is left to it.
+    Objects that another run is still writing have hidden names, and are left alone.
     """
     for item in sorted(store.list(prefix), key=lambda item: (not item.path.endswith(".json"), item.path)):
         if not item.path.rpartition("/")[2].startswith("."):

@@ -1,5 +1,6 @@
-"""Before each publication: whether the nodes of a version are the rows of its snapshot, all of them by their addresses,
-a sample by its vectors. `icepuffin.ops.index.integrity` compares all vectors.
+"""Proof before each publication that the nodes of a version are the rows of its snapshot.
+
+All nodes are compared by address, and a sample by its vectors. `icepuffin.ops.index.integrity` compares all vectors.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import Routing
 
 NODES_AT_ONCE = 1 << 24
-"""Nodes whose addresses the driver counts sooner than Spark starts a job"""
+"""Nodes up to which the driver counts addresses itself: sooner than Spark starts a job"""
 _FILES = 2
-"""Of those that were read for the version, and as many of those that were not"""
+"""Files in the sample that were read for the version, and as many that were not"""
 _ROWS = 64
-"""The first of a row group of each, so that little is read and decoded"""
+"""Rows per file in the sample: the first of a row group, so that little is decoded"""
 
 
 def require_rows(
@@ -38,10 +39,11 @@ def require_rows(
     storage: StorageConfig,
     runner: TaskRunner,
 ) -> None:
-    """Look at a version as it was written, before anybody else does: every live row has one node, by its address; and
-    rows drawn from new files and old have the node whose hash is that of their vector.
+    """Check that every live row has exactly one node, by its address; and for a sample of rows that the node has the
+    hash of the row's vector.
 
-    Reads location maps and hashes, and a little of four data files. Raises CoverageError naming a file.
+    Reads location maps and hashes of the file as written, and a little of four data files. Raises CoverageError naming
+    a file, StorageError, PuffinError.
     """
     where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
     slots = {file.path: slot for slot, file in enumerate(routing.files) if file.present}
@@ -59,19 +61,21 @@ def require_rows(
         NodesTask(tuple(of_shard[at::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
         for at in range(groups)
     ]
-    found = runner.run(tally_nodes, tasks, label="count addresses")
-    tally = Tally.joined((part.tally for part in found), len(routing.files))
+    results = runner.run(tally_nodes, tasks, label="count addresses")
+    tally = Tally.joined((part.tally for part in results), len(routing.files))
     for slot, file in enumerate(routing.files):
         if tally.counts[slot] != file.live_rows:
-            told = f"{file.path or 'a free slot'}: {file.live_rows:,} rows are live, {tally.counts[slot]:,} have a node"
-            raise _refused(where, told)
+            fault = (
+                f"{file.path or 'a free slot'}: {file.live_rows:,} rows are live, {tally.counts[slot]:,} have a node"
+            )
+            raise _refused(where, fault)
     for path, slot in slots.items():
         if _is_whole(files[path], routing.files[slot].live_rows) and tally.sums[slot] != _all_rows(files[path]):
             raise _refused(where, f"{path}: a row has two nodes and another has none")
-    own = dict(zip(np.concatenate([part.keys for part in found]).tolist(),
-                   np.concatenate([part.hashes for part in found]).tolist(), strict=True))  # fmt: skip
+    hash_of = dict(zip(np.concatenate([part.keys for part in results]).tolist(),
+                   np.concatenate([part.hashes for part in results]).tolist(), strict=True))  # fmt: skip
     for key, wanted, owner in zip(keys.tolist(), hashes.tolist(), owners, strict=True):
-        if own.get(key) != wanted:
+        if hash_of.get(key) != wanted:
             raise _refused(where, f"{owner}: a row's node does not have its vector")
 
 
@@ -83,7 +87,7 @@ def _refused(where: str, fault: str) -> CoverageError:
 
 
 def _is_whole(file: LiveFile, live_rows: int) -> bool:
-    """Whether all of its rows have a node, so that their positions need no reading to be known."""
+    """Whether all rows of the file have a node, so that their positions are known without reading."""
     return not file.deletes and live_rows == file.record_count
 
 
@@ -96,7 +100,7 @@ def _all_rows(file: LiveFile) -> np.uint64:
 def _sample(
     plan: VersionPlan, slots: dict[str, int], storage: StorageConfig
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], list[str]]:
-    """(addresses, content hashes, files) of rows: deterministic, and other files for another build."""
+    """(row keys u64[n], content hashes u64[n], paths) of sampled rows; the build id is the seed."""
     rng = np.random.default_rng(int(plan.build_id[:16], 16))
     read = {file.path for file in plan.added}
     new = [file for file in plan.live.files if file.path in read]
@@ -128,7 +132,7 @@ def _first_rows(
     deleted: npt.NDArray[np.int64],
     storage: StorageConfig,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """(positions, content hashes) of the live rows with a vector among the first of a row group."""
+    """(row positions, content hashes) of the live rows with a vector among the first rows of a row group."""
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
     group = seed % opened.groups if opened.groups else 0
     batch = opened.first(_ROWS, group) if opened.groups else None

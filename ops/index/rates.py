@@ -1,7 +1,7 @@
-"""How long work takes: default rates, and how far the earlier versions of an index were off them.
+"""Durations: default rates, and a correction factor learned from earlier versions of an index.
 
-Each version's snapshot keeps in its summary what it handled and how long that took (`ann.took`), so that the next
-estimate can say how fast this table is on this machine, whoever asks and whether or not Dagster is there.
+Each index snapshot's summary records what the run handled and how long it took (`ann.took`). Later estimates learn from
+it how fast this table is on this machine, with or without Dagster.
 """
 
 import statistics
@@ -23,32 +23,33 @@ _STAGES = ("plan", "work", "assemble", "copy", "verify")
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What seconds follow. Counted before the work from the plan, and after it from what was made."""
+    """Amounts of work that determine its duration, counted from the plan before it, or from what was made after it."""
 
     read: int = 0
-    """Rows of data files that are read and dealt out to shards."""
+    """Rows of data files that are read and scattered over shards."""
     hashed: int = 0
-    """Rows of new files that are compared by their vectors with nodes that have lost theirs."""
+    """Rows of new files that are matched by the hashes of their vectors."""
     followed: int = 0
-    """The same, by their lineage."""
+    """Rows of new files that are matched by their lineage."""
     built: int = 0
-    """Rows of graphs that are made from nothing."""
+    """Rows of graphs that are built from nothing."""
     inserted: int = 0
     """Rows inserted into graphs that exist."""
     rewritten: int = 0
     """Nodes of shards that are decoded and encoded again."""
     looked_up: int = 0
-    """Nodes whose rows are looked for among the live ones."""
+    """Nodes whose addresses are compared with the live rows."""
     copied: int = 0
-    """Bytes of shards that are kept."""
+    """Bytes of shards that are copied as they are."""
     dims: int = 0
 
 
 def default_seconds(amounts: Amounts, threads: int) -> float:
-    """By rates measured on one machine (two cores of an AMD EPYC, local disk; see docs/performance/tables.md).
+    """Duration by rates that were measured on one machine (two cores of an AMD EPYC, local disk; see
+    docs/performance/tables.md).
 
-    Core microseconds a row at R = 64, L = 100; reading and rewriting go with the dimensions. What stays is copied
-    beside the work. Half a second goes by until a new process has loaded the compiled kernels.
+    Microseconds of one core per row at R = 64, L = 100; reading and rewriting are proportional to the dimensions. Bytes
+    that stay are copied beside the work. A new process takes half a second to load the compiled kernels.
     """
     width = amounts.dims / 384
     core = (
@@ -64,15 +65,16 @@ def default_seconds(amounts: Amounts, threads: int) -> float:
 
 
 def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
-    """How the `arriving` rows of added files are read, `new` of which no node has: fields of `Amounts`."""
+    """Fields of `Amounts` for the `arriving` rows of added files, `new` of which have no node."""
     if not plan.live_positions_change:
         return {"read": arriving}
     return {"read": new, "followed" if plan.changes.lineage_files else "hashed": arriving}
 
 
-def took(plan: VersionPlan, made: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:
-    """What a version took and the recall it has, for its snapshot's summary: later estimates learn from it, and
-    `icepuffin.ops.index.recall_history` tells it.
+def measurement_text(plan: VersionPlan, made: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:
+    """The measurements of a run as text for the index snapshot's summary.
+
+    Later estimates learn from them, and `icepuffin.ops.index.recall_history` reads the recall.
     """
     new = [shard for shard in made.shards if not shard.how.keeps_bytes]
     inserted = sum(shard.inserted for shard in made.shards) - made.merged
@@ -97,26 +99,30 @@ def took(plan: VersionPlan, made: ShardSet, stages: Mapping[str, float], runner:
 
 
 def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner: TaskRunner) -> tuple[float, str]:
-    """(seconds, what they are from): the default rates' seconds, times the median miss of earlier versions that were
-    made by the same action, or else by any, with the same kind of runner.
+    """(seconds, their source in words).
+
+    The seconds of the default rates, times the median correction factor of earlier versions that the same kind of
+    runner made by the same action, or else by any action.
     """
     if amounts == Amounts():
         return 0.0, "nothing to do"
     expected = default_seconds(amounts, runner.task_threads)
-    known = _misses(index_versions(table, plan.definition.name), type(runner).__name__)
-    alike = [miss for action, miss in known if action == plan.action]
-    chosen = (alike or [miss for _, miss in known])[-EARLIER_VERSIONS:]
+    corrections = _corrections(index_versions(table, plan.definition.name), type(runner).__name__)
+    by_same_action = [factor for action, factor in corrections if action == plan.action]
+    chosen = (by_same_action or [factor for _, factor in corrections])[-EARLIER_VERSIONS:]
     if not chosen:
         return expected, f"default rates, {runner.task_threads} threads"
-    made = f"{plan.action} like this one" if alike else "made another way"
+    made = f"{plan.action} like this one" if by_same_action else "made another way"
     return expected * statistics.median(chosen), f"measured on {last('version', len(chosen))}, {made}"
 
 
-def _misses(known: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:
-    """(action, seconds as a multiple of the default rates'), oldest first, of versions that such a runner made."""
+def _corrections(versions: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:
+    """(action, correction factor: seconds divided by those of the default rates), oldest first, for
+    one kind of runner.
+    """
     names = {field.name for field in fields(Amounts)}
     return [
         (note.action, note.seconds / default_seconds(Amounts(**note.amounts), note.threads))
-        for _, note in notes(known)
+        for _, note in notes(versions)
         if note.runner == runner and note.amounts.keys() == names
     ]

@@ -1,4 +1,4 @@
-"""How an index's recall went, version by version, as the table's own metadata tells it. Reads no file."""
+"""History of an index's recall, version by version, from the table's metadata. Reads no file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +10,18 @@ from icepuffin.ops.index.report import Action
 
 @dataclass(frozen=True, slots=True)
 class RecallMeasurement:
-    """One version, as it was measured before its commit."""
+    """Recall of one version, as measured before its commit."""
 
     base_snapshot_id: int
     index_snapshot_id: int
     action: str
-    """How it was made: built or refreshed."""
+    """Action that made the version: built or refreshed"""
     recall: float
 
 
-def recall_history(known: Sequence[DerivedVersion]) -> tuple[RecallMeasurement, ...]:
-    """Of an index's versions, in the order of their snapshots, whenever they were made; those that noted no recall are
-    left out.
-    """
-    in_order = sorted(known, key=lambda item: (item.base_sequence_number, item.sequence_number, item.timestamp_ms))
+def recall_history(versions: Sequence[DerivedVersion]) -> tuple[RecallMeasurement, ...]:
+    """Recall of an index's versions, in the order of their data snapshots. Versions without a record are left out."""
+    in_order = sorted(versions, key=lambda item: (item.base_sequence_number, item.sequence_number, item.timestamp_ms))
     return tuple(
         RecallMeasurement(version.base_snapshot_id, version.index_snapshot_id, note.action, note.recall)
         for version, note in notes(in_order)
@@ -32,7 +30,7 @@ def recall_history(known: Sequence[DerivedVersion]) -> tuple[RecallMeasurement, 
 
 
 def recall_drift(history: Sequence[RecallMeasurement]) -> float:
-    """Recall of the last version less that of the last that was built from nothing (else of the oldest known)."""
+    """Recall of the last version minus that of the last one that was built from nothing, or else of the oldest one."""
     if not history:
         return 0.0
     built = [item.recall for item in history if item.action == Action.BUILT]

@@ -1,7 +1,7 @@
-"""Which versions of an index stay: decided from metadata alone, then carried out by tags and snapshots.
+"""Retention of index versions: decided from metadata alone, then carried out on tags and snapshots.
 
-Iceberg's own expiry takes what nothing tags when it is old. This goes further where it is asked to: fewer versions than
-Iceberg would keep, or a version for as long as a snapshot is tagged by its owner.
+Iceberg's own expiry removes old snapshots without a tag. A retention policy can go further: keep fewer versions than
+Iceberg would, or keep a version for as long as the table's owner tags its snapshot.
 """
 
 import time
@@ -30,16 +30,16 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class RetentionScope(StrEnum):
-    """Which snapshots' versions stay beside the newest."""
+    """Snapshots whose versions stay, beside the newest version."""
 
     ALL = "all"
-    """Those of every snapshot that the table still has."""
+    """All snapshots that the table still has."""
     TAGGED = "tagged"
-    """Those of snapshots that a branch or tag of the table's owner points at."""
+    """Snapshots that a branch or tag of the table's owner points at."""
     NEWEST = "newest"
-    """None."""
+    """No snapshots: only the newest version stays."""
     NONE = "none"
-    """The newest neither: its index was dropped."""
+    """Not even the newest version stays: the index was dropped."""
 
 
 _WITH_TAGGED = (RetentionScope.ALL, RetentionScope.TAGGED)
@@ -47,18 +47,20 @@ _WITH_TAGGED = (RetentionScope.ALL, RetentionScope.TAGGED)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many versions of an index stay, and for how long. The newest, at the index tag, always does."""
+    """Policy of how many versions of an index stay, and for how long. The version at the index tag always stays."""
 
     versions: RetentionScope = RetentionScope.ALL
     last: int | None = None
-    """At most so many, those of the newest snapshots; those of tagged snapshots are not counted. None: no limit."""
+    """Number of versions that stay, by the newest snapshots; tagged snapshots are not counted. None: no limit."""
     days: float | None = None
-    """No longer than this; those of tagged snapshots as long as the tag. None: as long as Iceberg keeps them."""
+    """Age up to which versions stay; those of tagged snapshots stay as long as the tag. None: as long as Iceberg keeps
+    them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RetiredVersion:
-    """A version that goes."""
+    """A version that is to be removed."""
 
     name: str
     base_snapshot_id: int
@@ -69,13 +71,13 @@ class RetiredVersion:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What a policy asks for at this moment."""
+    """Versions that a policy removes and keeps at this moment."""
 
     retire: tuple[RetiredVersion, ...] = ()
     pin: tuple[DerivedVersion, ...] = ()
-    """Versions of tagged snapshots, which Iceberg's expiry would take although the tag lives."""
+    """Versions of tagged snapshots, which need a tag so that Iceberg's expiry does not remove them."""
     young: int = 0
-    """Versions that are to go, and stay until they are older than the grace period."""
+    """Number of versions that stay only until they are older than the grace period."""
 
 
 def plan_retention(
@@ -93,16 +95,16 @@ def plan_retention(
     Versions younger than `grace` stay: a run that began before may be building on them.
     """
     now = int(time.time() * 1000) if now_ms is None else now_ms
-    known = versions(table, kind, name)
+    all_versions = versions(table, kind, name)
     own = own_tags(table, tag)
-    newest = tag_target(table, tag) if tag in own else _newest_untagged(table, known, retention)
+    newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bindings.LASTING_MS}
     tagged = _owners_snapshots(table)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
     retire: list[RetiredVersion] = []
     pin: list[DerivedVersion] = []
     young = 0
-    for version, why in _judged(table, known, newest, tagged, retention, now):
+    for version, why in _judged(table, all_versions, newest, tagged, retention, now):
         foreign = [ref for ref in version.tags if ref not in own]
         if why and not foreign:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
@@ -115,13 +117,13 @@ def plan_retention(
     return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)), young)
 
 
-def _newest_untagged(table: Table, known: Sequence[DerivedVersion], retention: Retention) -> int | None:
-    """What stays as the newest where the index tag was taken away; None where the index was dropped."""
+def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion], retention: Retention) -> int | None:
+    """The version that counts as the newest where the index tag is missing; None where the index was dropped."""
     if retention.versions is RetentionScope.NONE:
         return None
-    there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    left = [version for version in known if version.base_snapshot_id in there]
-    return max(left, key=_place).index_snapshot_id if left else None
+    snapshot_ids = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    with_base = [version for version in all_versions if version.base_snapshot_id in snapshot_ids]
+    return max(with_base, key=_place).index_snapshot_id if with_base else None
 
 
 def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
@@ -132,24 +134,24 @@ def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tup
 
 def _judged(
     table: Table,
-    known: Sequence[DerivedVersion],
+    all_versions: Sequence[DerivedVersion],
     newest: int | None,
     tagged: Collection[int],
     retention: Retention,
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
-    """(version, why it goes; empty where it stays), those of the newest snapshots first, whenever they were made."""
-    there = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
+    """(version, reason for removal, or empty where it stays), newest data snapshots first."""
+    snapshot_ids = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
     seen: set[int] = set()
     counted = 1 if newest is not None else 0
-    for version in sorted(known, key=_place, reverse=True):
+    for version in sorted(all_versions, key=_place, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
         repeated = base in seen
         seen.add(base)
         why = ""
         if version.index_snapshot_id == newest:
             pass
-        elif base not in there:
+        elif base not in snapshot_ids:
             why = "its snapshot has expired"
         elif retention.versions is RetentionScope.NONE:
             why = "its index was dropped"
@@ -171,20 +173,21 @@ def _judged(
 
 
 def _place(version: DerivedVersion) -> tuple[int, int, int]:
-    """Orders versions by their snapshots, and those of one snapshot as they were made."""
+    """Sort key: by data snapshot, then by the time of publication."""
     return version.base_sequence_number, version.sequence_number, version.timestamp_ms
 
 
 def _owners_snapshots(table: Table) -> frozenset[int]:
-    """Data snapshots that a ref which icepuffin did not make points at."""
+    """Data snapshots that refs of the table's owner point at."""
     derived = {item.snapshot_id for item in table.metadata.snapshots if base_snapshot_id(item) is not None}
     return frozenset(ref.snapshot_id for ref in table.metadata.refs.values() if ref.snapshot_id not in derived)
 
 
 def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[RetiredVersion, ...]:
-    """Tag what is pinned; remove the snapshots that go, with our tags on them, in one commit; -> those that are gone.
+    """Tag the pinned versions, and remove the index snapshots of retired versions with their tags in one commit.
 
-    No file is deleted here. Raises LostRaceError where a tag came up meanwhile, BindingError, the errors of `refresh`.
+    Returns the versions that were removed. Deletes no file. Raises LostRaceError where a tag came up meanwhile,
+    BindingError, the errors of `refresh`.
     """
     for version in plan.pin:
         own = f"{tag}-{version.base_snapshot_id}"

@@ -1,4 +1,4 @@
-"""Stage 0: a sample of the vectors, the codebook that routes them, and how its partitions make shards."""
+"""Layout of an index: a sample of the vectors, the codebook that routes them, and the shard of each partition."""
 
 import logging
 from dataclasses import dataclass
@@ -30,21 +30,21 @@ SHARD_BYTES = 512 * 1024**2
 
 
 MAX_BLOB_BYTES = 2**31 - 1
-"""Of one shard: more than that no Java reader takes"""
+"""Bytes of one shard's blob, at most: no Java reader takes more"""
 _IMBALANCE = 1.5
-"""By which the largest shard may be over the mean"""
+"""Rows of the largest shard, as a multiple of the mean"""
 _FIXED_BYTES = 4096
-"""Header, section table, gaps"""
+"""Bytes of header, section table and gaps"""
 _BYTES_A_NODE = 8 + 20 + 5
-"""Content hash, address and offset of the list, at most"""
+"""Bytes per node of content hash, address and offset of its edges, at most"""
 _BYTES_AN_EDGE = 4
-"""At most, as a shard has fewer than 2^28 nodes"""
+"""Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """How vectors find their shard."""
+    """Codebook of an index, and the shards that its partitions belong to."""
 
     codebook: npt.NDArray[np.float32]
     """f32[k, D]"""
@@ -52,7 +52,7 @@ class Layout:
     shards: int
     pq_codebook: npt.NDArray[np.float32] | None
     routing_curve: str = ""
-    """What probing fewer shards loses, see `icepuffin.ops.recall_curve`"""
+    """Recall by the number of shards that are searched; see `icepuffin.ops.recall_curve`"""
 
     @property
     def dims(self) -> int:
@@ -60,7 +60,7 @@ class Layout:
 
 
 def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> Layout | None:
-    """Sample, train, and cut. None where the snapshot has no live row. The same for any runner."""
+    """Sample vectors, train the codebook, and divide its partitions into shards. None where no row has a vector."""
     definition = plan.definition
     sample = draw_sample(plan, storage)
     if not len(sample):
@@ -96,7 +96,8 @@ def measure_routing(
     *,
     seed: int,
 ) -> str:
-    """Which share of the 10 nearest lies in the shards near a query; "" where all are probed.
+    """The routing curve: the share of the 10 nearest rows that lie in the shards near a query; "" where all are
+    searched.
 
     As `icepuffin.ops.recall_curve` keeps it.
 
@@ -106,36 +107,36 @@ def measure_routing(
     count = min(ROUTING_QUERIES, len(sample) // MEASURED_K - 1)
     if to_shard.max(initial=0) == 0 or metric is Metric.INNER_PRODUCT or count < 1:
         return ""
-    asked = np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
+    query_rows = np.sort(np.random.default_rng([seed, 2]).choice(len(sample), count, replace=False))
     others = np.ones(len(sample), np.bool_)
-    others[asked] = False
-    nearest, _ = exact_top_k(sample[asked], sample, MEASURED_K, metric, live=others)
-    near = ShardCentroids.of(codebook, to_shard)
-    far = near.distances(sample[asked])
-    far = far / np.maximum(far.min(axis=1, keepdims=True), np.float32(1e-12))
+    others[query_rows] = False
+    nearest, _ = exact_top_k(sample[query_rows], sample, MEASURED_K, metric, live=others)
+    shard_centroids = ShardCentroids.of(codebook, to_shard)
+    ratios = shard_centroids.distances(sample[query_rows])
+    ratios = ratios / np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
     wanted = to_shard[labels[nearest]]
-    places = np.minimum(np.searchsorted(near.shards, wanted), len(near.shards) - 1)
-    of_neighbor = np.take_along_axis(far, places, axis=1)
-    of_neighbor[near.shards[places] != wanted] = 0  # no centroid leads there: it is always probed
+    places = np.minimum(np.searchsorted(shard_centroids.shards, wanted), len(shard_centroids.shards) - 1)
+    of_neighbor = np.take_along_axis(ratios, places, axis=1)
+    of_neighbor[shard_centroids.shards[places] != wanted] = 0  # no centroid leads there: it is always probed
     points = [
-        Reach(slack, float((far <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
+        Reach(slack, float((ratios <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
         for slack in ROUTING_SLACKS
     ]
-    return encode([point for point in points if point.shards < far.shape[1]])
+    return encode([point for point in points if point.shards < ratios.shape[1]])
 
 
 def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
-    """By the memory that building one shard takes."""
+    """Number of shards for so many rows, by the memory that building one shard takes."""
     return max(1, -(-rows // rows_per_shard(dims, max_degree)))
 
 
 def rows_per_shard(dims: int, max_degree: int) -> int:
-    """That a shard may have."""
+    """Rows that one shard should have at most."""
     return SHARD_BYTES // (4 * (dims + max_degree))
 
 
 def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
-    """That a shard may have in any case, so that its blob is no larger than MAX_BLOB_BYTES."""
+    """Rows that one shard can have at most, so that its blob is no larger than MAX_BLOB_BYTES."""
     m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
     of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
     node = of_vector + _BYTES_A_NODE + _BYTES_AN_EDGE * (definition.max_degree + 1)
@@ -155,10 +156,10 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     """
     rng = np.random.default_rng(plan.definition.seed)
     total = plan.live.record_count
-    wanted = sample_size(total)
-    share = wanted / max(1, min(total, 4 * wanted))
+    size_wanted = sample_size(total)
+    share = size_wanted / max(1, min(total, 4 * size_wanted))
     sample = np.empty((0, 1), np.float32)
-    found = 0
+    filled = 0
     deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
     for number in rng.permutation(len(plan.live.files)):
         file = plan.live.files[number]
@@ -168,24 +169,24 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
             size = len(positions)
             if not size:
                 continue
-            kept = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: wanted - found]
-            raw = vectors_at(column, positions, file, sample.shape[1] if found else None)
-            rows = prepared(raw[kept], positions[kept], file, plan.definition.metric_value)
-            if not found:
-                sample = np.empty((wanted, rows.shape[1]), np.float32)
-            sample[found : found + len(rows)] = rows
-            found += len(rows)
-            if found == wanted:
+            chosen = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: size_wanted - filled]
+            raw = vectors_at(column, positions, file, sample.shape[1] if filled else None)
+            rows = prepared(raw[chosen], positions[chosen], file, plan.definition.metric_value)
+            if not filled:
+                sample = np.empty((size_wanted, rows.shape[1]), np.float32)
+            sample[filled : filled + len(rows)] = rows
+            filled += len(rows)
+            if filled == size_wanted:
                 return sample
-    return sample[:found]
+    return sample[:filled]
 
 
 def group_partitions(
     codebook: npt.NDArray[np.float32], sizes: npt.NDArray[np.int64], shards: int
 ) -> npt.NDArray[np.uint32]:
-    """u32[k], the shard of each partition: near partitions together, shards of about equal size.
+    """u32[k], the shard of each partition: neighbouring partitions together, shards of about equal size.
 
-    Halves the partitions along the direction in which they spread most, again and again.
+    Repeatedly halves the partitions along the direction in which they spread most.
     """
     out = np.empty(len(codebook), np.uint32)
 

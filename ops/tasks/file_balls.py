@@ -19,7 +19,7 @@ Ball = tuple[npt.NDArray[np.float32], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BallSet:
-    """Of some files."""
+    """Balls of several files."""
 
     slots: npt.NDArray[np.uint32]
     """u32[n], the file of each ball"""
@@ -64,8 +64,8 @@ def merge_balls(balls: list[Ball], most: int = MAX_BALLS) -> list[Ball]:
         return balls
     centers = np.stack([center for center, _ in balls])
     center = np.asarray(centers.mean(axis=0, dtype=np.float64), np.float32)
-    far = np.linalg.norm(centers - center, axis=1) + [radius for _, radius in balls]  # triangle inequality
-    return [(center, _widened(far.max()))]
+    reaches = np.linalg.norm(centers - center, axis=1) + [radius for _, radius in balls]  # triangle inequality
+    return [(center, _widened(reaches.max()))]
 
 
 def _widened(radius: float) -> float:

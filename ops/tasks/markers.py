@@ -1,9 +1,9 @@
 """Markers of finished tasks: small JSON objects beside what the task wrote, so that a retry finds it.
 
-A marker is named for all that its result depends on: who decides otherwise than the first attempt, for the table has
-changed meanwhile, looks for another one. Creation is conditional: of two attempts one is recorded, the other's object
-stays unreferenced. What a marker names was made durable before it. What no marker names is made again after a fault,
-and is not.
+The name of a marker depends on everything that the result depends on: an attempt that decides otherwise, since the
+table has changed meanwhile, looks for another marker. Creation is conditional: one of two attempts is recorded, and the
+other's object stays unreferenced. Objects that a marker names are durable before it. Objects without a marker need not
+be durable: they are made again after a fault.
 """
 
 import base64
@@ -21,7 +21,7 @@ from icepuffin.ops.storage import ObjectExistsError, ObjectMissingError, Storage
 
 
 def name_of(prefix: str, inputs: Iterable[bytes | npt.NDArray[Any] | str | int | float | None]) -> str:
-    """The path of the marker of the task that has these inputs, in this order."""
+    """Path of the marker of a task with these inputs, in this order."""
     digest = hashlib.sha256()
     for value in inputs:
         if isinstance(value, np.ndarray):
@@ -34,7 +34,7 @@ def name_of(prefix: str, inputs: Iterable[bytes | npt.NDArray[Any] | str | int |
 
 
 def find(storage: Storage, path: str) -> dict[str, Any] | None:
-    """The recorded result, or None where no attempt has finished."""
+    """The recorded result; None where no attempt has finished."""
     try:
         return _load(storage.read_range(path, 0, storage.size(path)))
     except ObjectMissingError:
@@ -42,7 +42,7 @@ def find(storage: Storage, path: str) -> dict[str, Any] | None:
 
 
 def record(storage: Storage, path: str, result: Any) -> dict[str, Any]:
-    """Record a frozen dataclass as the result; -> what is recorded, by whichever attempt was first."""
+    """Record a frozen dataclass as the result; -> the result of whichever attempt was first."""
     data = json.dumps(dataclasses.asdict(result), default=_to_json).encode()
     reached(RunStep.TASK_WRITTEN)
     try:

@@ -1,6 +1,4 @@
-"""The recall gate of a shard: what share of the true nearest rows a search of the new graph finds, before it is
-published; and the curve of recall over the width of the search, for those who want a certain recall.
-"""
+"""The recall gate of a shard: its recall before it is published, and its recall curve over the width of the search."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,63 +24,68 @@ CURVE_OVERSAMPLES = (1, 2, 3, 5, 8, 16)
 def measure_recall(
     shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
 ) -> float:
-    """recall@10 of this shard for some of its own live rows, each asked for its neighbours but itself.
+    """recall@10 of a shard, with some of its own live rows as queries; a row is no answer to itself.
 
-    Searched is what the shard holds, counted is what is near in the table: `vectors` f32[N, D], prepared, which the
-    shard may hold rounded, or as codes only. Equal distances count as hits. 1.0 where there is nothing to find. A lean
-    shard is ranked again by exact distance, as a search does it.
+    vectors: f32[N, D], prepared, as the table has them. The shard may hold them rounded, or as codes only; the search
+    uses what it holds, and answers are compared by the table's vectors. Candidates of a lean shard are re-ranked by
+    exact distance, as in a search. Equal distances count as hits. Returns 1.0 where there is nothing to find.
     """
     nodes = np.flatnonzero(live)
     if len(nodes) < 2:
         return 1.0
     rng = np.random.default_rng(seed)
-    asked = np.sort(rng.choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
+    query_nodes = np.sort(rng.choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
     metric = Metric(shard.metric)
     k = min(GATE_K + 1, len(nodes))
-    exact_ids, exact = exact_top_k(vectors[asked], vectors, k, metric, live=live)
+    exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, live=live)
     searcher = _searcher(shard, vectors, live)
     lean = _lean(shard)
     wide = k * OVERSAMPLE if lean else k
-    found, _, _ = searcher.search(vectors[asked], wide, search_list=shard.search_list, threads=threads)
-    distances = _exact_of(vectors, asked, found, metric)
-    itself = asked[:, None]
+    answers, _, _ = searcher.search(vectors[query_nodes], wide, search_list=shard.search_list, threads=threads)
+    distances = _exact_of(vectors, query_nodes, answers, metric)
+    itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
     limits = _slack(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
-    hits = ((distances <= limits) & (found >= 0) & (found != itself)).sum(axis=1)
+    hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
     return float(np.mean(np.minimum(hits, wanted) / wanted))
 
 
 def measure_curve(
     shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_], *, seed: int, threads: int
 ) -> str:
-    """recall@10 and distances per query for several widths; "" for a handful of rows.
+    """The recall curve of a shard: recall@10 and distances per query for several widths; "" for very few rows.
 
-    As `icepuffin.ops.recall_curve` keeps them.
-
-    Asked are some of the shard's own rows, held out: no edge leads to them and none of them is an answer. With their
-    edges they would be met at once, and the curve would promise what no new vector gets. Deterministic.
+    Encoded as in `icepuffin.ops.recall_curve`. Queries are some of the shard's own rows, held out: no edge leads to
+    them and none of them is an answer. Otherwise they would be found at once, and new vectors would not reach the
+    recall that the curve says. Deterministic.
     """
     nodes = np.setdiff1d(np.flatnonzero(live), [shard.medoid])
     count = min(CURVE_QUERIES, len(nodes) // GATE_K)
     if not count:
         return ""
-    asked = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
+    query_nodes = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
     others = live.copy()
-    others[asked] = False
+    others[query_nodes] = False
     metric = Metric(shard.metric)
-    _, exact = exact_top_k(vectors[asked], vectors, GATE_K, metric, live=others)
+    _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, live=others)
     limits = _slack(exact[:, -1:])
     searcher = _searcher(shard, vectors, others)
     lean = _lean(shard)
-    knobs = [(max(shard.search_list, 2 * GATE_K * many), many) for many in CURVE_OVERSAMPLES] if lean else []
+    lean_settings = (
+        [(max(shard.search_list, 2 * GATE_K * oversample), oversample) for oversample in CURVE_OVERSAMPLES]
+        if lean
+        else []
+    )
     points = []
-    with _held_out(shard, asked):
-        for width, many in knobs or [(width, 1) for width in CURVE_WIDTHS]:
-            found, _, stats = searcher.search(vectors[asked], GATE_K * many, search_list=width, threads=threads)
-            distances = _exact_of(vectors, asked, found, metric)
+    with _held_out(shard, query_nodes):
+        for width, oversample in lean_settings or [(width, 1) for width in CURVE_WIDTHS]:
+            answers, _, stats = searcher.search(
+                vectors[query_nodes], GATE_K * oversample, search_list=width, threads=threads
+            )
+            distances = _exact_of(vectors, query_nodes, answers, metric)
             hits = np.minimum((distances <= limits).sum(axis=1), GATE_K)
-            points.append(Width(width, many, float(hits.mean()) / GATE_K, float(stats.distances.mean())))
+            points.append(Width(width, oversample, float(hits.mean()) / GATE_K, float(stats.distances.mean())))
     return encode(points)
 
 
@@ -101,7 +104,7 @@ def _searcher(shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[
 
 @contextmanager
 def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
-    """Take the edges to `nodes` out of the graph for a while: in place, as a copy would be a build's largest array."""
+    """Remove the edges to `nodes` for a while, in place: a copy would be the largest array of a build."""
     gone = np.zeros(shard.count, np.bool_)
     gone[nodes] = True
     block = 16_384
@@ -125,17 +128,17 @@ def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
 
 
 def _exact_of(
-    vectors: npt.NDArray[np.float32], asked: npt.NDArray[np.intp], found: npt.NDArray[np.int64], metric: Metric
+    vectors: npt.NDArray[np.float32], query_nodes: npt.NDArray[np.intp], answers: npt.NDArray[np.int64], metric: Metric
 ) -> npt.NDArray[np.float64]:
-    """f64[Q, k], the exact distances of what was found by whatever the shard holds; inf where there is none."""
-    out = np.full(found.shape, np.inf)
-    for row, node in enumerate(asked):
-        mine = found[row][found[row] >= 0]
-        _, distances = exact_top_k(vectors[node : node + 1], vectors[mine], max(1, len(mine)), metric)
-        out[row, : len(mine)] = distances[0, : len(mine)]
+    """f64[Q, k], exact distances of the answers; inf where there is no answer."""
+    out = np.full(answers.shape, np.inf)
+    for row, node in enumerate(query_nodes):
+        chosen = answers[row][answers[row] >= 0]
+        _, distances = exact_top_k(vectors[node : node + 1], vectors[chosen], max(1, len(chosen)), metric)
+        out[row, : len(chosen)] = distances[0, : len(chosen)]
     return out
 
 
 def _slack(limit: Any) -> Any:
-    """A little above a distance, of whatever sign and size: those of the inner product are negative."""
+    """A limit a little above a distance of any sign and size: those of the inner product are negative."""
     return limit + 1e-6 * np.abs(limit)

@@ -68,14 +68,14 @@ class NodesTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodesResult:
-    """Of all shards of a task."""
+    """Tally of the live nodes of a task's shards."""
 
     tally: Tally
-    """Of addresses alone"""
+    """Tally of addresses, without contents"""
     keys: npt.NDArray[np.int64]
-    """Of live nodes that have a wanted address"""
+    """Row keys of the live nodes that were wanted"""
     hashes: npt.NDArray[np.uint64]
-    """Content hashes that those hold"""
+    """Content hashes of those nodes, in the same order"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

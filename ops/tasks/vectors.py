@@ -80,7 +80,7 @@ def exact_vectors_at(
 def prepared(
     raw: npt.NDArray[Any], positions: npt.NDArray[np.int64], file: LiveFile, metric: Metric
 ) -> npt.NDArray[np.float32]:
-    """As kernels take them. Raises VectorColumnError naming file and row of a vector that is near nothing."""
+    """Prepare vectors for a metric. Raises VectorColumnError naming file and row of a vector that cannot be indexed."""
     try:
         with np.errstate(over="ignore"):  # doubles past float's range become infinite, and are refused as such
             return prepare(raw, metric)
