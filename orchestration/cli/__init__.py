@@ -16,11 +16,11 @@ _COMMANDS = {
     "plan": ("plan", "Say what a refresh will do, shard by shard, and what it will take."),
     "refresh": ("refresh", "Make the sketches and index versions of a snapshot now."),
     "search": ("search", "Find the nearest rows to a row or a vector."),
-    "sql": ("sql", "Ask in SQL: nearest rows, conditions, time travel, indexes."),
+    "sql": ("sql", "Run SQL: nearest rows, conditions, time travel, indexes."),
     "stats": ("stats", "Show the distinct values of each column, and the index versions."),
     "snapshots": ("snapshots", "List snapshots by time and operation, and what is derived from each."),
     "sensor-tick": ("sensor_tick", "Do once what the sensor does, and the runs it asks for."),
-    "gc": ("gc", "Let go of old versions, delete index files that nothing needs."),
+    "gc": ("gc", "Retire old versions, delete index files that nothing needs."),
     "ui": ("ui", "Say how to start the Dagster UI on this instance, or start it."),
 }
 """Module in this package and line of help of each command, by its name."""

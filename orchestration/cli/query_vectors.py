@@ -50,18 +50,18 @@ def vector_of_row(
     try:
         at = None if is_head_of_main(snapshot) else snapshot_id  # a scan of a snapshot knows its names alone
         scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=at)
-        found = scan.to_arrow()
+        rows = scan.to_arrow()
     except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third
         raise NoSuchColumnError(
             f"{name}: {id_column} = {row} cannot be looked up, {id_column} is {fields[id_column].field_type}; "
             "name another column with --id-column"
         ) from error
-    if not len(found):
+    if not len(rows):
         raise NoSuchRowError(
             f"{name}, snapshot {snapshot_id}: no row has {id_column} = {row}; "
             "take an id of that snapshot, or name the column with --id-column"
         )
-    vector = found[column].slice(0, 1).combine_chunks()
+    vector = rows[column].slice(0, 1).combine_chunks()
     if vector.null_count:
         raise NoSuchRowError(f"{name}, snapshot {snapshot_id}: the row with {id_column} = {row} has no vector")
     return exact_vectors(vector, None)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def command(context: TableContext, /, snapshot: str | None, index: str | None, *, verify: bool) -> None:
     """Make the sketches and index versions of one snapshot now, without Dagster.
 
-    What exists is found and not made again; the rest costs its difference from the nearest version.
+    What exists is not made again; the rest costs its difference from the nearest version.
 
     \b
     Examples:

@@ -68,7 +68,7 @@ class Session:
         """`catalog` where it is named; else the table's catalog in the settings; else the first."""
         if catalog is not None:
             return catalog
-        of_table = [item.catalog for item in self.settings.tables.values() if item.name == table]
+        of_table = [entry.catalog for entry in self.settings.tables.values() if entry.name == table]
         return of_table[0] if of_table else next(iter(self.settings.catalogs))
 
     def table_settings(self, catalog: str | None, table: str) -> "TableSettings":
@@ -76,7 +76,7 @@ class Session:
         from icepuffin.assets.table_settings import TableSettings
 
         name = self.catalog_name(catalog, table)
-        listed = [item for item in self.settings.tables.values() if (item.catalog, item.name) == (name, table)]
+        listed = [entry for entry in self.settings.tables.values() if (entry.catalog, entry.name) == (name, table)]
         return listed[0] if listed else TableSettings(catalog=name, name=table)
 
 

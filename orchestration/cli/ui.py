@@ -35,9 +35,9 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
             for run_id in end_lost_runs(instance):
                 click.echo(f"run {run_id} was ended: its process is gone")
         os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
-    told = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])
+    command_line = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])
     click.echo(
-        f"Start it with:\n  {told}\nor: icepuffin ui --start --settings {session.settings_file}\n"
+        f"Start it with:\n  {command_line}\nor: icepuffin ui --start --settings {session.settings_file}\n"
         f"Then open http://127.0.0.1:{port}/asset-groups : "
         "choose an asset, 'Partitions' for its snapshots, "
         "'Materialize' to backfill any of them; 'Automation' starts the sensor."
