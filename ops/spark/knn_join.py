@@ -9,12 +9,12 @@ from pyiceberg.expressions import BooleanExpression
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
+from pyspark.sql.types import ArrayType, DoubleType, FloatType, IntegerType, StructField, StructType
 
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.model import FileNumber
-from icepuffin.ops.search.arguments import field_ids
+from icepuffin.ops.search.arguments import field_ids, require_at_least_one
 from icepuffin.ops.search.distributed import balanced, balanced_shards
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.reader import IndexReader
@@ -105,6 +105,7 @@ def knn_join(
     """
     require_type(left, DataFrame, "knn_join takes a Spark DataFrame", "read one first, as in spark.table(...)")
     require_type(reader, IndexReader, "knn_join takes an open index", "give open_index(table, index)")
+    require_at_least_one(block_rows=block_rows)
     request, unfollowed = reader.search_request(k, SearchOptions(search_list, shards, oversample, target_recall), where)
     job = reader.search_job()
     returned = field_ids(job.schema, columns, reader.table)
@@ -170,6 +171,13 @@ def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[Wor
 def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: SearchJob) -> StructType:
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
+    kind = left[on].dataType
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, FloatType | DoubleType):
+        raise QueryError(
+            f"column {on!r} of the left side is {kind.simpleString()}; cast it to array<float> or <double>"
+        )
+    if own := [name for name in left.names if name in ("rank", "distance")]:
+        raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
     fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if names:
         found = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)

@@ -164,10 +164,14 @@ def plan(
     told = {name: value for name, value in given.items() if value is not None}
     if absent := [name for name in ("table", "index") if name not in told]:
         raise QueryError(f"vector_search: {absent[0]} is null")
+    if other := [name for name in ("table", "index", "where") if not isinstance(told.get(name, ""), str)]:
+        raise QueryError(f"vector_search: {other[0]} is {told[other[0]]!r}, not a text")
     _require_vectors(query)
     identifier = tuple(told["table"].split("."))
     if len(identifier) > 2 and identifier[0] == settings.catalog:
         identifier = identifier[1:]
+    if len(identifier) < 2:
+        raise QueryError(f"vector_search: {told['table']!r} names no table; write namespace.table")
     found = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
     at = told.get("snapshot")
     schema = schema_at(found, at)

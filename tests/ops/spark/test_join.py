@@ -158,12 +158,20 @@ def test_a_table_without_an_index_is_joined_by_scanning(spark: "SparkSession", t
 
 
 def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -> None:
+    from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
+
     reader = open_index(table, DEFINITION, storage=STORAGE)
     left = left_side(spark, 3)
     with pytest.raises(QueryError, match="no column 'asked'"):
         joined(left.withColumnRenamed("asked", "vector"), reader)
     with pytest.raises(QueryError, match="both sides have a column 'id'"):
         joined(left.withColumnRenamed("number", "id"), reader)
+    with pytest.raises(QueryError, match="left side has a column 'rank', as the result has one"):
+        joined(left.withColumnRenamed("number", "rank"), reader, prefix="found_")
+    with pytest.raises(QueryError, match="'number' of the left side is bigint"):
+        knn_join(left, reader, on="number")
+    with pytest.raises(QueryError, match="block_rows is 0"):
+        knn_join(left, reader, on="asked", block_rows=0)
     renamed = joined(left.withColumnRenamed("number", "id"), reader, prefix="found_", columns=["id"])
     assert renamed.rows.columns == ["id", "asked", "rank", "distance", "found_id"]
     bad = spark.createDataFrame(pa.table({"asked": [[float("nan")] * 16]}))

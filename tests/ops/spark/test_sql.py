@@ -80,6 +80,9 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
         ({"query": "text"}, "the query is string, not an array of numbers"),
         ({"table": None}, "vector_search: table is null"),
         ({"index": None}, "vector_search: index is null"),
+        ({"table": 5}, "vector_search: table is 5, not a text"),
+        ({"table": "t"}, "'t' names no table; write namespace.table"),
+        ({"where": 5}, "vector_search: where is 5, not a text"),
     ],
 )
 def test_what_is_wrong_is_said_when_a_call_is_planned(
