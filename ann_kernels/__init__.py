@@ -1,4 +1,15 @@
-"""Kernels: distances, graphs, codes, sketches. See docs/architecture.md."""
+"""Kernels over arrays: distances, graphs, codes, clusters and sketches. They know no files, tables or engines.
+
+- Vectors: `metric`, `distance` (prepared vectors, reported distances), `exact_distances`, `lower_bounds`, `top_k`.
+- Graphs: `vamana` (build and insert), `graph_search` (search), and below them `bulk_build`, `greedy_insert`,
+  `beam_search`, `robust_prune`, `reachability`.
+- Codes: `scalar_quantization` (one byte per dimension), `product_quantization` (m bytes per vector), `kmeans`.
+- Rows: `hashing` (content hashes), `matching` (equal hashes), `row_sums` (checksums of files), `locality` (order).
+- Columns: `theta` (sketches of distinct values).
+
+All public functions check their arrays and raise `errors`. Kernels see only validated arrays (`arrays`,
+`compilation`, `simd`); numba keeps them compiled, by the state of all sources (`compiled_code`).
+"""
 
 from icepuffin.ann_kernels.compiled_code import install
 

@@ -1,87 +1,124 @@
 """Beam search over one graph: the kernel that build, insert and search share. Source: DiskANN (2019), algorithm 1."""
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
 
-from icepuffin.ann_kernels.candidate_list import NO_KEY, insert, key_distance, key_node, sort_key, unexpanded
-from icepuffin.ann_kernels.distance_computers import FAST, distance, fetch
-from icepuffin.ann_kernels.simd import prefetch_row
-
-
-@njit(nogil=True, cache=True)
-def next_stamp(seen, stamp):  # type: ignore[no-untyped-def]
-    """The mark of the next search in seen uint8[N], which is cleared when all 255 are used up."""
-    if stamp == np.uint8(255):
-        seen[:] = 0
-        stamp = np.uint8(0)
-    return np.uint8(stamp + np.uint8(1))
+from icepuffin.ann_kernels.arrays import I32, I64, U8
+from icepuffin.ann_kernels.candidate_list import new_candidates, next_unexpanded
+from icepuffin.ann_kernels.compilation import fast_kernel, kernel
+from icepuffin.ann_kernels.distance_computers import DistanceComputer, distance, prefetch_node
+from icepuffin.ann_kernels.graph import Adjacency
+from icepuffin.ann_kernels.simd.prefetching import prefetch_row
+from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, sort_key
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _begin(point, entries, seen, stamp, pool, width):  # type: ignore[no-untyped-def]
-    """Empty the pool and put the entries into it, each once; -> pool size."""
-    pool[:] = NO_KEY
+class Visited(NamedTuple):
+    """The nodes that the current search has met. Kept from search to search: clearing costs more than a search."""
+
+    marks: U8
+    """Stamp of the last search that met each node, uint8[N]"""
+    stamp: U8
+    """Stamp of the current search, uint8[1]"""
+
+
+class BeamScratch(NamedTuple):
+    """Memory of one beam search at a time."""
+
+    width: int
+    """L: places of the candidate list"""
+    visited: Visited
+    candidates: I64
+    """Candidate list of `width` keys; after a search, its result"""
+    path: I64
+    """Keys int64[..] of the nodes that were expanded, in that order, as far as there is room"""
+    fresh: I32
+    """Neighbours int32[R] of one node that were not visited before"""
+    keys: I64
+    """Sort keys int64[R] of those that may enter the candidate list"""
+
+
+@kernel
+def new_visited(count: int) -> Visited:
+    """Marks for a graph of `count` nodes, none of them visited."""
+    return Visited(np.zeros(count, np.uint8), np.zeros(1, np.uint8))
+
+
+@kernel
+def new_beam_scratch(width: int, visited: Visited, path: int, max_degree: int) -> BeamScratch:
+    """Memory for searches of `width` that keep the first `path` nodes of their path."""
+    fresh, keys = np.empty(max_degree, np.int32), np.empty(max_degree, np.int64)
+    return BeamScratch(width, visited, new_candidates(width), np.empty(path, np.int64), fresh, keys)
+
+
+@kernel
+def _advance_stamp(visited: Visited) -> None:
+    """Forget what was visited: choose a new stamp, and clear the marks when all 255 stamps are used up."""
+    if visited.stamp[0] == np.uint8(255):
+        visited.marks[:] = 0
+        visited.stamp[0] = 0
+    visited.stamp[0] += np.uint8(1)
+
+
+@fast_kernel
+def _enter(computer: DistanceComputer, entries: I32, scratch: BeamScratch) -> int:
+    """Empty the candidate list and put the entry nodes into it, each once; -> its size."""
+    candidates, marks, stamp = scratch.candidates, scratch.visited.marks, scratch.visited.stamp[0]
+    candidates[:] = NO_KEY
     size = 0
-    for place in range(min(entries.size, width)):
+    for place in range(min(entries.size, scratch.width)):
         entry = entries[place]
-        if seen[entry] != stamp:
-            seen[entry] = stamp
-            far = distance(point, entry)
-            insert(pool, size, sort_key(far, entry))
+        if marks[entry] != stamp:
+            marks[entry] = stamp
+            insert_key(candidates, size, sort_key(distance(computer, entry), entry))
             size += 1
     return size
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags are what counts
-def beam_search(  # type: ignore[no-untyped-def]
-    point, neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys
-):
-    """Walk from `entries` int32[..] until the `width` nearest nodes found are all expanded.
+@fast_kernel
+def beam_search(
+    computer: DistanceComputer, adjacency: Adjacency, entries: I32, scratch: BeamScratch
+) -> tuple[int, int, int]:
+    """Walk from `entries` int32[..] until the nearest nodes met, as many as the beam is wide, are all expanded.
 
-    Fills a pool of `new_pool(width)` and, as far as it has room, path int64[..]: the nodes that were expanded, in that
-    order. seen uint8[N] marks nodes by `stamp` (`next_stamp`); fresh int32[R] and keys int64[R] are scratch.
-    -> (pool size, nodes expanded, distances computed).
+    Fills `scratch.candidates` and `scratch.path`. -> (size of the candidate list, nodes expanded, distances computed).
     """
-    size = _begin(point, entries, seen, stamp, pool, width)
-    computed, walked, current = size, 0, 0
+    _advance_stamp(scratch.visited)
+    neighbors, degrees = adjacency.neighbors, adjacency.degrees
+    width, candidates, path, fresh, keys = scratch.width, scratch.candidates, scratch.path, scratch.fresh, scratch.keys
+    marks, stamp = scratch.visited.marks, scratch.visited.stamp[0]
+    size = _enter(computer, entries, scratch)
+    computed, expanded, current = size, 0, 0
     while current < size:
-        if walked < path.size:
-            path[walked] = pool[current]
-        walked += 1
-        node = key_node(pool[current])
-        pool[current] |= 1
-        following = unexpanded(pool, size, current + 1)
+        if expanded < path.size:
+            path[expanded] = candidates[current]
+        expanded += 1
+        node = key_node(candidates[current])
+        candidates[current] |= 1
+        following = next_unexpanded(candidates, size, current + 1)
         if following < size:
-            prefetch_row(neighbors, key_node(pool[following]))  # likely to be the next to be read
+            prefetch_row(neighbors, key_node(candidates[following]))  # likely to be the next to be read
         count = 0
-        for slot in range(degrees[node]):  # written first, counted after: no branch, which nobody could foresee
+        for slot in range(degrees[node]):  # branch-free, written first and counted after: a branch is unpredictable
             other = np.uint32(neighbors[node, slot])  # unsigned: numba looks for negative indices otherwise
             fresh[np.uint32(count)] = other
-            count += int(seen[other] != stamp)
-            seen[other] = stamp
+            count += int(marks[other] != stamp)
+            marks[other] = stamp
         for slot in range(count):
-            fetch(point, fresh[slot])
-        worst = pool[width - 1]
+            prefetch_node(computer, fresh[slot])
+        worst = candidates[width - 1]
         nearer = 0
-        for slot in range(count):  # in the same way
-            keys[np.uint32(nearer)] = sort_key(distance(point, fresh[slot]), fresh[slot])
+        for slot in range(count):  # branch-free in the same way
+            keys[np.uint32(nearer)] = sort_key(distance(computer, fresh[slot]), fresh[slot])
             nearer += int(keys[np.uint32(nearer)] < worst)
         nearest = size
         for slot in range(nearer):
-            if keys[slot] < pool[width - 1]:
-                place = insert(pool, min(size, width - 1), keys[slot])
+            if keys[slot] < candidates[width - 1]:
+                place = insert_key(candidates, min(size, width - 1), keys[slot])
                 if place <= following:
                     prefetch_row(neighbors, key_node(keys[slot]))
                 nearest = min(nearest, place)
                 size = min(size + 1, width)
         computed += count
-        current = unexpanded(pool, size, min(current + 1, nearest))
-    return size, walked, computed
-
-
-@njit(nogil=True, cache=True)
-def split_keys(keys, count, ids, distances):  # type: ignore[no-untyped-def]
-    """The ids and distances of keys[:count]."""
-    for place in range(count):
-        ids[place] = key_node(keys[place])
-        distances[place] = key_distance(keys[place])
+        current = next_unexpanded(candidates, size, min(current + 1, nearest))
+    return size, expanded, computed

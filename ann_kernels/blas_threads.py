@@ -1,4 +1,4 @@
-"""Holding BLAS to one thread: our own threads are busy already, and its results must not hang on their number."""
+"""Holding BLAS to one thread: the cores are busy with our threads, and results must not depend on BLAS's number."""
 
 import threading
 from functools import cached_property
@@ -9,7 +9,7 @@ from threadpoolctl import ThreadpoolController
 
 
 class _OneThread:
-    """The limit is the process's, so whoever comes first sets it and whoever leaves last lifts it."""
+    """The limit belongs to the process: the first user sets it, and the last one lifts it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class _OneThread:
 
     @cached_property
     def _libraries(self) -> ThreadpoolController:
-        """Looked for once: that goes through all that the process has loaded, and takes 2 ms."""
+        """The BLAS libraries of the process, looked for once: the search takes 2 ms."""
         return ThreadpoolController()
 
     def __enter__(self) -> None:
@@ -37,4 +37,4 @@ class _OneThread:
 
 
 one_blas_thread = _OneThread()
-"""`with one_blas_thread:`, from any number of threads at once."""
+"""Context manager under which BLAS uses one thread; any number of threads may enter it at once"""

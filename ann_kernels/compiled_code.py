@@ -1,7 +1,7 @@
 """Where numba keeps compiled kernels: in a folder for each state of this package's sources.
 
-Numba asks whether the file of a kernel has changed. It does not see that another file has, whose functions it has
-compiled into the kernel, and it fails over kernels whose types have moved to other modules.
+Numba checks whether the file of a kernel has changed. It does not check other files, whose functions it may have
+compiled into the kernel, and it fails when it loads a kernel whose types have moved to another module.
 """
 
 import hashlib
@@ -16,31 +16,31 @@ _FOLDER = Path(__file__).resolve().parent
 
 @cache
 def sources_digest() -> str:
-    """A hash of all modules of the package, by their names."""
+    """A hash of the names and contents of all modules of the package."""
     digest = hashlib.sha256()
-    for path in sorted(_FOLDER.glob("*.py")):
+    for path in sorted(_FOLDER.rglob("*.py")):
         content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+        digest.update(f"{path.relative_to(_FOLDER).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]
 
 
-def _in_own_folder(locator: Any) -> Any:
-    """A locator of numba's, which puts this package's kernels into such a folder, and knows no others."""
+def _package_locator(locator: Any) -> Any:
+    """One of numba's cache locators, for this package's kernels alone, in the folder of these sources."""
 
-    class OfThisPackage(locator):  # type: ignore[misc]
+    class PackageLocator(locator):  # type: ignore[misc]
         @classmethod
         def from_function(cls, py_func: Any, py_file: str) -> Any:
-            inside = Path(py_file).resolve().parent == _FOLDER
+            inside = Path(py_file).resolve().is_relative_to(_FOLDER)
             return super().from_function(py_func, py_file) if inside else None
 
         def get_cache_path(self) -> str:
             return str(Path(super().get_cache_path()) / sources_digest())
 
-    return OfThisPackage
+    return PackageLocator
 
 
 def install() -> None:
-    """Make numba look there first. To be called before the first kernel of the package is defined."""
-    known: list[Any] = caching.CacheImpl._locator_classes  # noqa: SLF001  numba has no public way for some functions alone
-    own = (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator)
-    known[:0] = [_in_own_folder(locator) for locator in own]
+    """Make numba use these locators first. Call it before the first kernel of the package is defined."""
+    locators: list[Any] = caching.CacheImpl._locator_classes  # noqa: SLF001  numba offers no public way per function
+    package = (caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator)
+    locators[:0] = [_package_locator(locator) for locator in package]

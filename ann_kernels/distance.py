@@ -1,45 +1,47 @@
-"""Vectors made ready for kernels, and distances between many of them at once."""
-
-from typing import Any
+"""Vectors prepared for kernels, and distances between many of them at once."""
 
 import numpy as np
-import numpy.typing as npt
 
+from icepuffin.ann_kernels.arrays import F32, F64, AnyArray, Floats
 from icepuffin.ann_kernels.errors import DimensionError, NonFiniteVectorError, ZeroVectorError
 from icepuffin.ann_kernels.exact_distances import as_float64, lengths
 from icepuffin.ann_kernels.metric import Metric
 
 MAX_DIMS = 65_536
-_BLOCK = 2_048
-_BLOCK_VALUES = 2**20
-"""That are doubles at a time"""
+_ROWS_PER_BLOCK = 2_048
+_VALUES_PER_BLOCK = 2**20
+"""Values that are held as doubles at a time"""
 
 
-def prepare(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float32]:
-    """Any float [N, D] -> f32[N, D], C order, finite; of unit length for cosine.
+def prepare(vectors: AnyArray, metric: Metric) -> F32:
+    """Vectors as kernels take them: f32[N, D] in C order, finite, of unit length for cosine.
 
-    Raises DimensionError, NonFiniteVectorError (the row), ZeroVectorError (the row; cosine only).
+    `vectors` is any float array [N, D]. Raises DimensionError, NonFiniteVectorError (with the row) and ZeroVectorError
+    (with the row; cosine only).
     """
     if vectors.ndim != 2 or not 1 <= vectors.shape[1] <= MAX_DIMS:
         raise DimensionError(f"vectors have shape {vectors.shape}, not (rows, 1 to {MAX_DIMS} dimensions)")
     out = np.ascontiguousarray(vectors, dtype=np.float32)
-    for start in range(0, len(out), _BLOCK):
-        finite = np.isfinite(out[start : start + _BLOCK])
+    for start in range(0, len(out), _ROWS_PER_BLOCK):
+        finite = np.isfinite(out[start : start + _ROWS_PER_BLOCK])
         if not finite.all():
             raise NonFiniteVectorError(start + int(np.argmin(finite.all(axis=1))))
     return _normalized(vectors, out) if metric is Metric.COSINE else out
 
 
-def prepare_exact(vectors: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float64]:
-    """The same in f64, unrounded: queries for exact answers. What float32 cannot hold is not finite here, too."""
+def prepare_exact(vectors: AnyArray, metric: Metric) -> F64:
+    """Queries for exact answers: as `prepare`, but f64[N, D] and not rounded.
+
+    Raises as `prepare` does: a value that float32 cannot hold counts as not finite.
+    """
     with np.errstate(over="ignore"):
         rounded = prepare(vectors, metric)
     return as_float64(vectors) if metric is not Metric.COSINE else _normalized(vectors, np.empty(rounded.shape))
 
 
-def _normalized(vectors: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _normalized(vectors: AnyArray, like: Floats) -> Floats:
     out = np.empty_like(like)
-    step = max(1, _BLOCK_VALUES // vectors.shape[1])
+    step = max(1, _VALUES_PER_BLOCK // vectors.shape[1])
     for start in range(0, len(vectors), step):
         block = vectors[start : start + step].astype(np.float64)  # squares of f32 may leave f32's range
         norms = lengths(block)
@@ -49,26 +51,26 @@ def _normalized(vectors: npt.NDArray[Any], like: npt.NDArray[Any]) -> npt.NDArra
     return out
 
 
-def reported(internal: npt.NDArray[Any], metric: Metric) -> npt.NDArray[np.float64]:
-    """Kernel distances -> reported ones, f64. Kernels use squared L2 (under cosine too) and - dot."""
-    far = internal.astype(np.float64)
+def reported(internal: Floats, metric: Metric) -> F64:
+    """Distances as they are reported, f64, of those that kernels use: squared L2 (under cosine too) and minus dot."""
+    distances = internal.astype(np.float64)
     if metric is Metric.L2:
-        return np.sqrt(np.maximum(far, 0.0))
-    return np.maximum(far, 0.0) / 2 if metric is Metric.COSINE else far
+        return np.sqrt(np.maximum(distances, 0.0))
+    return np.maximum(distances, 0.0) / 2 if metric is Metric.COSINE else distances
 
 
-def internal_pairwise(
-    queries: npt.NDArray[Any], vectors: npt.NDArray[np.float32], metric: Metric
-) -> npt.NDArray[np.float32]:
-    """Kernel distances f32[Q, N] of prepared arrays, rounded: their order is not that of the true ones.
+def internal_pairwise(queries: Floats, vectors: F32, metric: Metric) -> F32:
+    """Kernel distances f32[Q, N] of prepared arrays [Q, D] and [N, D]; rounding may change the order of near ties.
 
-    All are moved by the mean of the vectors first, as a large offset that they share would leave nothing but rounding.
+    All vectors are moved by their mean first: of a large offset that they share, only rounding would be left.
+    Raises DimensionError.
     """
     if queries.shape[1] != vectors.shape[1]:
         raise DimensionError(f"queries have {queries.shape[1]} dimensions, vectors {vectors.shape[1]}")
     if metric is Metric.INNER_PRODUCT:
         return -(queries.astype(np.float32) @ vectors.T)
-    middle = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-    near, moved = (queries - middle).astype(np.float32), vectors - middle
-    squares = np.einsum("ij,ij->i", moved, moved)[None, :] + np.einsum("ij,ij->i", near, near)[:, None]
-    return np.asarray(squares - 2 * (near @ moved.T))
+    mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+    moved_queries, moved = (queries - mean).astype(np.float32), vectors - mean
+    squares = np.einsum("ij,ij->i", moved, moved)[None, :]
+    squares = squares + np.einsum("ij,ij->i", moved_queries, moved_queries)[:, None]
+    return np.asarray(squares - 2 * (moved_queries @ moved.T))

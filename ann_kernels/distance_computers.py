@@ -1,109 +1,156 @@
-"""What kernels measure distances in: float vectors, SQ8 codes or PQ codes.
+"""Distances that kernels compute one node at a time: over float vectors, SQ8 codes or PQ codes.
 
-A space holds N nodes, a target queries besides; a point is one query of a target, or one node's place in its space.
-Kernels are written once, and numba compiles them for each
-type of point. Distances of a point to nodes are f32, smaller is nearer; all but DotPoint's and PqPoint's are squared
-Euclidean distances, in the units of the space.
+A space holds the vectors of N nodes. Queries stand beside a space. A distance computer measures from one query, or
+from one node of a space, to any node. Kernels are written once; numba compiles them for each type of computer.
+
+Distances are f32, and smaller is nearer. DotComputer and PqComputer give their own sums, the others squared Euclidean
+distances in the units of the space.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
-from numba.extending import overload as untyped_overload
 
-from icepuffin.ann_kernels.simd import BLOCK, JIT, LINE, dot, prefetch, prefetch_row
-
-FAST = {"reassoc", "contract", "arcp", "nsz"}
-"""Fast-math flags of all kernels here: never nnan or ninf, user data is checked but not trusted."""
-overload: Any = untyped_overload
+from icepuffin.ann_kernels.arrays import F32, I8, I32, U8
+from icepuffin.ann_kernels.compilation import compiled_form, inline_kernel
+from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
+from icepuffin.ann_kernels.simd.prefetching import LINE, prefetch, prefetch_row
 
 
 class FloatSpace(NamedTuple):
-    """Vectors f32[N, D]."""
+    """Nodes as float vectors."""
 
-    vectors: npt.NDArray[np.float32]
+    vectors: F32
+    """f32[N, D]"""
 
 
 class CodeSpace(NamedTuple):
-    """Codes of `icepuffin.ann_kernels.scalar_quantization`."""
+    """Nodes as the codes of `scalar_quantization`."""
 
-    codes: npt.NDArray[np.uint8]
-    """u8[N * P], P = D padded to 64"""
-    norms: npt.NDArray[np.int32]
-    sums: npt.NDArray[np.int32]
-
-
-class FloatTarget(NamedTuple):
-    """Queries f32[Q, D] over vectors, by squared L2."""
-
-    vectors: npt.NDArray[np.float32]
-    queries: npt.NDArray[np.float32]
+    codes: U8
+    """u8[N * P]; P is D padded to 64"""
+    norms: I32
+    """Squared norms int32[N] of the signed codes"""
+    sums: I32
+    """Sums int32[N] of the signed codes"""
 
 
-class DotTarget(NamedTuple):
-    """The same by minus the dot product."""
+class L2Queries(NamedTuple):
+    """Queries over float vectors, by squared L2."""
 
-    vectors: npt.NDArray[np.float32]
-    queries: npt.NDArray[np.float32]
+    vectors: F32
+    """f32[N, D]"""
+    queries: F32
+    """f32[Q, D]"""
 
 
-class CodeTarget(NamedTuple):
-    """Queries over codes; see `CodePoint`."""
+class DotQueries(NamedTuple):
+    """Queries over float vectors, by minus the dot product."""
 
-    codes: npt.NDArray[np.uint8]
-    norms: npt.NDArray[np.int32]
-    queries: npt.NDArray[np.int8]
-    """int8[Q, P]"""
+    vectors: F32
+    """f32[N, D]"""
+    queries: F32
+    """f32[Q, D]"""
+
+
+class CodeQueries(NamedTuple):
+    """Queries over SQ8 codes; see `CodeComputer`."""
+
+    codes: U8
+    """u8[N * P]"""
+    norms: I32
+    """int32[N]"""
+    queries: I8
+    """Signed codes int8[Q, P]"""
     norm_weight: np.float32
-    dot_weights: npt.NDArray[np.float32]
+    dot_weights: F32
     """f32[Q]"""
 
 
-class PqTarget(NamedTuple):
-    """Queries over PQ codes; see `PqPoint`."""
+class PqQueries(NamedTuple):
+    """Queries over PQ codes; see `PqComputer`."""
 
-    codes: npt.NDArray[np.uint8]
-    tables: npt.NDArray[np.float32]
+    codes: U8
+    """u8[N, m]"""
+    tables: F32
     """f32[Q, m, 256]"""
 
 
-class FloatPoint(NamedTuple):
-    """Squared L2 from a vector."""
+class L2Computer(NamedTuple):
+    """Squared L2 from one vector."""
 
-    vectors: npt.NDArray[np.float32]
-    query: npt.NDArray[np.float32]
-
-
-class DotPoint(NamedTuple):
-    """Minus the dot product with a vector."""
-
-    vectors: npt.NDArray[np.float32]
-    query: npt.NDArray[np.float32]
+    vectors: F32
+    """f32[N, D]"""
+    query: F32
+    """f32[D]"""
 
 
-class CodePoint(NamedTuple):
+class DotComputer(NamedTuple):
+    """Minus the dot product with one vector."""
+
+    vectors: F32
+    """f32[N, D]"""
+    query: F32
+    """f32[D]"""
+
+
+class CodeComputer(NamedTuple):
     """norm_weight * norm - dot_weight * dot + shift, of codes and a query of signed bytes."""
 
-    codes: npt.NDArray[np.uint8]
-    norms: npt.NDArray[np.int32]
-    query: npt.NDArray[np.int8]
+    codes: U8
+    """u8[N * P]"""
+    norms: I32
+    """int32[N]"""
+    query: I8
     """int8[P]"""
     norm_weight: np.float32
     dot_weight: np.float32
     shift: np.float32
 
 
-class PqPoint(NamedTuple):
-    """Sum of a query's table entries f32[m, 256] at codes u8[N, m]."""
+class PqComputer(NamedTuple):
+    """Sum of one query's table entries at a node's codes."""
 
-    codes: npt.NDArray[np.uint8]
-    table: npt.NDArray[np.float32]
+    codes: U8
+    """u8[N, m]"""
+    table: F32
+    """f32[m, 256]"""
 
 
-@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
-def squared_l2(vectors, node, query):  # type: ignore[no-untyped-def]
+Space: TypeAlias = FloatSpace | CodeSpace
+Queries: TypeAlias = L2Queries | DotQueries | CodeQueries | PqQueries
+DistanceComputer: TypeAlias = L2Computer | DotComputer | CodeComputer | PqComputer
+
+
+def distance(computer: DistanceComputer, node: Any) -> Any:
+    """f32: the distance from a computer's query to a node."""
+    return _DISTANCES[type(computer)](computer, node)
+
+
+def prefetch_node(computer: DistanceComputer, node: Any) -> None:
+    """Request the cache lines of a node, ahead of `distance`."""
+    _PREFETCHES[type(computer)](computer, node)
+
+
+def query_computer(queries: Queries, row: Any) -> Any:
+    """The computer of distances from one of the queries."""
+    return _QUERY_COMPUTERS[type(queries)](queries, row)
+
+
+def node_computer(space: Space, node: Any, scratch: I8) -> Any:
+    """The computer of distances from a node of a space. It may keep the node's codes in scratch int8[P]."""
+    return _NODE_COMPUTERS[type(space)](space, node, scratch)
+
+
+def new_code_scratch(space: Space, nodes: int = 1) -> I8:
+    """int8[nodes, P]: room for the codes of so many nodes, a row of which `node_computer` takes."""
+    dims = len(space.codes) // len(space.norms) if isinstance(space, CodeSpace) else 0
+    return np.empty((nodes, dims), np.int8)
+
+
+@inline_kernel
+def squared_l2(vectors: F32, node: Any, query: F32) -> Any:
+    """f32: squared L2 distance of vectors[node] from a query."""
     total = np.float32(0)
     for d in range(query.size):
         gap = vectors[node, d] - query[d]
@@ -111,137 +158,117 @@ def squared_l2(vectors, node, query):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
-def _negated_dot(vectors, node, query):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _negated_dot(vectors: F32, node: Any, query: F32) -> Any:
     total = np.float32(0)
     for d in range(query.size):
         total -= vectors[node, d] * query[d]
     return total
 
 
-def _float_distance(point, node):  # type: ignore[no-untyped-def]
-    return squared_l2(point.vectors, node, point.query)
+def _l2_distance(computer: L2Computer, node: Any) -> Any:
+    return squared_l2(computer.vectors, node, computer.query)
 
 
-def _dot_distance(point, node):  # type: ignore[no-untyped-def]
-    return _negated_dot(point.vectors, node, point.query)
+def _dot_distance(computer: DotComputer, node: Any) -> Any:
+    return _negated_dot(computer.vectors, node, computer.query)
 
 
-def _code_distance(point, node):  # type: ignore[no-untyped-def]
-    size = point.query.size
-    product = dot(point.codes, np.intp(node) * size, point.query, np.intp(0), np.intp(size // BLOCK))
-    weighted = point.norm_weight * np.float32(point.norms[node]) - point.dot_weight * np.float32(product)
-    return np.float32(weighted + point.shift)
+def _code_distance(computer: CodeComputer, node: Any) -> Any:
+    size = computer.query.size
+    product = dot(computer.codes, np.intp(node) * size, computer.query, np.intp(0), np.intp(size // BLOCK))
+    weighted = computer.norm_weight * np.float32(computer.norms[node]) - computer.dot_weight * np.float32(product)
+    return np.float32(weighted + computer.shift)
 
 
-def _pq_distance(point, node):  # type: ignore[no-untyped-def]
+def _pq_distance(computer: PqComputer, node: Any) -> Any:
     total = np.float32(0)
-    for part in range(point.table.shape[0]):
-        total += point.table[part, point.codes[node, part]]
+    for part in range(computer.table.shape[0]):
+        total += computer.table[part, computer.codes[node, part]]
     return total
 
 
-def _float_focus(space, node, scratch):  # type: ignore[no-untyped-def]
-    return FloatPoint(space.vectors, space.vectors[node])
+def _float_prefetch(computer: L2Computer | DotComputer, node: Any) -> None:
+    prefetch_row(computer.vectors, node)
 
 
-def _code_focus(space, node, scratch):  # type: ignore[no-untyped-def]
+def _code_prefetch(computer: CodeComputer, node: Any) -> None:
+    size = computer.query.size
+    for i in range(0, size, LINE):
+        prefetch(computer.codes, np.intp(node) * size + i)
+    prefetch(computer.norms, np.intp(node))
+
+
+def _pq_prefetch(computer: PqComputer, node: Any) -> None:
+    prefetch_row(computer.codes, node)
+
+
+def _l2_query_computer(queries: L2Queries, row: Any) -> L2Computer:
+    return L2Computer(queries.vectors, queries.queries[row])
+
+
+def _dot_query_computer(queries: DotQueries, row: Any) -> DotComputer:
+    return DotComputer(queries.vectors, queries.queries[row])
+
+
+def _code_query_computer(queries: CodeQueries, row: Any) -> CodeComputer:
+    weight = queries.dot_weights[row]
+    return CodeComputer(queries.codes, queries.norms, queries.queries[row], queries.norm_weight, weight, np.float32(0))
+
+
+def _pq_query_computer(queries: PqQueries, row: Any) -> PqComputer:
+    return PqComputer(queries.codes, queries.tables[row])
+
+
+def _float_node_computer(space: FloatSpace, node: Any, scratch: I8) -> L2Computer:
+    return L2Computer(space.vectors, space.vectors[node])
+
+
+def _code_node_computer(space: CodeSpace, node: Any, scratch: I8) -> CodeComputer:
     first = np.intp(node) * scratch.size
-    row = space.codes[first : first + scratch.size]  # indices into it are known not to be negative: it vectorises
+    row = space.codes[first : first + scratch.size]  # numba knows that indices into it are not negative: it vectorises
     for i in range(scratch.size):
         scratch[i] = np.int8(row[i] ^ np.uint8(128))
     shift = np.float32(space.norms[node] + np.int32(256) * space.sums[node])  # codes are 128 too large in the product
-    return CodePoint(space.codes, space.norms, scratch, np.float32(1), np.float32(2), shift)
+    return CodeComputer(space.codes, space.norms, scratch, np.float32(1), np.float32(2), shift)
 
 
-def _float_fetch(point, node):  # type: ignore[no-untyped-def]
-    prefetch_row(point.vectors, node)
-
-
-def _code_fetch(point, node):  # type: ignore[no-untyped-def]
-    size = point.query.size
-    for i in range(0, size, LINE):
-        prefetch(point.codes, np.intp(node) * size + i)
-    prefetch(point.norms, np.intp(node))
-
-
-def _pq_fetch(point, node):  # type: ignore[no-untyped-def]
-    prefetch_row(point.codes, node)
-
-
-def _float_aim(target, row):  # type: ignore[no-untyped-def]
-    return FloatPoint(target.vectors, target.queries[row])
-
-
-def _dot_aim(target, row):  # type: ignore[no-untyped-def]
-    return DotPoint(target.vectors, target.queries[row])
-
-
-def _code_aim(target, row):  # type: ignore[no-untyped-def]
-    weight = target.dot_weights[row]
-    return CodePoint(target.codes, target.norms, target.queries[row], target.norm_weight, weight, np.float32(0))
-
-
-def _pq_aim(target, row):  # type: ignore[no-untyped-def]
-    return PqPoint(target.codes, target.tables[row])
-
-
-_AIMS: dict[str, Any] = {"FloatTarget": _float_aim, "DotTarget": _dot_aim, "CodeTarget": _code_aim, "PqTarget": _pq_aim}
-_DISTANCES: dict[str, Any] = {
-    "FloatPoint": _float_distance, "DotPoint": _dot_distance, "CodePoint": _code_distance, "PqPoint": _pq_distance,
-}  # fmt: skip
-_FETCHES: dict[str, Any] = {
-    "FloatPoint": _float_fetch,
-    "DotPoint": _float_fetch,
-    "CodePoint": _code_fetch,
-    "PqPoint": _pq_fetch,
+_DISTANCES: dict[type, Any] = {
+    L2Computer: _l2_distance,
+    DotComputer: _dot_distance,
+    CodeComputer: _code_distance,
+    PqComputer: _pq_distance,
 }
-_FOCUSES: dict[str, Any] = {"FloatSpace": _float_focus, "CodeSpace": _code_focus}
+_PREFETCHES: dict[type, Any] = {
+    L2Computer: _float_prefetch,
+    DotComputer: _float_prefetch,
+    CodeComputer: _code_prefetch,
+    PqComputer: _pq_prefetch,
+}
+_QUERY_COMPUTERS: dict[type, Any] = {
+    L2Queries: _l2_query_computer,
+    DotQueries: _dot_query_computer,
+    CodeQueries: _code_query_computer,
+    PqQueries: _pq_query_computer,
+}
+_NODE_COMPUTERS: dict[type, Any] = {FloatSpace: _float_node_computer, CodeSpace: _code_node_computer}
 
 
-def distance(point: Any, node: Any) -> Any:
-    """f32 distance from a point to a node."""
-    return _DISTANCES[type(point).__name__](point, node)
+@compiled_form(distance)
+def _(computer: Any, node: Any) -> Any:
+    return _DISTANCES[computer.instance_class]
 
 
-def fetch(point: Any, node: Any) -> Any:
-    """Ask for the cache lines of a node, ahead of `distance`."""
-    _FETCHES[type(point).__name__](point, node)
+@compiled_form(prefetch_node)
+def _(computer: Any, node: Any) -> Any:
+    return _PREFETCHES[computer.instance_class]
 
 
-def focus(space: Any, node: Any, scratch: Any) -> Any:
-    """The point at a node of a space; scratch int8[P] is what it may write the query to."""
-    return _FOCUSES[type(space).__name__](space, node, scratch)
+@compiled_form(query_computer)
+def _(queries: Any, row: Any) -> Any:
+    return _QUERY_COMPUTERS[queries.instance_class]
 
 
-def aim(target: Any, row: Any) -> Any:
-    """The point of one of a target's queries."""
-    return _AIMS[type(target).__name__](target, row)
-
-
-def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A read-only view. Numba compiles kernels apart for arrays that can and cannot be written: callers' arrays may be
-    either, kernels always get the latter.
-    """
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-if JIT:
-
-    @overload(aim, inline="always")
-    def _(target, row):  # type: ignore[no-untyped-def]
-        return _AIMS[target.instance_class.__name__]
-
-    @overload(distance, fastmath=FAST, inline="always")
-    def _(point, node):  # type: ignore[no-untyped-def]
-        return _DISTANCES[point.instance_class.__name__]
-
-    @overload(fetch, inline="always")
-    def _(point, node):  # type: ignore[no-untyped-def]
-        return _FETCHES[point.instance_class.__name__]
-
-    @overload(focus, inline="always")
-    def _(space, node, scratch):  # type: ignore[no-untyped-def]
-        return _FOCUSES[space.instance_class.__name__]
+@compiled_form(node_computer)
+def _(space: Any, node: Any, scratch: Any) -> Any:
+    return _NODE_COMPUTERS[space.instance_class]

@@ -1,58 +1,57 @@
-"""Equal vectors: one of each group takes part in a bulk build, the others hang on it as a tree.
+"""Equal vectors: one of each group takes part in a bulk build, the others are attached to it as a tree.
 
-Otherwise a group larger than R fills its members' candidates with one another, and nothing leads out of it or through.
+Otherwise a group larger than R fills its members' candidates with one another, and no edge leads out of it or through.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from icepuffin.ann_kernels.arrays import F32, I32, I64
 from icepuffin.ann_kernels.graph import Graph
 from icepuffin.ann_kernels.hashing import content_hash
 
 _CHILDREN = 4
-Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Groups:
-    """Who stands for whom."""
+class DuplicateGroups:
+    """Groups of equal vectors, and the vector that represents each."""
 
-    representatives: Ints
-    """int32[n], ascending: vectors that have no equal, and one of each group"""
-    members: Ints
-    """int32[m]: the groups with more than one vector, one after the other, each led by its representative"""
-    starts: npt.NDArray[np.int64]
-    """int64[g + 1]: where each group starts in `members`"""
+    representatives: I32
+    """Vectors that have no equal and one of each group, int32[n], ascending"""
+    members: I32
+    """Groups with more than one vector, int32[m], one after the other, each led by its representative"""
+    starts: I64
+    """Start of each group in `members`, int64[g + 1]"""
 
 
-def find(vectors: npt.NDArray[np.float32], *, first: int) -> Groups:
+def find_duplicates(vectors: F32, *, first: int) -> DuplicateGroups:
     """Groups of equal rows f32[N, D]; row `first` represents its group, otherwise the smallest row does."""
     hashes = content_hash(vectors)
     order = np.argsort(hashes, kind="stable").astype(np.int32)
     ranked = hashes[order]
-    new = np.concatenate([[True], ranked[1:] != ranked[:-1]])
-    starts = np.flatnonzero(new)
+    changes = np.concatenate([[True], ranked[1:] != ranked[:-1]])
+    starts = np.flatnonzero(changes)
     sizes = np.diff(np.concatenate([starts, [len(order)]]))
-    alone = np.ones(len(vectors), np.bool_)
-    members, bounds = [], [0]
+    representative = np.ones(len(vectors), np.bool_)
+    members, ends = [], [0]
     for start, size in zip(starts[sizes > 1], sizes[sizes > 1], strict=True):
         group = order[start : start + size]
-        lead = first if first in group else group[0]
-        equal = group[(vectors[group] == vectors[lead]).all(axis=1)]  # not so where hashes met by chance
-        others = equal[equal != lead]
-        alone[others] = False
-        members.append(np.concatenate([[lead], others]).astype(np.int32))
-        bounds.append(bounds[-1] + len(members[-1]))
-    return Groups(
-        np.flatnonzero(alone).astype(np.int32),
+        leader = first if first in group else group[0]
+        equal = group[(vectors[group] == vectors[leader]).all(axis=1)]  # all of them, unless hashes collide
+        others = equal[equal != leader]
+        representative[others] = False
+        members.append(np.concatenate([[leader], others]).astype(np.int32))
+        ends.append(ends[-1] + len(members[-1]))
+    return DuplicateGroups(
+        np.flatnonzero(representative).astype(np.int32),
         np.concatenate([np.empty(0, np.int32), *members]),
-        np.array(bounds, np.int64),
+        np.array(ends, np.int64),
     )
 
 
-def hang(graph: Graph, groups: Groups) -> None:
+def attach_duplicates(graph: Graph, groups: DuplicateGroups) -> None:
     """Give each group's members edges to up to four others, as in a heap, and to their representative."""
     limit = graph.neighbors.shape[1]
     children = max(1, min(_CHILDREN, limit - 1))

@@ -1,7 +1,8 @@
 """Searching one graph. Tombstones are walked through, never returned.
 
-Where vectors are at hand the beam walks by their SQ8 codes, a quarter of the bytes, and the nearest it found are ranked
-by exact distances; where codes would not rank as the vectors do, and for few vectors, it walks by the vectors.
+Where there are vectors, the beam walks by their SQ8 codes, a quarter of the bytes, and the nearest nodes that it met
+are ranked by exact distances. It walks by the vectors themselves where codes do not preserve the nearest neighbours,
+and where there are few vectors.
 """
 
 import copy
@@ -12,79 +13,155 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from icepuffin.ann_kernels.beam_search import beam_search, next_stamp
-from icepuffin.ann_kernels.candidate_list import key_distance, key_node, new_pool
+from icepuffin.ann_kernels.arrays import F32, F64, I32, I64, U8, Bool, Floats, read_only
+from icepuffin.ann_kernels.beam_search import Visited, beam_search, new_beam_scratch
+from icepuffin.ann_kernels.compilation import fast_kernel, strict_kernel
 from icepuffin.ann_kernels.distance import reported
 from icepuffin.ann_kernels.distance_computers import (
-    FAST,
-    CodeTarget,
-    DotTarget,
-    FloatTarget,
-    PqTarget,
-    aim,
+    DistanceComputer,
+    DotQueries,
+    L2Queries,
+    PqQueries,
+    Queries,
     distance,
-    frozen,
+    query_computer,
 )
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
-from icepuffin.ann_kernels.graph import Graph
+from icepuffin.ann_kernels.graph import Adjacency, Graph
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import Codewords
-from icepuffin.ann_kernels.scalar_quantization import Codes, encode, faithful, ranked_exactly
-from icepuffin.ann_kernels.simd import prefetch_row
-from icepuffin.ann_kernels.top_k import Names, exact_top_k
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, encode, preserves_neighbors, ranked_exactly
+from icepuffin.ann_kernels.simd.prefetching import prefetch_row
+from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
+from icepuffin.ann_kernels.top_k import Neighbors, RowIds, exact_top_k
 
-_COMPARED_A_NODE = 20
-"""To each node of a beam's width: so many live vectors are compared in the time that the beam takes. 8 where they lie
-at random, 40 where they lie together and mostly far from the query (measured, 128 and 384 dimensions)"""
+_COMPARED_PER_NODE = 20
+"""Live vectors that are compared in the time that a beam takes per node of its width: 8 where they lie at random, 40
+where they lie together and mostly far from the query (measured with 128 and 384 dimensions)"""
 FEWEST_CODED = 1_024
-"""Fewer vectors fit the caches as they are"""
-_QUERIES_A_PIECE = 64
-_STARTS = 128
-_NODES_A_START = 64
-"""Fewer nodes than this for each start: the way from the medoid is short"""
-_NOTHING = frozen(np.empty((0, 0), np.float32))
+"""Number of vectors below which they fit the caches as they are"""
+_QUERIES_PER_TASK = 64
+_ENTRY_POINTS = 128
+_NODES_PER_ENTRY_POINT = 64
+"""Number of nodes per entry point below which the way from the medoid is short enough"""
+_NO_VECTORS = read_only(np.empty((0, 0), np.float32))
 _NO_PQ = (np.empty((0, 256, 0), np.float32), np.empty((0, 0), np.uint8))
-Target = FloatTarget | DotTarget | CodeTarget | PqTarget
 
 
 def comparing_is_faster(live: int, width: int) -> bool:
-    """Than a beam of that width (of several, the sum of their widths): where so many nodes may be returned."""
-    return live <= _COMPARED_A_NODE * width
+    """Whether comparing `live` vectors is faster than a beam of that width (of several beams, the sum of widths)."""
+    return live <= _COMPARED_PER_NODE * width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchStats:
-    """What a search did, per query."""
+    """The work of a search, per query."""
 
-    expanded: npt.NDArray[np.int64]
-    """int64[Q]: nodes whose neighbours were looked at"""
-    distances: npt.NDArray[np.int64]
-    """int64[Q]: distances computed in the walk"""
+    expanded: I64
+    """Nodes whose neighbours were looked at, int64[Q]"""
+    distances: I64
+    """Distances computed in the walk, int64[Q]"""
+
+
+class _LiveGraph(NamedTuple):
+    """A graph and the nodes that a search may return."""
+
+    adjacency: Adjacency
+    live: Bool
+    """bool[N]"""
+
+
+class _EntryPoints(NamedTuple):
+    """The nodes from which a search of each query may begin."""
+
+    nodes: I32
+    """int32[e]: the medoid, then nodes spread over the graph, if it is large"""
+    queries: Queries
+    """The queries over the entry points alone, which lie together, so that comparing them is cheap"""
+
+
+class _Ranking(NamedTuple):
+    """Exact distances, by which the nearest nodes of a candidate list are ranked."""
+
+    vectors: F32
+    """f32[N, D]; empty where the beam's own distances are the best there are"""
+    queries: F64
+    """f64[Q, D]"""
+    metric: int
+    """Value of the `Metric`"""
+    ranked: int
+    """Live nodes to rank for each query"""
+
+
+class _Results(NamedTuple):
+    """What a search gives for each of Q queries."""
+
+    ids: I64
+    """int64[Q, k]; -1 where there are fewer"""
+    distances: F64
+    """f64[Q, k], reported; inf where there are fewer"""
+    work: I64
+    """Nodes expanded and distances computed, int64[Q, 2]"""
+
+    @classmethod
+    def unfilled(cls, queries: int, k: int) -> "_Results":
+        shape = queries, k
+        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 2), np.int64))
+
+    @classmethod
+    def nothing(cls, queries: int, k: int) -> "_Results":
+        ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
+        return cls(ids, distances, np.zeros((queries, 2), np.int64))
+
+    def part(self, rows: slice) -> "_Results":
+        return _Results(self.ids[rows], self.distances[rows], self.work[rows])
+
+    def replace(self, rows: npt.NDArray[np.intp], others: "_Results") -> None:
+        self.ids[rows], self.distances[rows] = others.ids, others.distances
+        self.work[rows] += others.work
 
 
 class Searcher:
     """Searches one graph. Immutable and thread-safe.
 
-    With `vectors` f32[N, D] (prepared for `metric`) distances are exact, in float64; N x D bytes are taken for codes.
-    Without, `pq` = (codebook f32[m, 256, D / m], codes u8[N, m]) gives approximate ones, and the caller ranks the
-    candidates again.
-    `live` bool[N] marks what may be returned. `codes`: those of an earlier searcher of the same vectors, kept because
-    making them reads all vectors. Without, fewer than `coded_from` vectors are searched as they are.
+    Parameters
+    ----------
+    graph : Graph
+    vectors : f32[N, D], optional
+        Prepared for the metric. With them, distances are exact, in float64; codes take N * D bytes more.
+    metric : Metric
+    live : bool[N], optional
+        The nodes that may be returned; default all.
+    pq : (f32[m, 256, D / m], u8[N, m]), optional
+        Codebook and codes, by which a graph without vectors is searched: distances are approximate, and the caller
+        ranks the candidates again.
+    threads : int
+        Threads for making codes.
+    codes : ScalarCodes, optional
+        The codes of an earlier searcher of the same vectors: making them reads all vectors.
+    coded_from : int
+        Number of vectors below which no codes are made.
+
+    Raises
+    ------
+    KernelError
+        There are neither vectors nor PQ codes.
+    DimensionError
+        An array has not one row per node.
     """
 
     def __init__(
         self,
         graph: Graph,
-        vectors: npt.NDArray[np.float32] | None,
+        vectors: F32 | None,
         metric: Metric,
         *,
-        live: npt.NDArray[np.bool_] | None = None,
-        pq: tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]] | None = None,
+        live: Bool | None = None,
+        pq: tuple[F32, U8] | None = None,
         threads: int = 1,
-        codes: Codes | None = None,
+        codes: ScalarCodes | None = None,
         coded_from: int = FEWEST_CODED,
     ) -> None:
         if vectors is None and pq is None:
@@ -92,27 +169,29 @@ class Searcher:
         for name, array in (("vectors", vectors), ("live", live), ("PQ codes", pq and pq[1])):
             if array is not None and len(array) != graph.count:
                 raise DimensionError(f"the graph has {graph.count} nodes, but there are {len(array)} {name}")
-        self._graph = graph
-        self._neighbors = np.require(graph.neighbors, np.int32, ["C", "W"])
-        self._degrees = np.require(graph.degrees, np.int32, ["C", "W"])
+        self._count = graph.count
+        self._adjacency = Adjacency(
+            np.require(graph.neighbors, np.int32, ["C", "W"]), np.require(graph.degrees, np.int32, ["C", "W"])
+        )
         self._metric = metric
-        self._vectors = None if vectors is None else frozen(vectors)
-        self._pq = pq
-        self._words = Codewords((pq or _NO_PQ)[0])
+        self._vectors = None if vectors is None else read_only(vectors)
+        self._pq = pq or _NO_PQ
+        self._codewords = Codewords(self._pq[0])
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
-            coded = encode(vectors, threads=threads)
-            self._codes = coded if coded and faithful(coded, vectors, metric) else None
-        self._starts = _starts(graph)
-        self._start_data = self._data_of(self._starts)
-        self._marks: list[_Marks] = []
+            made = encode(vectors, threads=threads)
+            self._codes = made if made and preserves_neighbors(made, vectors, metric) else None
+        self._entry_points = _entry_points(graph)
+        self._entry_data = self._data_of(self._entry_points)
+        self._visited: list[Visited] = []
+        """Marks that no thread uses: new ones per query would cost more than the query"""
         self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
         self._live_count = int(self._live.sum())
 
-    def masked(self, live: npt.NDArray[np.bool_]) -> "Searcher":
-        """The same searcher, codes and all, which returns only what `live` bool[N] marks."""
-        if len(live) != self._graph.count:
-            raise DimensionError(f"the graph has {self._graph.count} nodes, but there are {len(live)} live")
+    def masked(self, live: Bool) -> "Searcher":
+        """The same searcher, codes and all, that returns only the nodes marked in `live` bool[N]."""
+        if len(live) != self._count:
+            raise DimensionError(f"the graph has {self._count} nodes, but there are {len(live)} live")
         other = copy.copy(self)
         other._live = np.require(live, np.bool_, ["C", "W"])  # noqa: SLF001  # its own kind
         other._live_count = int(live.sum())  # noqa: SLF001
@@ -123,8 +202,8 @@ class Searcher:
         return self._metric
 
     @property
-    def codes(self) -> Codes | None:
-        """What the beam walks by; None where it walks by the vectors themselves, or by PQ codes."""
+    def codes(self) -> ScalarCodes | None:
+        """The codes by which the beam walks; None where it walks by the vectors themselves, or by PQ codes."""
         return self._codes
 
     @property
@@ -135,234 +214,197 @@ class Searcher:
     def dims(self) -> int:
         if self._vectors is not None:
             return int(self._vectors.shape[1])
-        codebook = (self._pq or _NO_PQ)[0]
+        codebook = self._pq[0]
         return int(codebook.shape[0] * codebook.shape[2])
 
-    def search(
-        self, queries: npt.NDArray[Any], k: int, *, search_list: int, threads: int = 1
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], SearchStats]:
-        """The k nearest live nodes of queries f32 or f64 [Q, D], prepared for the metric.
+    def search(self, queries: Floats, k: int, *, search_list: int, threads: int = 1) -> tuple[I64, F64, SearchStats]:
+        """The k live nodes nearest to each query.
 
-        -> (ids int64[Q, k], -1 where there are fewer; reported distances f64[Q, k], inf there; stats).
-        `search_list` is widened where tombstones crowd the live ones out, up to where comparing all of these is faster.
-        One that takes in every coded node is answered by comparing the vectors.
+        The beam is widened where tombstones crowd the live nodes out, up to the width from which comparing all live
+        vectors is faster. One as wide as the graph is answered by comparing the vectors, where the walk goes by codes.
+
+        Parameters
+        ----------
+        queries : f32 or f64 [Q, D]
+            Prepared for the metric.
+        k : int
+        search_list : int
+            L: width of the beam.
+        threads : int
+
+        Returns
+        -------
+        tuple
+            (ids int64[Q, k], -1 where there are fewer; reported distances f64[Q, k], inf there; stats).
+
+        Raises
+        ------
+        KernelError
+            `k` is below 1.
+        DimensionError
+            The queries have not the dimensions of the index.
         """
         if k < 1:
             raise KernelError(f"k is {k}; it must be at least 1")
         if queries.shape[1:] != (self.dims,):
             raise DimensionError(f"queries have shape {queries.shape}, not (rows, {self.dims} dimensions)")
-        width = min(max(search_list, k), self._graph.count)
+        width = min(max(search_list, k), self._count)
         last = min(k, self._live_count) - 1
-        compared = self._codes is not None and width == self._graph.count  # a walk would lose what codes misplace
-        nothing = last < 0 or compared
-        found = _Found.nothing(len(queries), k) if nothing else self._walk(queries, k, width, threads)
-        short = np.flatnonzero(found.ids[:, last] < 0) if last >= 0 else np.empty(0, np.int64)
-        while len(short) and width < self._graph.count and not self._compares(2 * width):
-            width = min(2 * width, self._graph.count)
-            found.replace(short, self._walk(queries[short], k, width, threads))
-            short = short[found.ids[short, last] < 0]
+        compared = self._codes is not None and width == self._count  # a walk would lose what codes misplace
+        empty = last < 0 or compared
+        results = _Results.nothing(len(queries), k) if empty else self._walk(queries, k, width, threads)
+        short = np.flatnonzero(results.ids[:, last] < 0) if last >= 0 else np.empty(0, np.int64)
+        while len(short) and width < self._count and not self._compares_from(2 * width):
+            width = min(2 * width, self._count)
+            results.replace(short, self._walk(queries[short], k, width, threads))
+            short = short[results.ids[short, last] < 0]
         if len(short) and self._vectors is not None:
-            found.ids[short], found.distances[short] = self.compare(queries[short], k)
-            found.work[short, 1] += self._live_count
-        return found.ids, found.distances, SearchStats(found.work[:, 0], found.work[:, 1])
+            results.ids[short], results.distances[short] = self.compare(queries[short], k)
+            results.work[short, 1] += self._live_count
+        return results.ids, results.distances, SearchStats(results.work[:, 0], results.work[:, 1])
 
-    def _compares(self, width: int) -> bool:
+    def _compares_from(self, width: int) -> bool:
         return self._vectors is not None and comparing_is_faster(self._live_count, width)
 
-    def compare(
-        self, queries: npt.NDArray[Any], k: int, *, ids: Names | None = None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """The k nearest live nodes of queries f32 or f64 [Q, D], by comparing every one; as of `search`.
+    def compare(self, queries: Floats, k: int, *, ids: RowIds | None = None) -> Neighbors:
+        """The k live nodes nearest to each query f32 or f64 [Q, D], by comparing every one; results as of `search`.
 
-        `ids`: what nodes are called, and ties go by; default their numbers.
+        `ids` names the nodes, and ties go by it; default their numbers. Raises KernelError where there are no vectors.
         """
         if self._vectors is None:
             raise KernelError("there are no vectors to compare")
         return exact_top_k(queries, self._vectors, k, self._metric, live=self._live, ids=ids)
 
-    def _walk(self, queries: npt.NDArray[Any], k: int, width: int, threads: int) -> "_Found":
-        """What a beam of one width finds, some queries in a thread at a time."""
-        found = _Found.room(len(queries), k)
+    def _walk(self, queries: Floats, k: int, width: int, threads: int) -> _Results:
+        """The results of a beam of one width, some queries in a thread at a time."""
+        results = _Results.unfilled(len(queries), k)
+        graph = _LiveGraph(self._adjacency, self._live)
         ranked = max(k, min(width, ranked_exactly(k)))
+        vectors = _NO_VECTORS if self._vectors is None else self._vectors
 
-        def piece(start: int) -> None:
-            rows = slice(start, start + _QUERIES_A_PIECE)
-            asked = frozen(as_float64(queries[rows]))
-            target = self._target(frozen(np.ascontiguousarray(queries[rows], np.float32)))
-            marks = self._take_marks()
-            marks.stamp = _search_rows(
-                target, self._exact(asked), self._neighbors, self._degrees, self._starts,
-                target._replace(**self._start_data), self._live, width, ranked, marks.seen, np.uint8(marks.stamp),
-                found.ids[rows], found.distances[rows], found.work[rows],
-            )  # fmt: skip
-            self._marks.append(marks)
+        def walk_some(start: int) -> None:
+            rows = slice(start, start + _QUERIES_PER_TASK)
+            some = self._queries(read_only(np.ascontiguousarray(queries[rows], np.float32)))
+            entry_points = _EntryPoints(self._entry_points, some._replace(**self._entry_data))
+            ranking = _Ranking(vectors, read_only(as_float64(queries[rows])), self._metric.value, ranked)
+            visited = self._take_visited()
+            _search_rows(some, graph, entry_points, width, ranking, visited, results.part(rows))
+            self._visited.append(visited)
 
-        starts = range(0, len(queries), _QUERIES_A_PIECE)
+        starts = range(0, len(queries), _QUERIES_PER_TASK)
         if threads == 1 or len(starts) == 1:
             for start in starts:
-                piece(start)
+                walk_some(start)
         else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(piece, starts))
-        if self._vectors is None:  # the beam's own
-            found.distances[:] = reported(found.distances, self._metric)
-        return found
+            with ThreadPoolExecutor(threads) as executor:
+                list(executor.map(walk_some, starts))
+        if self._vectors is None:  # the beam's own distances
+            results.distances[:] = reported(results.distances, self._metric)
+        return results
 
-    def _data_of(self, nodes: npt.NDArray[np.int32]) -> dict[str, Any]:
-        """The fields of a target of ours for a few nodes alone, which lie together so that comparing them is cheap."""
+    def _data_of(self, nodes: I32) -> dict[str, Any]:
+        """The fields of this searcher's `Queries` for a few nodes alone."""
         if self._codes is not None:
             space = self._codes.space
-            return {
-                "codes": space.codes.reshape(-1, self._codes.padded)[nodes].reshape(-1),
-                "norms": space.norms[nodes],
-            }
+            codes = space.codes.reshape(-1, self._codes.padded_dims)[nodes].reshape(-1)
+            return {"codes": codes, "norms": space.norms[nodes]}
         if self._vectors is not None:
-            return {"vectors": frozen(self._vectors[nodes])}
-        return {"codes": frozen((self._pq or _NO_PQ)[1][nodes])}
+            return {"vectors": read_only(self._vectors[nodes])}
+        return {"codes": read_only(self._pq[1][nodes])}
 
-    def _take_marks(self) -> "_Marks":
+    def _take_visited(self) -> Visited:
         with suppress(IndexError):  # another thread may take the last ones first
-            return self._marks.pop()
-        return _Marks(self._graph.count)
+            return self._visited.pop()
+        return Visited(np.zeros(self._count, np.uint8), np.zeros(1, np.uint8))
 
-    def _target(self, queries: npt.NDArray[np.float32]) -> Target:
-        """What the beam walks by."""
+    def _queries(self, queries: F32) -> Queries:
+        """Queries as the beam measures from them."""
         if self._codes is not None:
-            return self._codes.target(queries, self._metric)
+            return self._codes.queries(queries, self._metric)
+        inner_product = self._metric is Metric.INNER_PRODUCT
         if self._vectors is not None:
-            return self._floats(self._vectors, queries)
-        tables = self._words.tables(queries, inner_product=self._metric is Metric.INNER_PRODUCT)
-        return PqTarget(frozen((self._pq or _NO_PQ)[1]), tables)
-
-    def _exact(self, queries: npt.NDArray[np.float64]) -> "_Exact":
-        """What the nearest are ranked by."""
-        vectors = _NOTHING if self._vectors is None else self._vectors
-        return _Exact(vectors, queries, int(self._metric))
-
-    def _floats(self, vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> FloatTarget | DotTarget:
-        kind = DotTarget if self._metric is Metric.INNER_PRODUCT else FloatTarget
-        return kind(vectors, queries)
+            return (DotQueries if inner_product else L2Queries)(self._vectors, queries)
+        return PqQueries(read_only(self._pq[1]), self._codewords.tables(queries, inner_product=inner_product))
 
 
-def _starts(graph: Graph) -> npt.NDArray[np.int32]:
-    """int32[..]: the medoid, from which every node can be reached, and in larger graphs some nodes spread over it: a
-    walk from the nearest of these, which costs little to find, is shorter.
+def _entry_points(graph: Graph) -> I32:
+    """int32[e]: the medoid, from which every node can be reached, and in larger graphs some nodes spread over it.
+
+    A walk from the nearest of these, which costs little to find, is shorter.
     """
     if not graph.count:
         return np.empty(0, np.int32)
-    count = _STARTS if graph.count >= _STARTS * _NODES_A_START else 0
+    count = _ENTRY_POINTS if graph.count >= _ENTRY_POINTS * _NODES_PER_ENTRY_POINT else 0
     spread = np.arange(count, dtype=np.int64) * graph.count // max(1, count)
     return np.concatenate([[graph.medoid], spread]).astype(np.int32)
 
 
-class _Exact(NamedTuple):
-    """What the nearest that a beam has met are ranked by."""
+@fast_kernel
+def _search_rows(
+    queries: Queries,
+    graph: _LiveGraph,
+    entry_points: _EntryPoints,
+    width: int,
+    ranking: _Ranking,
+    visited: Visited,
+    results: _Results,
+) -> None:
+    """Fill the results with the nearest live nodes of each query, in order.
 
-    vectors: npt.NDArray[np.float32]
-    """f32[N, D]; none where the beam's own distances are as good as there are"""
-    queries: npt.NDArray[np.float64]
-    metric: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """What was found for each of Q queries."""
-
-    ids: npt.NDArray[np.int64]
-    """int64[Q, k]; -1 where there are fewer"""
-    distances: npt.NDArray[np.float64]
-    """f64[Q, k], reported; inf where there are fewer"""
-    work: npt.NDArray[np.int64]
-    """int64[Q, 2]: nodes expanded, distances computed"""
-
-    @classmethod
-    def room(cls, queries: int, k: int) -> "_Found":
-        shape = queries, k
-        return cls(np.empty(shape, np.int64), np.empty(shape), np.empty((queries, 2), np.int64))
-
-    @classmethod
-    def nothing(cls, queries: int, k: int) -> "_Found":
-        ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
-        return cls(ids, distances, np.zeros((queries, 2), np.int64))
-
-    def replace(self, rows: npt.NDArray[np.intp], others: "_Found") -> None:
-        self.ids[rows], self.distances[rows] = others.ids, others.distances
-        self.work[rows] += others.work
-
-
-class _Marks:
-    """Which nodes a search has met; kept for the next one, as a fresh array a query would cost more than the query."""
-
-    def __init__(self, count: int) -> None:
-        self.seen = np.zeros(count, np.uint8)
-        self.stamp = 0  # what numba gives back is an int, which would compile the kernel once more
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _search_rows(  # type: ignore[no-untyped-def]
-    target, exact, neighbors, degrees, starts, near_starts, live, width, ranked, seen, stamp, ids, distances, work
-):
-    """The nearest live nodes of each query into ids int64[Q, k] and distances f64[Q, k], in order; -> last stamp.
-
-    -1 and inf where there are fewer. The first `ranked` live nodes of a pool are put in order by `exact`, where it has
-    vectors; otherwise distances are those of the beam. work int64[Q, 2]: nodes expanded, distances computed.
+    The first live nodes of the candidate list are put in order by exact distance, where there are vectors; otherwise
+    distances are those of the beam.
     """
-    pool = new_pool(width)
-    path = np.empty(0, np.int64)
-    fresh = np.empty(neighbors.shape[1], np.int32)
-    keys = np.empty(neighbors.shape[1], np.int64)
-    best = np.empty(ranked, np.int32)
-    far = np.empty(ranked)
-    entries = starts[:2].copy()
+    scratch = new_beam_scratch(width, visited, 0, graph.adjacency.neighbors.shape[1])
+    candidates, live, nodes = scratch.candidates, graph.live, entry_points.nodes
+    ids, distances, work = results.ids, results.distances, results.work
+    best = np.empty(ranking.ranked, np.int32)
+    best_distances = np.empty(ranking.ranked)
+    entries = nodes[:2].copy()
     for row in range(ids.shape[0]):
-        stamp = next_stamp(seen, stamp)
-        if starts.size > 1:
-            entries[1] = starts[_nearest(aim(near_starts, row), starts.size)]
-        size, walked, computed = beam_search(
-            aim(target, row), neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys
-        )
-        work[row, 0] = walked
-        work[row, 1] = computed + starts.size - 1
-        found = 0
-        for at in range(size):
-            if found == ranked:
+        if nodes.size > 1:
+            entries[1] = nodes[_nearest(query_computer(entry_points.queries, row), nodes.size)]
+        size, expanded, computed = beam_search(query_computer(queries, row), graph.adjacency, entries, scratch)
+        work[row, 0] = expanded
+        work[row, 1] = computed + nodes.size - 1
+        count = 0
+        for place in range(size):
+            if count == ranking.ranked:
                 break
-            node = key_node(pool[at])
+            node = key_node(candidates[place])
             if live[node]:
-                best[found] = node
-                far[found] = np.float64(key_distance(pool[at]))
-                found += 1
-        if exact.vectors.size:
-            _rank_again(exact, row, best[:found], far)
+                best[count] = node
+                best_distances[count] = np.float64(key_distance(candidates[place]))
+                count += 1
+        if ranking.vectors.size:
+            _rank_exactly(ranking, row, best[:count], best_distances)
         for place in range(ids.shape[1]):
-            ids[row, place] = best[place] if place < found else -1
-            distances[row, place] = far[place] if place < found else np.inf
-    return stamp
+            ids[row, place] = best[place] if place < count else -1
+            distances[row, place] = best_distances[place] if place < count else np.inf
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _nearest(point, count):  # type: ignore[no-untyped-def]
-    """Which of the first `count` nodes is nearest to a point; of equals the first."""
-    best, nearest = 0, np.float32(np.inf)
+@fast_kernel
+def _nearest(computer: DistanceComputer, count: int) -> int:
+    """The nearest of the first `count` nodes; of equals the first."""
+    nearest, smallest = 0, np.float32(np.inf)
     for node in range(count):
-        far = distance(point, node)
-        if far < nearest:
-            best, nearest = node, far
-    return best
+        to_node = distance(computer, node)
+        if to_node < smallest:
+            nearest, smallest = node, to_node
+    return nearest
 
 
-@njit(nogil=True, cache=True, fastmath=False)
-def _rank_again(exact, row, ids, distances):  # type: ignore[no-untyped-def]
-    """Sort ids int32[n] by their distances from a query, which are written beside them; ties by id."""
+@strict_kernel
+def _rank_exactly(ranking: _Ranking, row: int, ids: I32, distances: F64) -> None:
+    """Sort ids int32[n] by their exact distances from a query, and write these; ties by id."""
     for node in ids:
-        prefetch_row(exact.vectors, node)
-    for at in range(ids.size):
-        node = ids[at]
-        far = exact_distance(exact.vectors, node, exact.queries[row], exact.metric, False)
-        place = at
-        while place > 0 and (distances[place - 1] > far or (distances[place - 1] == far and ids[place - 1] > node)):
+        prefetch_row(ranking.vectors, node)
+    for i in range(ids.size):
+        node = ids[i]
+        exact = exact_distance(ranking.vectors, node, ranking.queries[row], ranking.metric, False)
+        place = i
+        while place > 0 and (distances[place - 1] > exact or (distances[place - 1] == exact and ids[place - 1] > node)):
             distances[place] = distances[place - 1]
             ids[place] = ids[place - 1]
             place -= 1
-        distances[place] = far
+        distances[place] = exact
         ids[place] = node

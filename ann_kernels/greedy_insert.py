@@ -7,34 +7,66 @@ ParlayANN (2024).
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
 
-from icepuffin.ann_kernels.beam_search import beam_search, next_stamp, split_keys
-from icepuffin.ann_kernels.candidate_list import new_pool
-from icepuffin.ann_kernels.distance_computers import FAST, distance, fetch, focus
-from icepuffin.ann_kernels.graph import Graph, Space, VamanaParams, scratch_of
-from icepuffin.ann_kernels.robust_prune import robust_prune
+from icepuffin.ann_kernels.arrays import I8, I32, I64
+from icepuffin.ann_kernels.beam_search import beam_search, new_beam_scratch, new_visited
+from icepuffin.ann_kernels.candidate_list import split_keys
+from icepuffin.ann_kernels.compilation import fast_kernel
+from icepuffin.ann_kernels.distance_computers import (
+    Space,
+    distance,
+    new_code_scratch,
+    node_computer,
+    prefetch_node,
+)
+from icepuffin.ann_kernels.graph import Adjacency, Graph, VamanaParams
+from icepuffin.ann_kernels.robust_prune import Candidates, new_candidate_set, robust_prune
 
 _LARGEST_BATCH = 0.02
 _SMALLEST_BATCH = 64
 
 
-def insert_all(
-    graph: Graph,
-    space: Space,
-    order: npt.NDArray[np.int32],
-    first: int,
-    params: VamanaParams,
-    *,
-    threads: int,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Threads that share the nodes of a step."""
+
+    executor: ThreadPoolExecutor
+    threads: int
+
+    def each(self, count: int, work: Callable[[int, int], None]) -> None:
+        """Run `work(low, high)` over pieces of range(count)."""
+        pieces = max(1, min(count, 4 * self.threads if self.threads > 1 else 1))
+        bounds = np.linspace(0, count, pieces + 1).astype(int)
+        list(self.executor.map(work, bounds[:-1], bounds[1:]))
+
+
+class _InsertParams(NamedTuple):
+    """Parameters of an insert, as the kernel takes them."""
+
+    medoid: int
+    width: int
+    """L: places of the candidate list"""
+    alpha_squared: np.float32
+
+
+class _ReverseEdges(NamedTuple):
+    """Edges to add, grouped by the node that they leave."""
+
+    targets: I32
+    """Nodes that the edges leave, int32[e], ascending"""
+    sources: I32
+    """Nodes that the edges lead to, int32[e], ascending for each target"""
+
+
+def insert_all(graph: Graph, space: Space, order: I32, first: int, params: VamanaParams, *, threads: int) -> None:
     """Insert the nodes order[first:] into the graph, which holds order[:first] already (at least the medoid)."""
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(max(1, threads)) as executor:
         for start, end in _batches(first, len(order)):
-            _insert_batch(graph, space, order[start:end], params, pool, threads)
+            _insert_batch(graph, space, order[start:end], params, Workers(executor, threads))
 
 
 def _batches(start: int, count: int) -> Iterator[tuple[int, int]]:
@@ -46,128 +78,95 @@ def _batches(start: int, count: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _insert_batch(
-    graph: Graph,
-    space: Space,
-    batch: npt.NDArray[np.int32],
-    params: VamanaParams,
-    pool: ThreadPoolExecutor,
-    threads: int,
-) -> None:
-    alpha_squared = np.float32(params.alpha**2)
-    neighbors, degrees = graph.neighbors, graph.degrees
-    chosen = np.full((len(batch), params.max_degree), -1, np.int32)
-    counts = np.zeros(len(batch), np.int32)
+def _insert_batch(graph: Graph, space: Space, batch: I32, params: VamanaParams, workers: Workers) -> None:
+    edges = Adjacency(np.full((len(batch), params.max_degree), -1, np.int32), np.zeros(len(batch), np.int32))
+    kernel_params = _InsertParams(int(graph.medoid), params.search_list, np.float32(params.alpha**2))
 
     def choose(low: int, high: int) -> None:
-        nodes, out, sizes = batch[low:high], chosen[low:high], counts[low:high]
-        _choose(
-            space, neighbors, degrees, graph.medoid, nodes, params.search_list, alpha_squared, out, sizes,
-            scratch_of(space), scratch_of(space),
-        )  # fmt: skip
+        out = Adjacency(edges.neighbors[low:high], edges.degrees[low:high])
+        _choose_edges(space, graph.adjacency, batch[low:high], kernel_params, out, new_code_scratch(space, 2))
 
-    _each(pool, threads, len(batch), choose)
-    neighbors[batch] = chosen
-    degrees[batch] = counts
-    reverse(graph, space, batch, chosen, counts, params.alpha, pool, threads)
+    workers.each(len(batch), choose)
+    graph.neighbors[batch] = edges.neighbors
+    graph.degrees[batch] = edges.degrees
+    add_reverse_edges(graph, space, batch, edges, params.alpha, workers)
 
 
-def reverse(
-    graph: Graph,
-    space: Space,
-    nodes: npt.NDArray[np.int32],
-    chosen: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int32],
-    alpha: float,
-    pool: ThreadPoolExecutor,
-    threads: int,
-) -> None:
-    """Add the edges chosen int32[n, R] of some nodes, turned round, and prune where they do not fit."""
+def add_reverse_edges(graph: Graph, space: Space, nodes: I32, edges: Adjacency, alpha: float, workers: Workers) -> None:
+    """Add the edges of some nodes int32[n], turned round, and prune the lists in which they do not fit."""
     alpha_squared = np.float32(alpha**2)
-    neighbors, degrees = graph.neighbors, graph.degrees
-    targets, sources, heads = _reverse_edges(nodes, chosen, counts)
+    turned, starts = _turned_round(nodes, edges)
 
-    def add_reverse(low: int, high: int) -> None:
-        _add_reverse(
-            space, neighbors, degrees, targets, sources, heads[low : high + 1], alpha_squared, scratch_of(space)
-        )
+    def add(low: int, high: int) -> None:
+        scratch = new_code_scratch(space)
+        _add_reverse_edges(space, graph.adjacency, turned, starts[low : high + 1], alpha_squared, scratch)
 
-    _each(pool, threads, len(heads) - 1, add_reverse)
+    workers.each(len(starts) - 1, add)
 
 
-def _each(pool: ThreadPoolExecutor, threads: int, count: int, work: Callable[[int, int], None]) -> None:
-    """Run `work(low, high)` over pieces of range(count)."""
-    pieces = max(1, min(count, 4 * threads if threads > 1 else 1))
-    bounds = np.linspace(0, count, pieces + 1).astype(int)
-    list(pool.map(work, bounds[:-1], bounds[1:]))
-
-
-def _reverse_edges(
-    batch: npt.NDArray[np.int32], chosen: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """(targets, sources) of the new edges turned round, by target then source, and where each target starts."""
-    used = np.arange(chosen.shape[1])[None, :] < counts[:, None]
-    targets = chosen[used]
-    sources = np.repeat(batch, counts)
+def _turned_round(nodes: I32, edges: Adjacency) -> tuple[_ReverseEdges, I64]:
+    """The edges turned round, and where each target starts, int64[t + 1]."""
+    used = np.arange(edges.neighbors.shape[1])[None, :] < edges.degrees[:, None]
+    targets = edges.neighbors[used]
+    sources = np.repeat(nodes, edges.degrees)
     order = np.lexsort((sources, targets))
     targets, sources = targets[order], sources[order]
     starts = np.flatnonzero(np.concatenate([[True], targets[1:] != targets[:-1]])) if len(targets) else np.empty(0, int)
-    return targets, sources, np.concatenate([starts, [len(targets)]]).astype(np.int64)
+    return _ReverseEdges(targets, sources), np.concatenate([starts, [len(targets)]]).astype(np.int64)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _choose(  # type: ignore[no-untyped-def]
-    space, neighbors, degrees, medoid, batch, width, alpha_squared, chosen, counts, own_scratch, scratch
-):
-    """Out-edges of each node of a batch: what its search expanded, pruned."""
-    limit = chosen.shape[1]
-    seen = np.zeros(neighbors.shape[0], np.uint8)
-    stamp = np.uint8(0)
-    pool = new_pool(width)
-    path = np.empty(width * 4, np.int64)
-    ids = np.empty(path.size, np.int32)
-    distances = np.empty(path.size, np.float32)
-    fresh = np.empty(limit, np.int32)
-    keys = np.empty(limit, np.int64)
-    entries = np.array([medoid], np.int32)
-    for i in range(batch.size):
-        point = focus(space, batch[i], own_scratch)
-        stamp = next_stamp(seen, stamp)
-        _, walked, _ = beam_search(point, neighbors, degrees, entries, seen, stamp, pool, width, path, fresh, keys)
-        count = min(walked, path.size)
-        split_keys(path, count, ids, distances)
-        counts[i] = robust_prune(space, batch[i], ids, distances, count, alpha_squared, limit, chosen[i], scratch)
+@fast_kernel
+def _choose_edges(
+    space: Space, adjacency: Adjacency, nodes: I32, params: _InsertParams, out: Adjacency, scratch: I8
+) -> None:
+    """Out-edges of each node: the nodes that its search expanded, pruned. scratch int8[2, P] is for codes."""
+    limit = out.neighbors.shape[1]
+    beam = new_beam_scratch(params.width, new_visited(adjacency.degrees.size), params.width * 4, limit)
+    candidates = new_candidate_set(beam.path.size)
+    entries = np.array([params.medoid], np.int32)
+    for i in range(nodes.size):
+        computer = node_computer(space, nodes[i], scratch[0])
+        _, expanded, _ = beam_search(computer, adjacency, entries, beam)
+        count = min(expanded, beam.path.size)
+        split_keys(beam.path, count, candidates.ids, candidates.distances)
+        edges = out.neighbors[i]
+        out.degrees[i] = robust_prune(space, nodes[i], candidates, count, params.alpha_squared, edges, scratch[1])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _add_reverse(space, neighbors, degrees, targets, sources, heads, alpha_squared, scratch):  # type: ignore[no-untyped-def]
-    """Give each target its new in-edges turned round; prune where they do not fit."""
+@fast_kernel
+def _add_reverse_edges(
+    space: Space, adjacency: Adjacency, edges: _ReverseEdges, starts: I64, alpha_squared: np.float32, scratch: I8
+) -> None:
+    """Give each target its new edges; prune where they do not fit."""
+    neighbors, degrees = adjacency.neighbors, adjacency.degrees
+    targets, sources = edges.targets, edges.sources
     limit = neighbors.shape[1]
-    out = np.empty(limit, np.int32)
-    for head in range(heads.size - 1):
-        target = targets[heads[head]]
-        fresh = heads[head + 1] - heads[head]
+    kept = np.empty(limit, np.int32)
+    for place in range(starts.size - 1):
+        start, end = starts[place], starts[place + 1]
+        target = targets[start]
         degree = degrees[target]
-        count = degree + fresh
+        count = degree + end - start
         if count <= limit:
-            for i in range(heads[head], heads[head + 1]):
-                known = False
+            for i in range(start, end):
+                present = False
                 for slot in range(degree):
-                    known |= neighbors[target, slot] == sources[i]
-                if not known:
+                    present |= neighbors[target, slot] == sources[i]
+                if not present:
                     neighbors[target, degrees[target]] = sources[i]
                     degrees[target] += 1
             continue
         ids = np.empty(count, np.int32)
         ids[:degree] = neighbors[target, :degree]
-        ids[degree:] = sources[heads[head] : heads[head + 1]]
+        ids[degree:] = sources[start:end]
         distances = np.empty(count, np.float32)
-        point = focus(space, target, scratch)
+        computer = node_computer(space, target, scratch[0])
         for i in range(count):
-            fetch(point, ids[i])
+            prefetch_node(computer, ids[i])
         for i in range(count):
-            distances[i] = distance(point, ids[i])
-        kept = robust_prune(space, target, ids, distances, count, alpha_squared, limit, out, scratch)
-        for i in range(limit):
-            neighbors[target, i] = out[i] if i < kept else -1
-        degrees[target] = kept
+            distances[i] = distance(computer, ids[i])
+        # The computer has done its work: its codes may be overwritten.
+        size = robust_prune(space, target, Candidates(ids, distances), count, alpha_squared, kept, scratch[0])
+        for slot in range(limit):
+            neighbors[target, slot] = kept[slot] if slot < size else -1
+        degrees[target] = size

@@ -1,16 +1,19 @@
 """MurmurHash3 x64 128 (first half), over single values and over whole vectors.
 
 Source: Austin Appleby's MurmurHash3_x64_128 (public domain); the same function that Apache DataSketches uses.
-Everything here is `nogil`; kernels take validated arrays and unsigned positions (numba then checks no sign).
+Kernels take validated arrays and unsigned positions: numba then checks no sign. All other numbers are u64.
 
-Bytes are read little-endian, whatever the host. The kernels also run as plain Python (NUMBA_DISABLE_JIT=1); the callers
-of kernels wrap them in `wrapping()`, since numpy warns of unsigned overflow there.
+Bytes are read little-endian, whatever the host. The kernels also run as plain Python (NUMBA_DISABLE_JIT=1); callers
+enter `wrapping()` around them, since NumPy warns of unsigned overflow there.
 """
 
-import numpy as np
-import numpy.typing as npt
-from numba import njit, uint64
+from typing import Any
 
+import numpy as np
+from numba import uint64
+
+from icepuffin.ann_kernels.arrays import F32, U8, U64
+from icepuffin.ann_kernels.compilation import inline_kernel, kernel
 from icepuffin.ann_kernels.errors import DimensionError
 
 CONTENT_SEED = 0
@@ -33,13 +36,13 @@ def wrapping() -> np.errstate:
     return np.errstate(over="ignore")
 
 
-@njit(inline="always")
-def _rotl(x, r):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _rotl(x: Any, r: int) -> Any:
     return (x << uint64(r)) | (x >> uint64(64 - r))
 
 
-@njit(inline="always")
-def _fmix(x):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _fmix(x: Any) -> Any:
     x ^= x >> uint64(33)
     x *= _F1
     x ^= x >> uint64(33)
@@ -47,18 +50,18 @@ def _fmix(x):  # type: ignore[no-untyped-def]
     return x ^ (x >> uint64(33))
 
 
-@njit(inline="always")
-def _mix_k1(k1):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _mix_k1(k1: Any) -> Any:
     return _rotl(k1 * _C1, 31) * _C2
 
 
-@njit(inline="always")
-def _mix_k2(k2):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _mix_k2(k2: Any) -> Any:
     return _rotl(k2 * _C2, 33) * _C1
 
 
-@njit(inline="always")
-def _finish(h1, h2, length):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _finish(h1: Any, h2: Any, length: Any) -> Any:
     h1 ^= length
     h2 ^= length
     h1 += h2
@@ -66,14 +69,14 @@ def _finish(h1, h2, length):  # type: ignore[no-untyped-def]
     return _fmix(h1) + _fmix(h2)
 
 
-@njit(nogil=True, cache=True, inline="always")
-def murmur3_word(value, length, seed):  # type: ignore[no-untyped-def]
+@inline_kernel
+def murmur3_word(value: Any, length: Any, seed: Any) -> Any:
     """First half of the hash of the `length` (1 to 8) low bytes of a u64, the others being zero."""
     return _finish(seed ^ _mix_k1(value), seed, length)
 
 
-@njit(nogil=True, cache=True, inline="always")
-def murmur3_words(first, second, length, seed):  # type: ignore[no-untyped-def]
+@inline_kernel
+def murmur3_words(first: Any, second: Any, length: Any, seed: Any) -> Any:
     """First half of the hash of 9 to 16 bytes, given as two little-endian u64 that are zero past the end."""
     if length < uint64(16):
         return _finish(seed ^ _mix_k1(first), seed ^ _mix_k2(second), length)
@@ -82,25 +85,25 @@ def murmur3_words(first, second, length, seed):  # type: ignore[no-untyped-def]
     return _finish(h1, h2, length)
 
 
-@njit(inline="always")
-def _load(data, at):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _load(data: U8, start: Any) -> Any:
     # LLVM makes one unaligned 8-byte load of this
-    word = uint64(data[at])
+    word = uint64(data[start])
     for i in range(1, 8):
-        word |= uint64(data[at + uint64(i)]) << uint64(8 * i)
+        word |= uint64(data[start + uint64(i)]) << uint64(8 * i)
     return word
 
 
-@njit(inline="always")
-def _load_tail(data, at, count):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _load_tail(data: U8, start: Any, count: Any) -> Any:
     word = _ZERO
     for i in range(count):
-        word |= uint64(data[at + uint64(i)]) << uint64(8 * i)
+        word |= uint64(data[start + uint64(i)]) << uint64(8 * i)
     return word
 
 
-@njit(nogil=True, cache=True)
-def murmur3_bytes(data, start, length, seed):  # type: ignore[no-untyped-def]
+@kernel
+def murmur3_bytes(data: U8, start: Any, length: Any, seed: Any) -> Any:
     """First half of the hash of data[start : start + length]; data u8[], all numbers u64."""
     h1 = seed
     h2 = seed
@@ -122,18 +125,30 @@ def murmur3_bytes(data, start, length, seed):  # type: ignore[no-untyped-def]
     return _finish(h1, h2, length)
 
 
-@njit(nogil=True, cache=True)
-def _hash_rows(data, width, seed, out):  # type: ignore[no-untyped-def]
+@kernel
+def _hash_rows(data: U8, width: Any, seed: Any, out: U64) -> None:
     for row in range(out.shape[0]):
         out[row] = murmur3_bytes(data, uint64(row) * width, width, seed)
 
 
-def content_hash(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
+def content_hash(vectors: F32) -> U64:
     """The 64-bit content hash of each vector, by which a row is recognised after its file was rewritten.
 
-    `vectors` f32[N, D] as stored in the data file (not normalised) -> u64[N]: murmur3_x64_128's first half, seed 0,
-    over the D * 4 little-endian bytes of the row. Equal bits, equal hash: 0.0 and -0.0 differ. Raises DimensionError on
-    another shape or dtype.
+    Parameters
+    ----------
+    vectors : f32[N, D]
+        As stored in the data file (not normalised).
+
+    Returns
+    -------
+    u64[N]
+        murmur3_x64_128's first half, seed 0, over the D * 4 little-endian bytes of each row. Equal bits have equal
+        hashes: 0.0 and -0.0 differ.
+
+    Raises
+    ------
+    DimensionError
+        Another shape or dtype.
     """
     if vectors.ndim != 2 or vectors.dtype != np.float32:
         raise DimensionError(f"content_hash takes f32[N, D], got {vectors.dtype}{list(vectors.shape)}")

@@ -1,72 +1,96 @@
 """The k nearest of each row among the columns of a leaf: one matrix product, then the k smallest of each row.
 
-On CPUs with VNNI, codes are multiplied as bytes: the columns are packed once, six rows at a time go through them.
-Elsewhere BLAS multiplies the same integers as floats, which hold them exactly, so that the results are the same. Float
-vectors go through BLAS too; those results hang on its version, but not on threads.
+On CPUs with VNNI, codes are multiplied as bytes: the columns are packed once, and six rows at a time go through them.
+Elsewhere BLAS multiplies the same integers as floats, which hold them exactly, so the results are the same. Float
+vectors go through BLAS too; those results depend on the version of BLAS, but not on threads.
 
-Keys are squared distances as int32 that sort as the distances do: of codes the integers, of floats their bits.
+Keys are squared distances as int32 that sort as the distances do: for codes the integers, for floats their bits.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
 
-from icepuffin.ann_kernels.distance_computers import CodeSpace
-from icepuffin.ann_kernels.graph import Space
-from icepuffin.ann_kernels.simd import (
-    HAS_VNNI,
-    LANES,
-    TILE_PANELS,
-    TILE_ROWS,
-    at_most,
-    bound_of_smallest,
-    lowest_bit,
-    vnni_tile,
-)
+from icepuffin.ann_kernels.arrays import F32, I32, U16, AnyArray, Floats
+from icepuffin.ann_kernels.compilation import kernel
+from icepuffin.ann_kernels.distance_computers import CodeSpace, Space
+from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI, TILE_PANELS, TILE_ROWS, vnni_tile
+from icepuffin.ann_kernels.simd.codegen import LANES
+from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest, lowest_bit
 
 FAR = np.int32(2**31 - 1)
+"""The key of no column"""
 _TILE_COLUMNS = LANES * TILE_PANELS
 _SIGN = np.int32(-2139062144)  # 0x80808080: makes four unsigned codes signed ones
-_ROWS_A_PRODUCT = 256
+_ROWS_PER_PRODUCT = 256
 _EXACT_IN_F32 = 1_024
 """Dimensions up to which dot products of codes are exact in f32"""
-Ints = npt.NDArray[np.int32]
 
 
-def nearest(space: Space, rows: Ints, columns: Ints, near: Ints, keys: Ints, *, same: bool) -> None:
-    """The places of each row's nearest columns into near int32[n, k], ascending; their keys into keys int32[n, k].
+class NearestColumns(NamedTuple):
+    """The nearest columns of n rows, ascending."""
 
-    `rows` and `columns` are node ids; -1 and FAR where there are fewer than k. With `same` they are equal, and no row
-    is its own neighbour. Ties go to the smaller place.
+    places: I32
+    """Places among the columns, int32[n, k]; -1 where there are fewer"""
+    keys: I32
+    """int32[n, k]; FAR where there are fewer"""
+
+
+class _QuadCodes(NamedTuple):
+    """The codes of a `CodeSpace`, four to an integer."""
+
+    quads: I32
+    """int32[N, P / 4]"""
+    norms: I32
+    """int32[N]"""
+    sums: I32
+    """int32[N]"""
+
+
+class _Columns(NamedTuple):
+    """The columns of a leaf, packed for tiles and padded by columns that are FAR."""
+
+    quads: I32
+    """Codes as int32[tile, step, column of the tile], flat"""
+    norms: I32
+    """int32[W]"""
+
+
+def new_nearest(rows: int, k: int) -> NearestColumns:
+    """Room for the k nearest columns of each row."""
+    return NearestColumns(np.empty((rows, k), np.int32), np.empty((rows, k), np.int32))
+
+
+def nearest_columns(space: Space, rows: I32, columns: I32, out: NearestColumns, *, same: bool) -> None:
+    """Fill `out` with the k columns nearest to each row; ties go to the smaller place.
+
+    `rows` int32[n] and `columns` int32[m] are node ids. With `same` they are equal, and no row is its own neighbour.
     """
     if isinstance(space, CodeSpace) and HAS_VNNI:
-        _nearest_by_tiles(_quads(space), space.norms, space.sums, rows, columns, same, near, keys)
+        quads = space.codes.view(np.int32).reshape(len(space.norms), -1)
+        _nearest_by_tiles(_QuadCodes(quads, space.norms, space.sums), rows, columns, same, out)
     else:
-        _nearest_by_blas(space, rows, columns, same, near, keys)
+        nearest_by_blas(space, rows, columns, out, same=same)
 
 
-def key_weights(space: Space, keys: Ints) -> npt.NDArray[np.uint16]:
+def key_weights(space: Space, keys: I32) -> U16:
     """Keys as the upper half of a float's bits: enough to rank candidates, at half the memory."""
     bits = keys.astype(np.float32).view(np.int32) if isinstance(space, CodeSpace) else keys
     return (bits >> 16).astype(np.uint16)
 
 
-def _quads(space: CodeSpace) -> Ints:
-    return space.codes.view(np.int32).reshape(len(space.norms), -1)
-
-
 # ---------------------------------------------------------------------------------------------------------- VNNI
 
 
-@njit(nogil=True, cache=True)
-def _nearest_by_tiles(quads, norms, sums, rows, columns, same, near, keys):  # type: ignore[no-untyped-def]
+@kernel
+def _nearest_by_tiles(codes: _QuadCodes, rows: I32, columns: I32, same: bool, out: NearestColumns) -> None:
+    quads, norms, sums = codes.quads, codes.norms, codes.sums
+    places, keys = out.places, out.keys
     steps = quads.shape[1]
     width = (columns.size + _TILE_COLUMNS - 1) // _TILE_COLUMNS * _TILE_COLUMNS
-    packed = np.empty(width * steps, np.int32)
-    column_norms = np.empty(width, np.int32)
-    _pack_columns(quads, norms, columns, packed, column_norms)
+    packed = _Columns(np.empty(width * steps, np.int32), np.empty(width, np.int32))
+    _pack_columns(codes, columns, packed)
+    packed_quads, packed_norms = packed.quads, packed.norms
     packed_rows = np.zeros(steps * TILE_ROWS, np.int32)
     dots = np.empty((TILE_ROWS, width), np.int32)
     for first in range(0, rows.size, TILE_ROWS):
@@ -75,38 +99,39 @@ def _nearest_by_tiles(quads, norms, sums, rows, columns, same, near, keys):  # t
             for step in range(steps):
                 packed_rows[step * TILE_ROWS + r] = quads[rows[first + r], step] ^ _SIGN
         for start in range(0, width, _TILE_COLUMNS):
-            vnni_tile(packed_rows, 0, packed, start * steps, steps, dots.reshape(-1), start, width)
+            vnni_tile(packed_rows, 0, packed_quads, start * steps, steps, dots.reshape(-1), start, width)
         for r in range(count):
             node = rows[first + r]
             for j in range(width):
-                dots[r, j] = np.int32(column_norms[j] - np.int32(2) * dots[r, j])
+                dots[r, j] = np.int32(packed_norms[j] - np.int32(2) * dots[r, j])
             if same:
                 dots[r, first + r] = FAR
-            _smallest(dots[r], near[first + r], keys[first + r])
+            _select_smallest(dots[r], places[first + r], keys[first + r])
             shift = np.int32(norms[node] + np.int32(256) * sums[node])  # columns are 128 too large in the products
-            for place in range(near.shape[1]):
-                if near[first + r, place] >= 0:
+            for place in range(places.shape[1]):
+                if places[first + r, place] >= 0:
                     keys[first + r, place] += shift
 
 
-@njit(nogil=True, cache=True)
-def _pack_columns(quads, norms, columns, packed, column_norms):  # type: ignore[no-untyped-def]
-    """Codes of the columns as int32[tile, step, column of the tile], padded by far ones."""
+@kernel
+def _pack_columns(codes: _QuadCodes, columns: I32, packed: _Columns) -> None:
+    quads, norms = codes.quads, codes.norms
+    packed_quads, packed_norms = packed.quads, packed.norms
     steps = quads.shape[1]
-    for column in range(column_norms.size):
+    for column in range(packed_norms.size):
         base = column // _TILE_COLUMNS * _TILE_COLUMNS * steps + column % _TILE_COLUMNS
         inside = column < columns.size
-        column_norms[column] = norms[columns[column]] if inside else FAR
+        packed_norms[column] = norms[columns[column]] if inside else FAR
         for step in range(steps):
-            packed[base + step * _TILE_COLUMNS] = quads[columns[column], step] if inside else 0
+            packed_quads[base + step * _TILE_COLUMNS] = quads[columns[column], step] if inside else 0
 
 
-@njit(nogil=True, cache=True)
-def _smallest(values, near, keys):  # type: ignore[no-untyped-def]
-    """The smallest of `values` (a multiple of 16 of them; FAR: none) ascending into keys, their places into near."""
-    k = near.size
+@kernel
+def _select_smallest(values: I32, places: I32, keys: I32) -> None:
+    """Write the smallest of `values` (a multiple of 16 of them; FAR: none) ascending into keys, with their places."""
+    k = places.size
     bound = bound_of_smallest(values, 0, values.size, k) if k <= LANES else FAR
-    near[:] = -1
+    places[:] = -1
     keys[:] = FAR
     for start in range(0, values.size, LANES):
         below = at_most(values, start, bound)
@@ -115,69 +140,77 @@ def _smallest(values, near, keys):  # type: ignore[no-untyped-def]
             below = below & (below - np.uint32(1))
             value = values[place]
             if value < keys[k - 1]:
-                at = k - 1
-                while at > 0 and keys[at - 1] > value:
-                    keys[at] = keys[at - 1]
-                    near[at] = near[at - 1]
-                    at -= 1
-                keys[at] = value
-                near[at] = place
+                rank = k - 1
+                while rank > 0 and keys[rank - 1] > value:
+                    keys[rank] = keys[rank - 1]
+                    places[rank] = places[rank - 1]
+                    rank -= 1
+                keys[rank] = value
+                places[rank] = place
 
 
 # ---------------------------------------------------------------------------------------------------------- BLAS
 
 
-def _nearest_by_blas(space: Space, rows: Ints, columns: Ints, same: bool, near: Ints, keys: Ints) -> None:
-    """BLAS must be held to one thread: the caller's threads are busy already."""
-    middle = _middle(space, columns)
-    right, right_norms = _values(space, columns, middle)
-    room = np.empty((min(len(rows), _ROWS_A_PRODUCT), len(columns)), right.dtype)
+def nearest_by_blas(space: Space, rows: I32, columns: I32, out: NearestColumns, *, same: bool) -> None:
+    """As `nearest_columns`, by a matrix product of floats.
+
+    The caller holds BLAS to one thread: its own threads are busy already.
+    """
+    center = _center(space, columns)
+    right, right_norms = _float_values(space, columns, center)
+    products = np.empty((min(len(rows), _ROWS_PER_PRODUCT), len(columns)), right.dtype)
     line = np.full(len(columns) + -len(columns) % LANES, FAR)
-    for start in range(0, len(rows), _ROWS_A_PRODUCT):
-        part = slice(start, min(start + _ROWS_A_PRODUCT, len(rows)))
-        left, left_norms = (right[part], right_norms[part]) if same else _values(space, rows[part], middle)
-        dots = np.dot(left, right.T, out=room[: len(left)])
+    for start in range(0, len(rows), _ROWS_PER_PRODUCT):
+        part = slice(start, min(start + _ROWS_PER_PRODUCT, len(rows)))
+        left, left_norms = (right[part], right_norms[part]) if same else _float_values(space, rows[part], center)
+        dots = np.dot(left, right.T, out=products[: len(left)])
         own = start if same else -1
+        part_out = NearestColumns(out.places[part], out.keys[part])
         if isinstance(space, CodeSpace):
-            _smallest_of_codes(dots, left_norms, right_norms, own, line, near[part], keys[part])
+            _smallest_of_codes(dots, left_norms, right_norms, own, line, part_out)
         else:
-            _smallest_of_floats(dots, left_norms, right_norms, own, line, near[part], keys[part])
+            _smallest_of_floats(dots, left_norms, right_norms, own, line, part_out)
 
 
-def _middle(space: Space, nodes: Ints) -> npt.NDArray[np.float32]:
-    """f32[D]: what floats are moved by, as an offset that all share would leave of their distances only rounding."""
+def _center(space: Space, nodes: I32) -> F32:
+    """f32[D], subtracted from float vectors: of a large offset that all share, only rounding would be left."""
     if isinstance(space, CodeSpace) or not len(nodes):
         return np.zeros(1, np.float32)
     return np.asarray(space.vectors[nodes].mean(axis=0, dtype=np.float64), np.float32)
 
 
-def _values(space: Space, nodes: Ints, middle: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """(values [n, P] of nodes, in a float type that holds their products; norms)."""
+def _float_values(space: Space, nodes: I32, center: F32) -> tuple[Floats, AnyArray]:
+    """(values [n, P] of nodes, in a float type that holds their products; squared norms [n])."""
     if isinstance(space, CodeSpace):
         codes = space.codes.reshape(len(space.norms), -1)[nodes]
         exact = np.float32 if codes.shape[1] <= _EXACT_IN_F32 else np.float64
         return np.asarray(codes, exact) - 128, space.norms[nodes]
-    vectors = space.vectors[nodes] - middle
+    vectors = space.vectors[nodes] - center
     return vectors, np.einsum("ij,ij->i", vectors, vectors)
 
 
-@njit(nogil=True, cache=True)
-def _smallest_of_codes(dots, row_norms, column_norms, own, line, near, keys):  # type: ignore[no-untyped-def]
+@kernel
+def _smallest_of_codes(
+    dots: Floats, row_norms: I32, column_norms: I32, own: int, line: I32, out: NearestColumns
+) -> None:
+    places, keys = out.places, out.keys
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
             line[j] = np.int32(row_norms[r] + column_norms[j] - np.int32(2) * np.int32(dots[r, j]))
         if own >= 0:
             line[own + r] = FAR
-        _smallest(line, near[r], keys[r])
+        _select_smallest(line, places[r], keys[r])
 
 
-@njit(nogil=True, cache=True)
-def _smallest_of_floats(dots, row_norms, column_norms, own, line, near, keys):  # type: ignore[no-untyped-def]
-    bits = np.empty(dots.shape[1], np.float32)
+@kernel
+def _smallest_of_floats(dots: F32, row_norms: F32, column_norms: F32, own: int, line: I32, out: NearestColumns) -> None:
+    places, keys = out.places, out.keys
+    squared = np.empty(dots.shape[1], np.float32)
     for r in range(dots.shape[0]):
         for j in range(dots.shape[1]):
-            bits[j] = max(row_norms[r] + column_norms[j] - np.float32(2) * dots[r, j], np.float32(0))
-        line[: bits.size] = bits.view(np.int32)
+            squared[j] = max(row_norms[r] + column_norms[j] - np.float32(2) * dots[r, j], np.float32(0))
+        line[: squared.size] = squared.view(np.int32)
         if own >= 0:
             line[own + r] = FAR
-        _smallest(line, near[r], keys[r])
+        _select_smallest(line, places[r], keys[r])

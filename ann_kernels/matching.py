@@ -1,15 +1,17 @@
 """Equal numbers of two arrays, paired one to one: rows of an index with rows of new data files, by content hash."""
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
+
+from icepuffin.ann_kernels.arrays import I32, U64
+from icepuffin.ann_kernels.compilation import kernel
 
 _NONE = np.int32(-1)
 _LARGEST = np.iinfo(np.int32).max
 
 
-@njit(nogil=True, cache=True)
-def _pair(left, right, first, following, partner):  # type: ignore[no-untyped-def]
+@kernel
+def _pair(left: U64, right: U64, first: I32, following: I32, partner: I32) -> None:
+    """Fill partner int32[n] by a hash table: first int32[2^b] heads the chains that following int32[n] links."""
     mask = np.uint64(first.shape[0] - 1)
     for i in range(left.shape[0] - 1, -1, -1):  # from behind: chains ascend
         slot = left[i] & mask
@@ -25,17 +27,17 @@ def _pair(left, right, first, following, partner):  # type: ignore[no-untyped-de
         if i < 0:
             continue
         partner[i] = j
-        if before < 0:  # taken: it leaves its chain
+        if before < 0:  # a paired value leaves its chain
             first[slot] = following[i]
         else:
             following[before] = following[i]
 
 
-def pair_equal(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-    """For each of `left` u64[n] the place in `right` u64[m] of its partner, int32[n]; -1 where it has none.
+def pair_equal(left: U64, right: U64) -> I32:
+    """For each of `left` u64[n] the place of its partner in `right` u64[m], int32[n]; -1 where it has none.
 
-    Of equal values the n-th is paired with the n-th. The low bits should differ between values, as those of a hash do
-    or of numbers in a row. Memory: about 12 bytes a value of `left`. Raises ValueError for 2^31 values or more.
+    Of equal values the n-th is paired with the n-th. The low bits should differ between values, as those of hashes or
+    of consecutive numbers do. Memory: about 12 bytes per value of `left`. Raises ValueError for 2^31 values or more.
     """
     if max(len(left), len(right)) > _LARGEST:
         raise ValueError(f"at most {_LARGEST:,} values can be paired, got {len(left):,} and {len(right):,}")

@@ -3,28 +3,25 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import numpy.typing as npt
 
 from icepuffin.ann_kernels import kmeans
+from icepuffin.ann_kernels.arrays import F32, U8, read_only
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
-from icepuffin.ann_kernels.distance_computers import frozen
 from icepuffin.ann_kernels.errors import DimensionError, KernelError
 
 CODEWORDS = 256
 _TRAINING_ROWS = 65_536
-_ROWS_A_PIECE = 512
+_ROWS_PER_TASK = 512
 
 
 def choose_m(dims: int, wanted: int = 48) -> int:
-    """The largest number of sub-quantizers that divides `dims` and is at most `wanted`."""
+    """The largest number of sub-quantizers that divides `dims` and is at most `wanted`. Raises KernelError."""
     if dims < 1 or wanted < 1:
         raise KernelError(f"{dims} dimensions cannot be cut into {wanted} parts")
     return max(m for m in range(1, min(dims, wanted) + 1) if dims % m == 0)
 
 
-def train_pq(
-    sample: npt.NDArray[np.float32], m: int, *, seed: int, threads: int = 1, iterations: int = 10
-) -> npt.NDArray[np.float32]:
+def train_pq(sample: F32, m: int, *, seed: int, threads: int = 1, iterations: int = 10) -> F32:
     """Codebook f32[m, 256, D / m] of sample f32[N, D]. Raises DimensionError where m does not divide D."""
     dims = sample.shape[1]
     if dims % m:
@@ -36,60 +33,55 @@ def train_pq(
     codebook = np.empty((m, CODEWORDS, width), np.float32)
 
     def train(part: int) -> None:
-        piece = np.ascontiguousarray(sample[:, part * width : (part + 1) * width])
-        center = piece.mean(axis=0, dtype=np.float64).astype(np.float32)  # far from zero, products would round away
-        codebook[part] = center + kmeans.train(piece - center, CODEWORDS, seed=seed + part, iterations=iterations)
+        values = np.ascontiguousarray(sample[:, part * width : (part + 1) * width])
+        center = values.mean(axis=0, dtype=np.float64).astype(np.float32)  # far from zero, products would round away
+        codebook[part] = center + kmeans.train(values - center, CODEWORDS, seed=seed + part, iterations=iterations)
 
-    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(train, range(m)))
+    with one_blas_thread, ThreadPoolExecutor(max(1, threads)) as executor:
+        list(executor.map(train, range(m)))
     return codebook
 
 
-def encode_pq(
-    vectors: npt.NDArray[np.float32], codebook: npt.NDArray[np.float32], *, threads: int = 1
-) -> npt.NDArray[np.uint8]:
-    """Codes u8[N, m]: for each part, the nearest codeword."""
+def encode_pq(vectors: F32, codebook: F32, *, threads: int = 1) -> U8:
+    """Codes u8[N, m] of vectors f32[N, D]: for each part, the nearest codeword. Raises DimensionError, KernelError."""
     m, _, width = codebook.shape
     if vectors.shape[1] != m * width:
         raise DimensionError(f"vectors have {vectors.shape[1]} dimensions, the codebook {m * width}")
     if codebook.shape[1] != CODEWORDS:
         raise KernelError(f"the codebook has {codebook.shape[1]} codewords a part, not {CODEWORDS}")
     codes = np.empty((len(vectors), m), np.uint8)
-    books = [kmeans.moved_codebook(part) for part in codebook]
+    books = [kmeans.centered(part) for part in codebook]
 
     def encode(start: int) -> None:
-        rows = frozen(vectors[start : start + _ROWS_A_PIECE])
+        rows = read_only(vectors[start : start + _ROWS_PER_TASK])
         for part, book in enumerate(books):
-            kmeans.nearest_narrow(rows, part * width, *book, codes[start : start + len(rows), part])
+            kmeans.nearest_narrow(rows, part * width, book, codes[start : start + len(rows), part])
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(encode, range(0, len(vectors), _ROWS_A_PIECE)))
+    with ThreadPoolExecutor(max(1, threads)) as executor:
+        list(executor.map(encode, range(0, len(vectors), _ROWS_PER_TASK)))
     return codes
 
 
-def _centers(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """f32[m, D / m], a point amid the codewords of each part: around it, squares are no larger than what they tell."""
-    return np.asarray(codebook.mean(axis=1, dtype=np.float64), np.float32)
-
-
-def decode_pq(codes: npt.NDArray[np.uint8], codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The vectors f32[N, D] that the codes stand for."""
+def decode_pq(codes: U8, codebook: F32) -> F32:
+    """The vectors f32[N, D] that codes u8[N, m] stand for."""
     parts = np.arange(codebook.shape[0])
     return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), -1))
 
 
 class Codewords:
-    """A codebook f32[m, 256, D / m], made ready for the distances of many queries. Immutable."""
+    """A codebook f32[m, 256, D / m], prepared for the distances of many queries. Immutable."""
 
-    def __init__(self, codebook: npt.NDArray[np.float32]) -> None:
-        self._centers = _centers(codebook)[:, None]
+    def __init__(self, codebook: F32) -> None:
+        centers = np.asarray(codebook.mean(axis=1, dtype=np.float64), np.float32)
+        self._centers = centers[:, None]
+        """A point amid the codewords of each part: around it, squares are no larger than the distances need"""
         words = codebook - self._centers
         self._norms = np.einsum("mcw,mcw->mc", words, words)
         self._words = np.ascontiguousarray(codebook.transpose(0, 2, 1))
         self._doubled = np.ascontiguousarray(-2 * words.transpose(0, 2, 1))
 
-    def tables(self, queries: npt.NDArray[np.float32], *, inner_product: bool) -> npt.NDArray[np.float32]:
-        """f32[Q, m, 256]: what each codeword adds to the squared distance (or to - dot) of each query f32[D]."""
+    def tables(self, queries: F32, *, inner_product: bool) -> F32:
+        """f32[Q, m, 256]: what each codeword adds to the squared distance (or to minus dot) of each query f32[D]."""
         parts = queries.reshape(len(queries), len(self._words), -1).transpose(1, 0, 2)
         if inner_product:
             return np.ascontiguousarray(-np.matmul(parts, self._words).transpose(1, 0, 2))

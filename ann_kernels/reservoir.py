@@ -1,66 +1,98 @@
-"""The nearest candidates of each node so far: a reservoir of R slots a node, kept in the array that becomes the graph.
+"""The nearest candidates of each node so far: R slots per node, kept in the array that becomes the graph.
 
-What a reservoir holds in the end does not depend on the order in which candidates were offered: the R smallest by
-(weight, id) of all, each id once, by its smallest weight.
+The final content of a reservoir does not depend on the order of the offers: the R smallest by (weight, id) of all,
+each id once, by its smallest weight.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
-from numba import njit
+
+from icepuffin.ann_kernels.arrays import I16, I32, U16
+from icepuffin.ann_kernels.compilation import kernel
 
 
-@njit(nogil=True, cache=True)
-def offer_pairs(nodes, near, weights, low, high, slots, slot_weights, counts, worst):  # type: ignore[no-untyped-def]
-    """Offer both ends of all pairs (nodes[i], near[i, t]) to each other, for nodes in [low, high)."""
-    for i in range(nodes.size):
-        node = nodes[i]
-        mine = low <= node < high
-        for t in range(near.shape[1]):
-            other = near[i, t]
+class CandidatePairs(NamedTuple):
+    """Nodes, each with some candidates."""
+
+    nodes: I32
+    """int32[n]"""
+    neighbors: I32
+    """Candidates int32[n, k] of each node; -1 after the last"""
+    weights: U16
+    """Weights u16[n, k]: smaller is nearer"""
+
+
+class Reservoirs(NamedTuple):
+    """The candidates that N nodes keep."""
+
+    ids: I32
+    """int32[N, R]; -1 where a slot is free"""
+    weights: U16
+    """u16[N, R]; the largest value where a slot is free"""
+    counts: I32
+    """Number of used slots, int32[N]"""
+    worst: I16
+    """Slot of the farthest candidate, int16[N]; set when all slots are used"""
+
+
+@kernel
+def offer_pairs(pairs: CandidatePairs, low: int, high: int, reservoirs: Reservoirs) -> None:
+    """Offer both ends of all pairs to each other, for the nodes in [low, high)."""
+    neighbors, weights = pairs.neighbors, pairs.weights
+    ids, kept_weights, counts, worst = reservoirs.ids, reservoirs.weights, reservoirs.counts, reservoirs.worst
+    for i in range(pairs.nodes.size):
+        node = pairs.nodes[i]
+        inside = low <= node < high
+        for t in range(neighbors.shape[1]):
+            other = neighbors[i, t]
             if other < 0:
                 break
             weight = weights[i, t]
-            if mine:
-                _offer(node, other, weight, slots, slot_weights, counts, worst)
+            if inside:
+                _offer(node, other, weight, ids, kept_weights, counts, worst)
             if low <= other < high:
-                _offer(other, node, weight, slots, slot_weights, counts, worst)
+                _offer(other, node, weight, ids, kept_weights, counts, worst)
 
 
-@njit(nogil=True, cache=True)
-def _offer(node, other, weight, slots, slot_weights, counts, worst):  # type: ignore[no-untyped-def]
+@kernel
+def _offer(node: Any, other: Any, weight: Any, ids: I32, weights: U16, counts: I32, worst: I16) -> None:
+    """Offer a candidate to one node. The arrays are those of `Reservoirs`; a tuple of them costs a sixth more time."""
     count = counts[node]
-    ids, kept = slots[node], slot_weights[node]
-    limit = ids.size
+    own_ids, own_weights = ids[node], weights[node]
+    limit = own_ids.size
     if count == limit:
         last = worst[node]
-        if weight > kept[last] or (weight == kept[last] and other >= ids[last]):
+        if weight > own_weights[last] or (weight == own_weights[last] and other >= own_ids[last]):
             return
-    known = False
+    present = False
     for slot in range(limit):
-        known |= ids[slot] == other
-    if known:
+        present |= own_ids[slot] == other
+    if present:
         slot = 0
-        while ids[slot] != other:
+        while own_ids[slot] != other:
             slot += 1
-        if weight >= kept[slot]:
+        if weight >= own_weights[slot]:
             return
     elif count < limit:
         slot = count
         counts[node] = count = count + 1
     else:
         slot = worst[node]
-    ids[slot] = other
-    kept[slot] = weight
+    own_ids[slot] = other
+    own_weights[slot] = weight
     if count == limit:
-        worst[node] = _worst(ids, kept)
+        worst[node] = _farthest(own_ids, own_weights)
 
 
-@njit(nogil=True, cache=True)
-def _worst(ids, kept):  # type: ignore[no-untyped-def]
-    most = np.uint16(0)
-    for slot in range(kept.size):
-        most = max(most, kept[slot])
-    found, largest = 0, np.int32(-1)
-    for slot in range(kept.size):
-        if kept[slot] == most and ids[slot] > largest:
-            found, largest = slot, ids[slot]
-    return found
+@kernel
+def _farthest(ids: I32, weights: U16) -> int:
+    """The slot with the largest (weight, id)."""
+    largest_weight = np.uint16(0)
+    for slot in range(weights.size):
+        largest_weight = max(largest_weight, weights[slot])
+    farthest, largest_id = 0, np.int32(-1)
+    for slot in range(weights.size):
+        if weights[slot] == largest_weight and ids[slot] > largest_id:
+            farthest, largest_id = slot, ids[slot]
+    return farthest

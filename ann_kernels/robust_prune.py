@@ -1,19 +1,41 @@
 """Robust prune: which candidates become neighbours. Source: DiskANN (NeurIPS 2019), algorithm 2."""
 
-from numba import njit
+from typing import Any, NamedTuple
 
-from icepuffin.ann_kernels.distance_computers import FAST, distance, focus
+import numpy as np
+
+from icepuffin.ann_kernels.arrays import F32, I8, I32
+from icepuffin.ann_kernels.compilation import fast_kernel, kernel
+from icepuffin.ann_kernels.distance_computers import Space, distance, node_computer
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)  # numba inlines before it lowers: the caller's flags count
-def robust_prune(space, node, ids, distances, count, alpha_squared, limit, out, scratch):  # type: ignore[no-untyped-def]
-    """Choose at most `limit` of `count` candidates (squared `distances` to `node`) into `out`; -> how many.
+class Candidates(NamedTuple):
+    """Nodes that may become neighbours of a node."""
 
-    A candidate is dropped when one that was chosen is nearer to it, by the factor alpha, than the node is.
-    Repeats and the node itself are dropped. Ties go to the smaller id: the order of candidates does not matter.
-    Reorders `ids` and `distances`; scratch int8[P] is for the codes of one node.
+    ids: I32
+    """int32[..]"""
+    distances: F32
+    """Squared distances f32[..] to the node"""
+
+
+@kernel
+def new_candidate_set(size: int) -> Candidates:
+    """Room for `size` candidates."""
+    return Candidates(np.empty(size, np.int32), np.empty(size, np.float32))
+
+
+@fast_kernel
+def robust_prune(
+    space: Space, node: Any, candidates: Candidates, count: int, alpha_squared: np.float32, out: I32, scratch: I8
+) -> int:
+    """Choose neighbours among the first `count` candidates into out int32[R], R at most; -> how many.
+
+    A candidate is dropped when a chosen one is nearer to it, by the factor alpha, than the node is. Repeats and the
+    node itself are dropped. Ties go to the smaller id: the order of candidates does not matter. Reorders the
+    candidates; scratch int8[P] is for the codes of one node.
     """
-    sort_candidates(ids, distances, count)
+    ids, distances = candidates.ids, candidates.distances
+    sort_candidates(candidates, count)
     chosen = 0
     while count:
         best = ids[0]
@@ -25,33 +47,34 @@ def robust_prune(space, node, ids, distances, count, alpha_squared, limit, out, 
             continue
         out[chosen] = best
         chosen += 1
-        if chosen == limit:
+        if chosen == out.size:
             break
-        anchor = focus(space, best, scratch)
-        for later in range(1, count):  # written first, counted after: compiles to no branch, which nobody could foresee
-            other, far = ids[later], distances[later]
-            ids[kept], distances[kept] = other, far
-            if other != best and alpha_squared * distance(anchor, other) > far:
+        computer = node_computer(space, best, scratch)
+        for later in range(1, count):  # branch-free, written first and counted after: a branch is unpredictable
+            other, to_node = ids[later], distances[later]
+            ids[kept], distances[kept] = other, to_node
+            if other != best and alpha_squared * distance(computer, other) > to_node:
                 kept += 1
         count = kept
     return chosen
 
 
-@njit(nogil=True, cache=True)
-def sort_candidates(ids, distances, count):  # type: ignore[no-untyped-def]
-    """Sort by (distance, id), in place: Shell's sort, as lists are short and nothing may be allocated."""
+@kernel
+def sort_candidates(candidates: Candidates, count: int) -> None:
+    """Sort the first `count` by (distance, id), in place: Shell's sort, as lists are short and nothing is allocated."""
+    ids, distances = candidates.ids, candidates.distances
     gap = 1
     while gap < count // 3:
         gap = 3 * gap + 1
     while gap:
         for start in range(gap, count):
-            node, far = ids[start], distances[start]
+            node, to_node = ids[start], distances[start]
             place = start
             while place >= gap:
                 before = place - gap
-                if distances[before] < far or (distances[before] == far and ids[before] <= node):
+                if distances[before] < to_node or (distances[before] == to_node and ids[before] <= node):
                     break
                 ids[place], distances[place] = ids[before], distances[before]
                 place = before
-            ids[place], distances[place] = node, far
+            ids[place], distances[place] = node, to_node
         gap //= 3

@@ -1,74 +1,75 @@
-"""Scalar quantization to one byte a dimension (SQ8), for integer distances in builds and searches.
+"""Scalar quantization to one byte per dimension (SQ8), for integer distances in builds and searches.
 
 A code is 128 + round((x - offset[d]) / scale), clipped to 1..255: one scale for all dimensions, so that distances of
-codes are distances of vectors, but for rounding. Where vectors are spread too widely for that, `faithful` says so.
+codes are distances of vectors, but for rounding. `preserves_neighbors` tells whether vectors are spread too widely.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
 
-from icepuffin.ann_kernels.candidate_list import NO_KEY, insert, key_node, new_pool, sort_key
+from icepuffin.ann_kernels.arrays import F32, I8, I32, U8, read_only
+from icepuffin.ann_kernels.candidate_list import new_candidates
+from icepuffin.ann_kernels.compilation import fast_kernel, inline_kernel, kernel, numpy_kernel
 from icepuffin.ann_kernels.distance_computers import (
-    FAST,
+    CodeQueries,
     CodeSpace,
-    CodeTarget,
-    DotTarget,
-    FloatTarget,
-    aim,
+    DotQueries,
+    L2Queries,
     distance,
-    frozen,
+    query_computer,
 )
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.simd import BLOCK
+from icepuffin.ann_kernels.simd.byte_products import BLOCK
+from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, sort_key
 
 MAX_CODE_DIMS = 16_384
-"""Up to here all sums fit 32 bits"""
+"""Dimensions up to which all sums fit 32 bits"""
 _ZERO = 128
 _LIMIT = 127
 _SAMPLE_ROWS = 4_096
-_KEPT = 0.9995
+_COVERED = 0.9995
 """Share of the sample's values that the scale covers; the rest is clipped"""
-_ROWS_A_PIECE = 8_192
-_ROWS_A_BLOCK = 256
+_ROWS_PER_TASK = 8_192
+_ROWS_PER_BLOCK = 256
 _CHECKED_QUERIES = 64
 _CHECKED_NEAREST = (1, 10)
-_HEAD = 256
-_FAITHFUL = 0.98
+_CHECKED_CANDIDATES = 256
+"""Nearest rows by code among which the truly nearest are looked for"""
+_REQUIRED_RECALL = 0.98
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Codes:
-    """N vectors as bytes."""
+class ScalarCodes:
+    """N vectors as one byte per dimension."""
 
     space: CodeSpace
-    offset: npt.NDArray[np.float32]
-    """f32[D]: mean of a sample"""
+    offset: F32
+    """Mean of a sample of the vectors, f32[D]"""
     scale: float
+    """Width of one code"""
 
     @property
-    def padded(self) -> int:
+    def padded_dims(self) -> int:
+        """P: bytes per row."""
         return len(self.space.codes) // max(1, len(self.space.norms))
 
-    def target(self, queries: npt.NDArray[np.float32], metric: Metric) -> CodeTarget:
+    def queries(self, vectors: F32, metric: Metric) -> CodeQueries:
         """Queries f32[Q, D] as bytes, each with a scale of its own.
 
-        Distances come out in units of the scale: squared L2 but for a constant a query, or minus the dot product.
+        Distances come out in units of the scale: squared L2 but for a constant per query, or minus the dot product.
         """
         inner = metric is Metric.INNER_PRODUCT
-        out = np.zeros((len(queries), self.padded), np.int8)
-        weights = np.empty(len(queries), np.float32)
-        _encode_queries(frozen(queries), self.offset, np.float32(2 / self.scale), inner, out, weights)
-        return CodeTarget(self.space.codes, self.space.norms, out, np.float32(not inner), weights)
+        codes = np.zeros((len(vectors), self.padded_dims), np.int8)
+        weights = np.empty(len(vectors), np.float32)
+        _encode_queries(read_only(vectors), self.offset, np.float32(2 / self.scale), inner, codes, weights)
+        return CodeQueries(self.space.codes, self.space.norms, codes, np.float32(not inner), weights)
 
 
-def encode(
-    vectors: npt.NDArray[np.float32], *, extra: npt.NDArray[np.float32] | None = None, threads: int = 1
-) -> Codes | None:
-    """Codes of prepared vectors f32[N, D] (extra f32[N]: one dimension more). None where D is over MAX_CODE_DIMS."""
+def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> ScalarCodes | None:
+    """Codes of prepared vectors f32[N, D]; `extra` f32[N] is one dimension more. None where D is over MAX_CODE_DIMS."""
     last = np.empty((len(vectors), 0), np.float32) if extra is None else extra[:, None]
     count, dims = len(vectors), vectors.shape[1] + last.shape[1]
     if dims > MAX_CODE_DIMS:
@@ -78,45 +79,39 @@ def encode(
     offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = _scale(np.abs(sample - offset).reshape(-1))
     width = dims + -dims % BLOCK
-    codes = _of_whole_lines(count * width).reshape(count, width)
+    codes = _aligned_bytes(count * width).reshape(count, width)
     norms, sums = np.empty(count, np.int32), np.empty(count, np.int32)
+    inverse = np.float32(1 / scale)
 
-    def piece(start: int) -> None:
-        rows = slice(start, start + _ROWS_A_PIECE)
-        _encode(
-            frozen(vectors[rows]),
-            frozen(last[rows]),
-            offset,
-            np.float32(1 / scale),
-            codes[rows],
-            norms[rows],
-            sums[rows],
-        )
+    def encode_rows(start: int) -> None:
+        rows = slice(start, start + _ROWS_PER_TASK)
+        _encode(read_only(vectors[rows]), read_only(last[rows]), offset, inverse, codes[rows], norms[rows], sums[rows])
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        list(pool.map(piece, range(0, count, _ROWS_A_PIECE)))
-    return Codes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
+    with ThreadPoolExecutor(max(1, threads)) as executor:
+        list(executor.map(encode_rows, range(0, count, _ROWS_PER_TASK)))
+    return ScalarCodes(CodeSpace(codes.reshape(-1), norms, sums), offset, scale)
 
 
-def _of_whole_lines(size: int) -> npt.NDArray[np.uint8]:
-    """u8[size] that begins with a cache line, so that a row of blocks touches no line more than it has; numpy's own
-    arrays begin anywhere.
+def _aligned_bytes(size: int) -> U8:
+    """u8[size] that begins with a cache line: a row of whole blocks then touches no line more than it has.
+
+    NumPy's own arrays begin anywhere.
     """
-    room = np.empty(size + BLOCK, np.uint8)
-    first = -room.ctypes.data % BLOCK
-    return room[first : first + size]
+    padded = np.empty(size + BLOCK, np.uint8)
+    first = -padded.ctypes.data % BLOCK
+    return padded[first : first + size]
 
 
-def _scale(gaps: npt.NDArray[np.float32]) -> float:
-    kept = min(gaps.size - 1, int(_KEPT * gaps.size))
-    widest = float(np.partition(gaps, kept)[kept]) if gaps.size else 0.0
+def _scale(gaps: F32) -> float:
+    covered = min(gaps.size - 1, int(_COVERED * gaps.size))
+    widest = float(np.partition(gaps, covered)[covered]) if gaps.size else 0.0
     widest = widest or float(gaps.max(initial=0))
     return widest / _LIMIT if widest > 0 else 1.0
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def _encode_queries(queries, offset, unit, inner, codes, dot_weights):  # type: ignore[no-untyped-def]
-    """Each query by a scale of its own, so that none is clipped. For inner product the offset stays where it is."""
+@numpy_kernel
+def _encode_queries(queries: F32, offset: F32, unit: np.float32, inner: bool, codes: I8, dot_weights: F32) -> None:
+    """Each query by a scale of its own, so that none is clipped. For inner product the offset is not subtracted."""
     for row in range(queries.shape[0]):
         widest = np.float32(0)
         for d in range(queries.shape[1]):
@@ -131,14 +126,15 @@ def _encode_queries(queries, offset, unit, inner, codes, dot_weights):  # type: 
         dot_weights[row] = np.float32(1) if inner else unit * scale
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _code(value):  # type: ignore[no-untyped-def]
+@inline_kernel
+def _code(value: Any) -> np.int32:
     limit = np.float32(_LIMIT)
     return np.int32(np.floor(min(max(value, -limit), limit) + np.float32(0.5)))
 
 
-@njit(nogil=True, cache=True)
-def _encode(vectors, last, offset, inverse, codes, norms, sums):  # type: ignore[no-untyped-def]
+@kernel
+def _encode(vectors: F32, last: F32, offset: F32, inverse: np.float32, codes: U8, norms: I32, sums: I32) -> None:
+    """Codes u8[n, P] of vectors f32[n, D] and of their last dimension f32[n, 0 or 1]; their norms and sums."""
     dims = vectors.shape[1]
     for row in range(vectors.shape[0]):
         norm, total = np.int32(0), np.int32(0)
@@ -157,76 +153,73 @@ def _encode(vectors, last, offset, inverse, codes, norms, sums):  # type: ignore
 
 
 def ranked_exactly(k: int) -> int:
-    """How many of the nearest by code are put in order by exact distance, where the k nearest are wanted."""
+    """How many of the nearest by code a search puts in order by exact distance, for the k nearest."""
     return max(2 * k, k + 10)
 
 
-def faithful(
-    codes: Codes, vectors: npt.NDArray[np.float32], metric: Metric, *, extra: npt.NDArray[np.float32] | None = None
-) -> bool:
-    """Whether codes rank as what they were made of: the rows nearest to a row are among the nearest by code, so far as
-    a search ranks these exactly.
+def preserves_neighbors(codes: ScalarCodes, vectors: F32, metric: Metric, *, extra: F32 | None = None) -> bool:
+    """Whether the rows nearest to a row f32[D] are among the nearest by code, as far as a search ranks these exactly.
 
-    Some rows are asked for, but all are compared: among fewer, neighbours lie farther apart than they do, and codes
-    that cannot tell near-duplicates from each other would pass. What counts as near comes from a few hundred rows that
-    are nearest by code: were the true ones not among them, they would not be among the first of them either.
+    Some rows are queries, but all rows are compared: among fewer, neighbours lie farther apart than they do, and codes
+    that cannot tell near-duplicates from each other would pass. The truly nearest are looked for among a few hundred
+    rows that are nearest by code: if they are not there, they are not among the first of them either.
     """
-    own = _spread(len(vectors), _CHECKED_QUERIES)
+    own = _evenly_spread(len(vectors), _CHECKED_QUERIES)
     if len(vectors) < 2:
         return True
     last = np.empty(0, np.float32) if extra is None else extra
-    asked = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
-    heads = np.full((len(own), min(_HEAD, len(vectors) - 1)), -1, np.int32)
-    _nearest_by_code(codes.target(asked, metric), own, heads)
-    exact = np.empty(heads.shape, np.float32)
-    kind = DotTarget if metric is Metric.INNER_PRODUCT else FloatTarget
-    _exact(kind(frozen(vectors), frozen(vectors[own])), frozen(last), own, heads, exact)
+    queries = vectors[own] if extra is None else np.concatenate([vectors[own], extra[own, None]], axis=1)
+    candidates = np.full((len(own), min(_CHECKED_CANDIDATES, len(vectors) - 1)), -1, np.int32)
+    _nearest_by_code(codes.queries(queries, metric), own, candidates)
+    exact = np.empty(candidates.shape, np.float32)
+    kind = DotQueries if metric is Metric.INNER_PRODUCT else L2Queries
+    _candidate_distances(kind(read_only(vectors), read_only(vectors[own])), read_only(last), own, candidates, exact)
     for k in _CHECKED_NEAREST:
-        wanted = min(k, heads.shape[1])
+        wanted = min(k, candidates.shape[1])
         limits = np.partition(exact, wanted - 1, axis=1)[:, wanted - 1 : wanted]
         near = exact[:, : ranked_exactly(k)] <= limits + 1e-5 * np.abs(limits)
-        if np.minimum(near.sum(axis=1), wanted).sum() < _FAITHFUL * wanted * len(own):
+        if np.minimum(near.sum(axis=1), wanted).sum() < _REQUIRED_RECALL * wanted * len(own):
             return False
     return True
 
 
-def _spread(count: int, wanted: int) -> npt.NDArray[np.int32]:
-    """int32[..], so many rows, evenly spread."""
-    some = min(count, wanted)
-    return ((2 * np.arange(some, dtype=np.int64) + 1) * count // (2 * max(1, some))).astype(np.int32)
+def _evenly_spread(count: int, wanted: int) -> I32:
+    """At most `wanted` of `count` rows, int32[..], evenly spread."""
+    size = min(count, wanted)
+    return ((2 * np.arange(size, dtype=np.int64) + 1) * count // (2 * max(1, size))).astype(np.int32)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _nearest_by_code(target, own, heads):  # type: ignore[no-untyped-def]
-    """The nodes nearest to each query of a target into heads int32[Q, n], in order; own int32[Q] are not their own.
+@fast_kernel
+def _nearest_by_code(queries: CodeQueries, own: I32, candidates: I32) -> None:
+    """The nodes nearest to each query into candidates int32[Q, n], in order, without its own node of own int32[Q].
 
-    Some nodes are compared with all queries, then the next: they are read once.
+    Some nodes are compared with all queries, then the next ones: each node is read once.
     """
-    width = heads.shape[1]
-    pools = np.empty((own.size, new_pool(width).size), np.int64)
-    pools[:] = NO_KEY
-    for start in range(0, target.norms.size, _ROWS_A_BLOCK):
+    width = candidates.shape[1]
+    lists = np.empty((own.size, new_candidates(width).size), np.int64)
+    lists[:] = NO_KEY
+    for start in range(0, queries.norms.size, _ROWS_PER_BLOCK):
         for row in range(own.size):
-            point = aim(target, row)
-            pool = pools[row]
-            for node in range(start, min(start + _ROWS_A_BLOCK, target.norms.size)):
-                key = sort_key(distance(point, node), np.int32(node))
-                if key < pool[width - 1] and node != own[row]:
-                    insert(pool, width - 1, key)
+            computer = query_computer(queries, row)
+            keys = lists[row]
+            for node in range(start, min(start + _ROWS_PER_BLOCK, queries.norms.size)):
+                key = sort_key(distance(computer, node), np.int32(node))
+                if key < keys[width - 1] and node != own[row]:
+                    insert_key(keys, width - 1, key)
     for row in range(own.size):
         for place in range(width):
-            heads[row, place] = key_node(pools[row, place])
+            candidates[row, place] = key_node(lists[row, place])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def _exact(target, last, own, heads, out):  # type: ignore[no-untyped-def]
-    """Distances f32[Q, n] of the nodes of heads int32[Q, n]; last f32[N], where there is one, is one dimension more."""
-    for row in range(heads.shape[0]):
-        point = aim(target, row)
-        for place in range(heads.shape[1]):
-            node = heads[row, place]
-            far = distance(point, node)
+@fast_kernel
+def _candidate_distances(queries: L2Queries | DotQueries, last: F32, own: I32, candidates: I32, out: F32) -> None:
+    """Distances f32[Q, n] of candidates int32[Q, n]; last f32[N], where there is one, is one dimension more."""
+    for row in range(candidates.shape[0]):
+        computer = query_computer(queries, row)
+        for place in range(candidates.shape[1]):
+            node = candidates[row, place]
+            squared = distance(computer, node)
             if last.size:
                 gap = last[node] - last[own[row]]
-                far += gap * gap
-            out[row, place] = far
+                squared += gap * gap
+            out[row, place] = squared

@@ -1,10 +1,10 @@
-"""Compiles the kernels of this package into numba's cache."""
+"""Compilation of this package's kernels into numba's cache."""
 
 import numpy as np
 
 from icepuffin.ann_kernels import product_quantization, theta, vamana
+from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.distance_computers import frozen
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
@@ -15,7 +15,7 @@ from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 
 _ROWS = 4_104
-"""Enough that a build carves leaves, and a searcher codes its rows"""
+"""Rows enough that a build carves leaves, and a searcher codes them"""
 
 
 def warm() -> None:
@@ -27,13 +27,13 @@ def warm() -> None:
     for vectors, metric in ((even, Metric.L2), (spread, Metric.L2), (spread, Metric.INNER_PRODUCT)):
         ready = prepare(vectors, metric)
         graph = vamana.insert(vamana.build(ready[:-8], metric, params), ready, metric, params)
-        found = Searcher(graph, ready, metric).search(ready[:2], 3, search_list=16)
-        merge_top_k([found[:2], exact_top_k(ready[:2], ready, 3, metric)], 3)
+        ids, distances, _ = Searcher(graph, ready, metric).search(ready[:2], 3, search_list=16)
+        merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
-    coded = product_quantization.encode_pq(even, codebook)
-    Searcher(graph, None, Metric.L2, pq=(codebook, coded)).search(even[:2], 3, search_list=16)
+    pq_codes = product_quantization.encode_pq(even, codebook)
+    Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)
     reorder(even, locality_order(even))
-    for ready in (even, frozen(even)):
+    for ready in (even, read_only(even)):
         hashes = content_hash(ready)
     pair_equal(hashes, hashes)
     zeros = np.zeros(len(hashes), np.uint32)

@@ -5,7 +5,9 @@ A signed sequence is zigzag-coded differences.
 """
 
 import gc
+from collections.abc import Callable
 from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +15,37 @@ from numba import njit
 
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError
 
+U8: TypeAlias = npt.NDArray[np.uint8]
+U64: TypeAlias = npt.NDArray[np.uint64]
+I32: TypeAlias = npt.NDArray[np.int32]
+I64: TypeAlias = npt.NDArray[np.int64]
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+numba_jit: Any = njit
+
 _MAX_VARINT32 = 5
 _MAX_VARINT64 = 10
-_NEIGHBORS_A_LINE = 16
+_NEIGHBORS_PER_LINE = 16
 
 
-def encode_adjacency(
-    neighbors: npt.NDArray[np.int32], degrees: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-    """`neighbors` int32[N, R], of which row i holds `degrees[i]` ids -> (bytes, u64[N + 1] offsets into them).
+def kernel(function: FunctionT) -> FunctionT:
+    """Compile a function without the GIL, and keep the code in numba's cache."""
+    compiled: FunctionT = numba_jit(nogil=True, cache=True)(function)
+    return compiled
 
-    Lists are sorted: their order carries no meaning.
+
+def encode_adjacency(neighbors: I32, degrees: I32) -> tuple[U8, U64]:
+    """Lists of neighbours as bytes.
+
+    Parameters
+    ----------
+    neighbors : int32[N, R]
+        Row i holds `degrees[i]` ids.
+    degrees : int32[N]
+
+    Returns
+    -------
+    tuple
+        (bytes u8[..], offsets u64[N + 1] into them). Each list is sorted: its order carries no meaning.
     """
     count, width = neighbors.shape
     out = np.empty(count * (width + 1) * _MAX_VARINT32, np.uint8)
@@ -32,14 +54,30 @@ def encode_adjacency(
     return out[:length], offsets
 
 
-def decode_adjacency(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], max_degree: int, *, max_bytes: int | None = None
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """-> (neighbors int32[N, W] padded with -1, degrees int32[N]); W is `max_degree`, or less where no list is so long.
+def decode_adjacency(data: U8, offsets: U64, max_degree: int, *, max_bytes: int | None = None) -> tuple[I32, I32]:
+    """Inverse of `encode_adjacency`.
 
-    Raises BlobTooLargeError, before they are made, for neighbors of more than `max_bytes`; BadBlobError for offsets
-    that do not match, a degree over `max_degree`, ids that are not ascending or not below N, and a node that is its own
-    neighbour.
+    Parameters
+    ----------
+    data : u8[..]
+    offsets : u64[N + 1]
+    max_degree : int
+        Longest list that is accepted.
+    max_bytes : int, optional
+        Largest size of the neighbours that is accepted.
+
+    Returns
+    -------
+    tuple
+        (neighbors int32[N, W] padded with -1, degrees int32[N]); W is `max_degree`, or less where no list is so long.
+
+    Raises
+    ------
+    BlobTooLargeError
+        The neighbours would take more than `max_bytes`; raised before memory is taken.
+    BadBlobError
+        Offsets that do not match, a degree over `max_degree`, ids that are not ascending or not below N, or a node that
+        is its own neighbour.
     """
     count = len(offsets) - 1
     if int(offsets[-1]) != len(data) or int(offsets[0]) != 0 or (offsets[1:] < offsets[:-1]).any():
@@ -61,21 +99,21 @@ def decode_adjacency(
     return neighbors, degrees
 
 
-def padded_width(degrees: npt.NDArray[np.int32], max_degree: int) -> int:
-    """Neighbours that a row of padded lists has room for: whole cache lines, and no more than `max_degree`."""
+def padded_width(degrees: I32, max_degree: int) -> int:
+    """Width of a row of padded lists int32: whole cache lines, and no more than `max_degree`."""
     longest = max(1, int(degrees.max(initial=0)))
-    return min(max_degree, longest + -longest % _NEIGHBORS_A_LINE)
+    return min(max_degree, longest + -longest % _NEIGHBORS_PER_LINE)
 
 
-def encode_signed(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Zigzag varints of the differences of int64 `values`; the first is its difference to 0."""
+def encode_signed(values: I64) -> U8:
+    """Zigzag varints u8[..] of the differences of values int64[n]; the first is its difference to 0."""
     out = np.empty(len(values) * _MAX_VARINT64, np.uint8)
     with np.errstate(over="ignore"):
         return out[: _encode_deltas(np.ascontiguousarray(values, np.int64), out)]
 
 
-def decode_signed(data: npt.NDArray[np.uint8], count: int, what: str) -> npt.NDArray[np.int64]:
-    """Inverse of `encode_signed`; every byte must be used."""
+def decode_signed(data: U8, count: int, what: str) -> I64:
+    """Inverse of `encode_signed`: `count` values int64, named `what` in messages. Raises BadBlobError."""
     if not count <= len(data) <= count * _MAX_VARINT64:
         raise BadBlobError(f"{what}: {len(data)} bytes cannot be {count} varints")
     out = np.empty(count, np.int64)
@@ -87,7 +125,7 @@ def decode_signed(data: npt.NDArray[np.uint8], count: int, what: str) -> npt.NDA
 
 
 def warm() -> None:
-    """Compile every kernel of this module into numba's cache, for bytes that were made here and that were read."""
+    """Compile every kernel of this module into numba's cache, for bytes made here and bytes read."""
     lists, offsets = encode_adjacency(np.array([[1, -1], [0, -1]], np.int32), np.ones(2, np.int32))
     deltas = encode_signed(np.arange(2))
     decode_adjacency(lists, offsets, 2)
@@ -97,9 +135,10 @@ def warm() -> None:
 
 @cache
 def load_decoders() -> None:
-    """Load what decodes bytes that were read: a process's first kernel takes it 0.15 s, whatever it does.
+    """Load the decoders: the first kernel that a process loads takes 0.15 s, whatever it does.
 
-    The garbage collector waits: numba makes 100,000 objects that stay, and looking at them would take as long again.
+    The garbage collector is off meanwhile: numba makes 100,000 objects that stay, and examining them would take as long
+    again.
     """
     empty = np.frombuffer(b"", np.uint8)
     collecting = gc.isenabled()
@@ -112,22 +151,24 @@ def load_decoders() -> None:
             gc.enable()
 
 
-@njit(nogil=True, cache=True)
-def _put(out, at, value):  # type: ignore[no-untyped-def]
+@kernel
+def _put(out: U8, position: int, value: Any) -> int:
+    """Write a varint; -> the next position."""
     while value >= np.uint64(128):
-        out[at] = np.uint8(value & np.uint64(127)) | np.uint8(128)
+        out[position] = np.uint8(value & np.uint64(127)) | np.uint8(128)
         value >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
+        position += 1
+    out[position] = np.uint8(value)
+    return position + 1
 
 
-@njit(nogil=True, cache=True)
-def _encode_lists(neighbors, degrees, out, offsets):  # type: ignore[no-untyped-def]
-    at = 0
+@kernel
+def _encode_lists(neighbors: I32, degrees: I64, out: U8, offsets: U64) -> int:
+    """-> number of bytes written."""
+    position = 0
     scratch = np.empty(neighbors.shape[1], np.int32)
     for node in range(neighbors.shape[0]):
-        offsets[node] = at
+        offsets[node] = position
         degree = degrees[node]
         # insertion sort: lists are short, and often nearly sorted
         for i in range(degree):
@@ -137,93 +178,94 @@ def _encode_lists(neighbors, degrees, out, offsets):  # type: ignore[no-untyped-
                 scratch[j] = scratch[j - 1]
                 j -= 1
             scratch[j] = value
-        at = _put(out, at, np.uint64(degree))
+        position = _put(out, position, np.uint64(degree))
         last = 0
         for i in range(degree):
-            at = _put(out, at, np.uint64(scratch[i] - last))
+            position = _put(out, position, np.uint64(scratch[i] - last))
             last = scratch[i]
-    offsets[neighbors.shape[0]] = at
-    return at
+    offsets[neighbors.shape[0]] = position
+    return position
 
 
-@njit(nogil=True, cache=True)
-def _get(data, at, end):  # type: ignore[no-untyped-def]
+@kernel
+def _get(data: U8, position: Any, end: Any) -> tuple[Any, Any]:
     """(value, next position), or (0, -1) where the varint is cut off or over 35 bits."""
     value = np.int64(0)
     for step in range(_MAX_VARINT32):
-        if at >= end:
+        if position >= end:
             return np.int64(0), np.int64(-1)
-        byte = np.int64(data[at])
-        at += 1
+        byte = np.int64(data[position])
+        position += 1
         value |= (byte & 127) << (7 * step)
         if byte < 128:
-            return value, at
+            return value, position
     return np.int64(0), np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
-def _decode_degrees(data, offsets, limit, degrees):  # type: ignore[no-untyped-def]
-    """-1, or the first node whose list is too long, or cannot have the bytes that it would need."""
+@kernel
+def _decode_degrees(data: U8, offsets: I64, limit: int, degrees: I32) -> int:
+    """Fill the degrees; -> -1, or the first node whose list is too long, or longer than its bytes allow."""
     for node in range(degrees.size):
-        degree, at = _get(data, offsets[node], offsets[node + 1])
-        if at < 0 or degree > min(limit, offsets[node + 1] - at):
+        degree, position = _get(data, offsets[node], offsets[node + 1])
+        if position < 0 or degree > min(limit, offsets[node + 1] - position):
             return node
         degrees[node] = degree
     return -1
 
 
-@njit(nogil=True, cache=True)
-def _decode_lists(data, offsets, neighbors):  # type: ignore[no-untyped-def]
-    """-1, or the first node whose list is malformed."""
+@kernel
+def _decode_lists(data: U8, offsets: I64, neighbors: I32) -> int:
+    """Fill the neighbours; -> -1, or the first node whose list is malformed."""
     count, width = neighbors.shape
     for node in range(count):
         end = offsets[node + 1]
-        degree, at = _get(data, offsets[node], end)
-        if at < 0 or degree > width:
+        degree, position = _get(data, offsets[node], end)
+        if position < 0 or degree > width:
             return node
         last = np.int64(0)
         for i in range(degree):
-            step, at = _get(data, at, end)
-            if at < 0:
+            step, position = _get(data, position, end)
+            if position < 0:
                 return node
             value = last + step
             if value >= count or value == node or (i > 0 and step == 0):
                 return node
             neighbors[node, i] = value
             last = value
-        if at != end:
+        if position != end:
             return node
     return -1
 
 
-@njit(nogil=True, cache=True)
-def _encode_deltas(values, out):  # type: ignore[no-untyped-def]
-    at = 0
+@kernel
+def _encode_deltas(values: I64, out: U8) -> int:
+    """-> number of bytes written."""
+    position = 0
     last = np.int64(0)
     for i in range(values.size):
         delta = values[i] - last
         last = values[i]
-        at = _put(out, at, np.uint64((delta << np.int64(1)) ^ (delta >> np.int64(63))))
-    return at
+        position = _put(out, position, np.uint64((delta << np.int64(1)) ^ (delta >> np.int64(63))))
+    return position
 
 
-@njit(nogil=True, cache=True)
-def _decode_deltas(data, out):  # type: ignore[no-untyped-def]
-    """Bytes used, or -1 where a varint is cut off or too long."""
-    at = 0
+@kernel
+def _decode_deltas(data: U8, out: I64) -> int:
+    """Fill `out`; -> bytes used, or -1 where a varint is cut off or too long."""
+    position = 0
     last = np.int64(0)
     for i in range(out.size):
         value = np.uint64(0)
         shift = np.uint64(0)
         while True:
-            if at >= data.size or shift > np.uint64(63):
+            if position >= data.size or shift > np.uint64(63):
                 return -1
-            byte = np.uint64(data[at])
-            at += 1
+            byte = np.uint64(data[position])
+            position += 1
             value |= (byte & np.uint64(127)) << shift
             shift += np.uint64(7)
             if byte < np.uint64(128):
                 break
         last += np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
         out[i] = last
-    return at
+    return position

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.distance_computers import CodeSpace
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.scalar_quantization import Codes
+from icepuffin.ann_kernels.scalar_quantization import ScalarCodes
 from icepuffin.ann_kernels.vamana import Graph
 from icepuffin.puffin.blobs.shard import Shard
 
@@ -93,7 +93,7 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
     codes = None
     if "sq8_scale" in values:
         space = CodeSpace(*(arrays[f"sq8_{name}"] for name in CodeSpace._fields))
-        codes = Codes(space, arrays["sq8_offset"], values["sq8_scale"])
+        codes = ScalarCodes(space, arrays["sq8_offset"], values["sq8_scale"])
     return ReadyShard(
         graph=graph,
         vectors=vectors,

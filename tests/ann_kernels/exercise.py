@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from icepuffin.ann_kernels import bulk_build, kmeans, product_quantization, scalar_quantization, vamana
+from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.bulk_build import BulkParams
 from icepuffin.ann_kernels.carving import Carving
+from icepuffin.ann_kernels.compilation import JIT
 from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace, frozen
+from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.row_sums import add_rows
-from icepuffin.ann_kernels.simd import HAS_VNNI, JIT
+from icepuffin.ann_kernels.simd.byte_products import HAS_VNNI
 from icepuffin.ann_kernels.top_k import exact_top_k, merge_top_k
 from tests.ann_kernels.data import clustered, reached, well_formed, widely_spread
 
@@ -65,7 +67,7 @@ def main() -> dict[str, Any]:
         assert isinstance(
             vamana.build_space(ready, metric, 1), FloatSpace if metric is Metric.L2 else CodeSpace | FloatSpace
         )
-        floats = Searcher(built(ready, metric), frozen(ready), metric)
+        floats = Searcher(built(ready, metric), read_only(ready), metric)
         merge_top_k([floats.search(ready[:3], 2, search_list=12)[:2], exact_top_k(ready[:3], ready, 2, metric)], 2)
     codebook = product_quantization.train_pq(even, 3, seed=0, iterations=1)
     Searcher(graph, None, Metric.L2, pq=(codebook, product_quantization.encode_pq(even, codebook))).search(

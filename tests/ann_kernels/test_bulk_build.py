@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 
-from icepuffin.ann_kernels import bulk_build, duplicates, vamana
+from icepuffin.ann_kernels import bulk_build, vamana
 from icepuffin.ann_kernels.bulk_build import BulkParams
 from icepuffin.ann_kernels.carving import Carving
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import FloatSpace
+from icepuffin.ann_kernels.duplicates import find_duplicates
 from icepuffin.ann_kernels.graph import Graph, VamanaParams, medoid_of
 from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.leaf_neighbors import nearest
+from icepuffin.ann_kernels.leaf_neighbors import nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from tests.ann_kernels.data import apart, clustered, near_duplicates, reached, recall, well_formed, widely_spread
@@ -132,7 +133,7 @@ def test_the_length_of_vectors_does_not_matter_under_cosine() -> None:
 
 def test_groups_of_equal_rows_are_led_by_their_first_or_by_the_medoid() -> None:
     vectors = np.array([[1], [2], [1], [3], [2], [1]], np.float32)
-    groups = duplicates.find(vectors, first=4)
+    groups = find_duplicates(vectors, first=4)
     assert groups.representatives.tolist() == [0, 3, 4]
     led = [groups.members[a:b].tolist() for a, b in zip(groups.starts[:-1], groups.starts[1:], strict=True)]
     assert sorted(led) == [[0, 2, 5], [4, 1]]
@@ -154,8 +155,8 @@ def test_near_duplicates_are_found_by_the_default_width(dims: int, noise: float,
 def test_far_from_zero_a_leaf_knows_what_is_near() -> None:
     vectors = (1_000 + 0.01 * np.random.default_rng(0).standard_normal((300, 4))).astype(np.float32)
     rows = np.arange(300, dtype=np.int32)
-    near, keys = np.empty((300, 1), np.int32), np.empty((300, 1), np.int32)
-    nearest(FloatSpace(vectors), rows, rows, near, keys, same=True)
+    nearest = new_nearest(300, 1)
+    nearest_columns(FloatSpace(vectors), rows, rows, nearest, same=True)
     exact = ((vectors[:, None].astype(float) - vectors[None]) ** 2).sum(axis=2)
     np.fill_diagonal(exact, np.inf)
-    assert (exact[rows, near[:, 0]] <= exact.min(axis=1) * 1.01).all()
+    assert (exact[rows, nearest.places[:, 0]] <= exact.min(axis=1) * 1.01).all()

@@ -4,12 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels import product_quantization, vamana
+from icepuffin.ann_kernels.arrays import read_only
 from icepuffin.ann_kernels.distance import prepare
-from icepuffin.ann_kernels.distance_computers import FloatSpace, frozen
+from icepuffin.ann_kernels.distance_computers import FloatSpace
 from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.robust_prune import robust_prune
+from icepuffin.ann_kernels.robust_prune import Candidates, robust_prune
 from icepuffin.ann_kernels.top_k import ExactTopK, exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 from tests.ann_kernels.data import reached, recall
@@ -65,12 +66,12 @@ def test_a_merge_of_sorted_runs_is_the_sorted_whole(runs: list[list[int]], k: in
 def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None:
     rng = np.random.default_rng(seed)
     vectors = rng.integers(0, 6, (30, 3)).astype(np.float32)
-    candidates = rng.integers(0, 30, 20).astype(np.int32)
-    distances = ((vectors[candidates] - vectors[4]) ** 2).sum(axis=1).astype(np.float32)
+    ids = rng.integers(0, 30, 20).astype(np.int32)
+    distances = ((vectors[ids] - vectors[4]) ** 2).sum(axis=1).astype(np.float32)
     out = np.empty(limit, np.int32)
-    wanted = naive.robust_prune(vectors, 4, candidates.tolist(), alpha, limit)
-    space, scratch = FloatSpace(frozen(vectors)), np.empty(0, np.int8)
-    count = robust_prune(space, 4, candidates, distances, 20, np.float32(alpha**2), limit, out, scratch)
+    wanted = naive.robust_prune(vectors, 4, ids.tolist(), alpha, limit)
+    space, scratch = FloatSpace(read_only(vectors)), np.empty(0, np.int8)
+    count = robust_prune(space, 4, Candidates(ids, distances), 20, np.float32(alpha**2), out, scratch)
     assert out[:count].tolist() == wanted
 
 

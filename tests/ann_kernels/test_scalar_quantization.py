@@ -4,12 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from icepuffin.ann_kernels import leaf_neighbors, scalar_quantization, vamana
+from icepuffin.ann_kernels import scalar_quantization, vamana
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.distance_computers import CodeSpace, FloatSpace
+from icepuffin.ann_kernels.leaf_neighbors import nearest_by_blas, nearest_columns, new_nearest
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.reservoir import offer_pairs
-from icepuffin.ann_kernels.simd import BLOCK, at_most, bound_of_smallest, dot, lowest_bit
+from icepuffin.ann_kernels.reservoir import CandidatePairs, Reservoirs, offer_pairs
+from icepuffin.ann_kernels.simd.byte_products import BLOCK, dot
+from icepuffin.ann_kernels.simd.lane_selection import at_most, bound_of_smallest, lowest_bit
 from tests.ann_kernels.data import clustered, near_duplicates, widely_spread
 from tests.naive import codes as naive
 from tests.naive import vectors as naive_vectors
@@ -81,28 +83,24 @@ def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
     rows = np.sort(rng.choice(140, count, replace=False)).astype(np.int32)
     others = rng.permutation(140)[:70].astype(np.int32)
     for columns, same in ((rows, True), (others, False)):
-        near, keys = np.empty((count, 4), np.int32), np.empty((count, 4), np.int32)
+        nearest = new_nearest(count, 4)
         wanted = naive.nearest(signed, rows.tolist(), columns.tolist(), 4, same=same)
-        for way in (leaf_neighbors.nearest, nearest_by_blas):
-            way(coded.space, rows, columns, near, keys, same=same)
+        for way in (nearest_columns, nearest_by_blas):
+            way(coded.space, rows, columns, nearest, same=same)
             for row in range(count):
-                some = near[row] >= 0
-                assert list(zip(keys[row][some], near[row][some], strict=True)) == wanted[row]
-
-
-def nearest_by_blas(
-    space: CodeSpace, rows: np.ndarray, columns: np.ndarray, near: np.ndarray, keys: np.ndarray, *, same: bool
-) -> None:
-    leaf_neighbors._nearest_by_blas(space, rows, columns, same, near, keys)
+                some = nearest.places[row] >= 0
+                assert list(zip(nearest.keys[row][some], nearest.places[row][some], strict=True)) == wanted[row]
 
 
 def test_floats_find_the_nearest_in_a_leaf() -> None:
     vectors = clustered(90, 7)
     rows = np.arange(90, dtype=np.int32)
-    near, keys = np.empty((90, 5), np.int32), np.empty((90, 5), np.int32)
-    leaf_neighbors.nearest(FloatSpace(vectors), rows, rows, near, keys, same=True)
+    nearest = new_nearest(90, 5)
+    nearest_columns(FloatSpace(vectors), rows, rows, nearest, same=True)
     wanted = naive_vectors.nearest(vectors, vectors, 6, "l2")
-    assert [sorted(found) for found in near.tolist()] == [sorted(set(want) - {row}) for row, want in enumerate(wanted)]
+    assert [sorted(places) for places in nearest.places.tolist()] == [
+        sorted(set(want) - {row}) for row, want in enumerate(wanted)
+    ]
 
 
 @given(st.integers(0, 2**31), st.integers(1, 5))
@@ -122,11 +120,11 @@ def test_reservoirs_do_not_depend_on_the_order_of_offers(seed: int, limit: int) 
     ]
     wanted = naive.reservoirs(pairs, 12, limit)
     for order in (np.arange(40), rng.permutation(40)):
-        slots, kept = np.full((12, limit), -1, np.int32), np.full((12, limit), 65535, np.uint16)
-        counts, worst = np.zeros(12, np.int32), np.zeros(12, np.int16)
+        ids, kept = np.full((12, limit), -1, np.int32), np.full((12, limit), 65535, np.uint16)
+        reservoirs = Reservoirs(ids, kept, np.zeros(12, np.int32), np.zeros(12, np.int16))
         for low, high in ((0, 5), (5, 12)):
-            offer_pairs(nodes[order], near[order], weights[order], low, high, slots, kept, counts, worst)
-        assert [set(row[:count].tolist()) for row, count in zip(slots, counts, strict=True)] == wanted
+            offer_pairs(CandidatePairs(nodes[order], near[order], weights[order]), low, high, reservoirs)
+        assert [set(row[:count].tolist()) for row, count in zip(ids, reservoirs.counts, strict=True)] == wanted
 
 
 @pytest.mark.parametrize(("vectors", "kind"), [(clustered(500, 16), CodeSpace), (widely_spread(500, 16), FloatSpace)])
@@ -140,7 +138,7 @@ def test_codes_that_cannot_tell_near_duplicates_apart_are_refused(metric: Metric
     vectors = prepare(near_duplicates(40_000, 8, 80, noise), metric)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    assert not scalar_quantization.faithful(coded, vectors, metric)
+    assert not scalar_quantization.preserves_neighbors(coded, vectors, metric)
 
 
 @pytest.mark.parametrize("metric", list(Metric))
@@ -148,7 +146,7 @@ def test_codes_of_what_is_spread_evenly_are_kept_however_many_there_are(metric: 
     vectors = prepare(clustered(40_000, 64), metric)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    assert scalar_quantization.faithful(coded, vectors, metric)
+    assert scalar_quantization.preserves_neighbors(coded, vectors, metric)
 
 
 @given(st.integers(2, 2_000), st.integers(1, 5), st.integers(0, 2**31))
@@ -159,7 +157,7 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
     vectors = (rng.standard_normal((count, dims)) * 10.0 ** rng.integers(-6, 7, dims)).astype(np.float32)
     coded = scalar_quantization.encode(vectors)
     assert coded is not None
-    if not scalar_quantization.faithful(coded, vectors, Metric.L2):
+    if not scalar_quantization.preserves_neighbors(coded, vectors, Metric.L2):
         return
     signed = coded.space.codes.reshape(count, -1)[:, :dims].astype(int)
     asked = rng.choice(count, min(count, 400), replace=False)
