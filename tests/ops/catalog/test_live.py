@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
-from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, live_files
+from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, _field, _inherit_row_ids, live_files
 from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind
 from icepuffin.ops.storage import open_storage
@@ -77,10 +77,10 @@ def test_equality_deletes_of_a_spec_whose_fields_are_all_void_apply_to_every_fil
     assert [file.has_equality_deletes for file in live_files(table, snapshot).files] == [True] * 6
 
 
-def entry(path: str, sequence_number: int = 1) -> ManifestEntry:
+def entry(path: str, sequence_number: int = 1, rows: int = 1) -> ManifestEntry:
     """Of a data file of an unpartitioned table."""
     file = DataFile.from_args(
-        _table_format_version=3, content=DataFileContent.DATA, file_path=path, partition=Record(), record_count=1
+        _table_format_version=3, content=DataFileContent.DATA, file_path=path, partition=Record(), record_count=rows
     )
     file.spec_id = 0
     return ManifestEntry.from_args(
@@ -155,3 +155,13 @@ def test_deletes_apply_by_the_rules_of_scan_planning(
 def test_deletes_whose_bounds_leave_a_file_out_are_not_of_it(lower: bytes, upper: bytes, applies: bool) -> None:
     data = entry("f")
     assert bool(_DeleteIndex([delete("d", lower, upper)], [data]).of(data)) is applies
+
+
+def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
+    """Spec, "First Row ID Inheritance"."""
+    entries = [entry(name, rows=10) for name in "abc"]
+    _inherit_row_ids(entries[1:2], 7)
+    _inherit_row_ids(entries, 100)
+    assert [_field(item.data_file, "first_row_id") for item in entries] == [100, 7, 110]
+    _inherit_row_ids(entries, None)
+    assert [_field(item.data_file, "first_row_id") for item in entries] == [None] * 3

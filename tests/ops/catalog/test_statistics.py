@@ -8,6 +8,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 
+from icepuffin.ops.catalog import statistics
+from icepuffin.ops.catalog.commit import Outcome
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.catalog.statistics import StatisticsError, find, register
 from tests.conftest import make_rows
@@ -85,3 +87,26 @@ def test_a_snapshot_that_expires_in_between_is_named(table: Table, afterwards: l
     afterwards.append(lambda: other.refresh().maintenance.expire_snapshots().by_id(first).commit())
     with pytest.raises(UnknownSnapshotError, match="it has expired"):
         put(table, "ours")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_after_a_lost_answer_the_file_is_not_given_up(
+    table: Table, afterwards: list[Callable[[], Any]], monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """The first commit may land yet, and its file must be there then: whoever hears `False` deletes it."""
+    first = data_snapshots(table)[0].snapshot_id
+    through = statistics.attempt_commit
+
+    def unanswered(*_: Any) -> Outcome:
+        monkeypatch.setattr(statistics, "attempt_commit", through)
+        if later:
+            afterwards.append(lambda: somebody_writes(table, first))
+        else:
+            somebody_writes(table, first)
+        return Outcome.UNKNOWN
+
+    monkeypatch.setattr(statistics, "attempt_commit", unanswered)
+    assert put(table, "ours")
+    held = find(table, first)
+    assert held is not None
+    assert held.statistics_path == "ours"
