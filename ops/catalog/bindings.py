@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 
 from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
-from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, refresh
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
@@ -118,9 +118,9 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         reached(RunStep.LIST_WRITTEN)
         requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
         outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
-        if outcome is Outcome.UNKNOWN:
+        if outcome is CommitOutcome.UNKNOWN:
             unanswered.append(snapshot)
-        if outcome is Outcome.DONE:
+        if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             refresh(table, patient=True)
             return _checked(table, binding, snapshot.snapshot_id, before)
@@ -203,7 +203,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
         dropped = tuple(there)
         updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in there)
         unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=at) for tag, at in there.items())
-        if attempt_commit(table, updates, unmoved, attempt) is Outcome.DONE:
+        if attempt_commit(table, updates, unmoved, attempt) is CommitOutcome.DONE:
             refresh(table, patient=True)
             return dropped
     raise BindingError(
@@ -246,7 +246,7 @@ def _change_tag(
         if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
-        if attempt_commit(table, (_tag_update(tag, wanted), *more), requirements, attempt) is Outcome.DONE:
+        if attempt_commit(table, (_tag_update(tag, wanted), *more), requirements, attempt) is CommitOutcome.DONE:
             refresh(table, patient=True)
             if tag_target(table, tag) == before != (wanted.snapshot_id if wanted else None):
                 raise _tag_not_kept(table, tag)

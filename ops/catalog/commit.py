@@ -33,7 +33,7 @@ class TableReplacedError(IcepuffinError):
     """Raised when another table has taken the table's name: work for the old one does not fit it."""
 
 
-class Outcome(enum.Enum):
+class CommitOutcome(enum.Enum):
     """What is known of a commit."""
 
     DONE = "done"
@@ -45,7 +45,7 @@ class Outcome(enum.Enum):
 
 def attempt_commit(
     table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...], attempt: int = 0
-) -> Outcome:
+) -> CommitOutcome:
     """Send one commit against the state that `table` shows; where it is not done, wait before returning.
 
     Errors that no repetition mends (no permission, a malformed request) come through as the client raises them.
@@ -54,19 +54,19 @@ def attempt_commit(
     try:
         table.catalog.commit_table(table, (uuid_holds, *requirements), updates)
     except (CommitFailedException, TooManyRequestsError) as error:
-        outcome, why = Outcome.REFUSED, str(error)
+        outcome, why = CommitOutcome.REFUSED, str(error)
     except DBAPIError as error:
         # SQLite waits out its busy timeout, and then has rolled back; any other lost answer may hide a commit
-        outcome = Outcome.REFUSED if "database is locked" in str(error.orig) else Outcome.UNKNOWN
+        outcome = CommitOutcome.REFUSED if "database is locked" in str(error.orig) else CommitOutcome.UNKNOWN
         why = type(error).__name__
     except (ValidationError, *_NO_ANSWER) as error:  # ValidationError: an answer that was cut off
-        outcome, why = Outcome.UNKNOWN, type(error).__name__
+        outcome, why = CommitOutcome.UNKNOWN, type(error).__name__
     except ValueError as error:
         if "sequence number" not in str(error):
             raise
-        outcome, why = Outcome.REFUSED, "somebody committed before"
+        outcome, why = CommitOutcome.REFUSED, "somebody committed before"
     else:
-        return Outcome.DONE
+        return CommitOutcome.DONE
     _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, why)
     time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
     return outcome

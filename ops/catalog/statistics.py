@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from icepuffin.ops.catalog.commit import Outcome, attempt_commit, refresh
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, refresh
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 
@@ -52,8 +52,8 @@ def register(
         if held != over and not unanswered:
             return False
         outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt)
-        unanswered |= outcome is Outcome.UNKNOWN  # it may land yet, and the file must be there then
-        if outcome is Outcome.DONE:
+        unanswered |= outcome is CommitOutcome.UNKNOWN  # it may land yet, and the file must be there then
+        if outcome is CommitOutcome.DONE:
             refresh(table, patient=True)
             held = _held(table, snapshot_id)
             if held == path:

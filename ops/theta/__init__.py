@@ -6,31 +6,31 @@ from icepuffin.ops.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, is_enabled
-    from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
+    from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
     from icepuffin.ops.theta.materialize import estimate_theta_sketches, materialize_theta_sketches
     from icepuffin.ops.theta.ndv import read_ndv
-    from icepuffin.ops.theta.report import ColumnNdv, Outcome, ThetaEstimate, ThetaReport, ThetaStatistics
+    from icepuffin.ops.theta.report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
             "columns": "SketchedColumn choose_columns is_enabled",
-            "errors": "ThetaError UnknownColumnError",
+            "errors": "ThetaError UnsketchableColumnError",
             "materialize": "estimate_theta_sketches materialize_theta_sketches",
             "ndv": "read_ndv",
-            "report": "ColumnNdv Outcome ThetaEstimate ThetaReport ThetaStatistics",
+            "report": "ColumnNdv ThetaOutcome ThetaEstimate ThetaReport ThetaStatistics",
         },
     )
 
 __all__ = [
     "ColumnNdv",
-    "Outcome",
     "SketchedColumn",
     "ThetaError",
     "ThetaEstimate",
+    "ThetaOutcome",
     "ThetaReport",
     "ThetaStatistics",
-    "UnknownColumnError",
+    "UnsketchableColumnError",
     "choose_columns",
     "estimate_theta_sketches",
     "is_enabled",

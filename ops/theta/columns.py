@@ -9,7 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ops.tasks.theta_columns import CREATED_TYPES, SKETCHED_TYPES, kind_of
-from icepuffin.ops.theta.errors import UnknownColumnError
+from icepuffin.ops.theta.errors import UnsketchableColumnError
 
 SWITCH = "BODO_ENABLE_THETA_SKETCHES"
 
@@ -70,7 +70,7 @@ def choose_columns(
     of the types in `CREATED_TYPES`. Otherwise it is an increment: the columns that have one, of whatever type.
     `wanted` (names in the current schema) overrides both; those that the snapshot does not have yet are left out.
     Columns that were dropped since never get one: an entry for them makes Spark's optimiser fail. Raises
-    UnknownColumnError.
+    UnsketchableColumnError.
     """
     types = {f.field_id: str(f.field_type) for f in snapshot_schema.fields if f.field_type.is_primitive}
     columns = [
@@ -81,7 +81,7 @@ def choose_columns(
     if wanted is not None:
         possible = [f.name for f in current_schema.fields if kind_of(str(f.field_type)) in SKETCHED_TYPES]
         if missing := sorted(set(wanted) - set(possible)):
-            raise UnknownColumnError(
+            raise UnsketchableColumnError(
                 f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type; "
                 f"these are: {', '.join(possible)}"
             )

@@ -7,7 +7,7 @@ class ThetaError(IcepuffinError):
     """Base of what goes wrong in making or reading theta sketches."""
 
 
-class UnknownColumnError(ThetaError):
+class UnsketchableColumnError(ThetaError):
     """Raised when a column that is asked for does not exist, or can have no sketch."""
 
     retryable = False

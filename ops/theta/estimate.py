@@ -12,7 +12,7 @@ from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
-from icepuffin.ops.theta.report import Outcome, ThetaEstimate
+from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome
 
 if TYPE_CHECKING:
     from icepuffin.ops.tasks.runner import TaskRunner
@@ -34,7 +34,7 @@ def estimate_work(work: "Work", unread: "Unread", storage: StorageConfig, runner
     per_file = sum(len(work.columns) * _sketch_bytes(file.record_count) for file in work.live.files)
     seconds, rates = _predicted(work.table, values, runner)
     return ThetaEstimate(
-        outcome=Outcome.WRITTEN,
+        outcome=ThetaOutcome.WRITTEN,
         columns=len(work.columns),
         files_sketched=len(unread.columns),
         files_reused=len(files) - len(unread.columns),

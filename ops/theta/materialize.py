@@ -25,7 +25,7 @@ from icepuffin.ops.theta.kept_sketches import keep
 from icepuffin.ops.theta.ndv import read_ndv
 from icepuffin.ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish
-from icepuffin.ops.theta.report import Outcome, ThetaEstimate, ThetaReport
+from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome, ThetaReport
 from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
 from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
@@ -56,7 +56,7 @@ def materialize_theta_sketches(
     of `choose_columns`. `budget_bytes` bounds the sketches that are kept per data file for the next snapshot: more of
     them make removals and deletes cheap to follow, at 32 KiB a file and column at most.
 
-    Raises UnknownSnapshotError, UnknownColumnError, EqualityDeletesError, ThetaError for a derived snapshot,
+    Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, ThetaError for a derived snapshot,
     UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the storage and the
     runner raise. Nothing is published then. That kept sketches or the old statistics file are lost is no error: `note`
     tells of it.
@@ -64,7 +64,7 @@ def materialize_theta_sketches(
     started = time.perf_counter()
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
 
-    def report(outcome: Outcome, **found: object) -> ThetaReport:
+    def report(outcome: ThetaOutcome, **found: object) -> ThetaReport:
         statistics = find(table, snapshot_id)
         entries = read_ndv(table, snapshot_id).entries if listed_thetas(statistics) else {}
         known = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **found}
@@ -81,14 +81,14 @@ def materialize_theta_sketches(
         )
 
     if not is_enabled(enabled):
-        return report(Outcome.OFF)
+        return report(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
     work = plan_sketches(table, snapshot, store, columns)
     if not work.columns:
-        return report(Outcome.NO_COLUMNS)
+        return report(ThetaOutcome.NO_COLUMNS)
     if is_current(work, store):
         make_lasting(table, SKETCHES_TAG)
-        return report(Outcome.CURRENT, files_reused=len(work.live.files))
+        return report(ThetaOutcome.CURRENT, files_reused=len(work.live.files))
 
     sketched = _sketch(work, store, storage, runner, progress)
     reached(RunStep.SKETCHED)
@@ -100,7 +100,7 @@ def materialize_theta_sketches(
     refresh(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(
-        Outcome.WRITTEN,
+        ThetaOutcome.WRITTEN,
         files_sketched=len(sketched.unread.columns),
         files_reused=len(work.live.files) - len(sketched.unread.columns),
         bytes_written=written + (kept.bytes_written if kept else 0),
@@ -160,13 +160,13 @@ def estimate_theta_sketches(
     """
     snapshot = data_snapshot(table, snapshot_id)
     if not is_enabled(enabled):
-        return ThetaEstimate(Outcome.OFF)
+        return ThetaEstimate(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
     work = plan_sketches(table, snapshot, store, columns)
     if not work.columns:
-        return ThetaEstimate(Outcome.NO_COLUMNS)
+        return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(work, store):
-        return ThetaEstimate(Outcome.CURRENT, len(work.columns), files_reused=len(work.live.files))
+        return ThetaEstimate(ThetaOutcome.CURRENT, len(work.columns), files_reused=len(work.live.files))
     known = {path: work.kept.known(key, work.columns) for path, key in work.keys.items()}
     return estimate_work(work, find_unread(work, store, known), storage, runner)
 

@@ -21,7 +21,7 @@ from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from icepuffin.ops.theta.build_id import build_id, is_outdated, sealed_as
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
-from icepuffin.ops.theta.errors import ThetaError, UnknownColumnError
+from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
 from icepuffin.ops.theta.kept_sketches import KeptSketches, open_kept
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
@@ -57,8 +57,10 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> Work:
-    """Reads metadata, and the footers of kept sketches. Raises ThetaError, EqualityDeletesError, UnknownColumnError,
-    UnsupportedFormatError, and TagTakenError where the tag of the kept sketches is somebody else's.
+    """The plan of a snapshot's sketches. Reads metadata, and the footers of kept sketches.
+
+    Raises ThetaError, EqualityDeletesError, UnsketchableColumnError, UnsupportedFormatError, and TagTakenError where
+    the tag of the kept sketches is somebody else's.
     """
     require_committable(table)
     for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
@@ -71,8 +73,8 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     before = fields_sketched_before(table, snapshot) | kept.field_ids()
     try:
         columns = choose_columns(schema, table.schema(), sketched_before=before, wanted=wanted)
-    except UnknownColumnError as error:
-        raise UnknownColumnError(f"{table_name(table)}, theta_columns: {error}") from None
+    except UnsketchableColumnError as error:
+        raise UnsketchableColumnError(f"{table_name(table)}, theta_columns: {error}") from None
     names = mapped_names(table)
     columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
     build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.counted_as, keys.values()) for c in columns}

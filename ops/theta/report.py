@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class ThetaOutcome(StrEnum):
     """What a materialisation did."""
 
     WRITTEN = "written"
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 class ThetaEstimate:
     """What a materialisation will take, as far as can be told before it."""
 
-    outcome: Outcome
+    outcome: ThetaOutcome
     columns: int = 0
     files_sketched: int = 0
     files_reused: int = 0
@@ -54,7 +54,7 @@ class ThetaReport:
     """Live data files whose kept sketches, or whose part in an ancestor's sketch, served."""
     bytes_written: int
     seconds: float
-    outcome: Outcome
+    outcome: ThetaOutcome
     merged_columns: tuple[str, ...] = ()
     """Columns whose sketch by another engine was in the slot and was kept as it is: what it counts is not known."""
     extended_columns: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from icepuffin.ops.index import Action, create_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
-from icepuffin.ops.theta.report import Outcome
+from icepuffin.ops.theta.report import ThetaOutcome
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
@@ -101,7 +101,7 @@ def test_tags_of_an_earlier_release_are_mended_by_the_next_refresh(lake: Lake) -
         table.catalog.commit_table(table, (), (update,))
         table.refresh()
     assert index_head(table).action is Action.REUSED
-    assert sketch_head(table).outcome is Outcome.CURRENT
+    assert sketch_head(table).outcome is ThetaOutcome.CURRENT
     lake.expire("mended")
     refs = lake.load("mended").metadata.refs
     assert set(refs) == {"main", "ann_e", "theta_sketches"}

@@ -33,7 +33,7 @@ from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.runner import SparkRunner
-from icepuffin.ops.theta import Outcome, ThetaReport, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta import ThetaOutcome, ThetaReport, materialize_theta_sketches, read_ndv
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
 from icepuffin.puffin.types import THETA_V1
@@ -182,7 +182,7 @@ def test_in_exact_mode_every_image_is_byte_for_byte_what_iceberg_writes(both: Bo
     theirs = images(table, both.analyze(table, *columns))
     report = materialize(table, current(table), columns=columns)
     ours = images(table, current(table))
-    assert report.outcome is Outcome.WRITTEN
+    assert report.outcome is ThetaOutcome.WRITTEN
     assert set(theirs) == set(ours) == set(columns)
     assert {c: i.hex() for c, (i, _) in ours.items()} == {c: i.hex() for c, (i, _) in theirs.items()}
     assert {c: p["ndv"] for c, (_, p) in ours.items()} == {c: p["ndv"] for c, (_, p) in theirs.items()}
@@ -240,12 +240,12 @@ def test_what_spark_put_into_the_slot_is_merged_and_ours_asserted_again(both: Bo
     assert set(images(table, snapshot)) == {"weight"}
     theirs = images(table, snapshot)["weight"]
     again = materialize(table.refresh(), snapshot)
-    assert (again.outcome, again.files_sketched) == (Outcome.WRITTEN, 0)
+    assert (again.outcome, again.files_sketched) == (ThetaOutcome.WRITTEN, 0)
     assert again.ndv == {**first.ndv, "weight": 500}
     assert again.merged_columns == ("weight",)
     assert images(table, snapshot)["weight"] == theirs
     assert both.planner_ndv() == {"id": 500, "name": 9, "weight": 500}
-    assert materialize(table.refresh(), snapshot).outcome is Outcome.CURRENT
+    assert materialize(table.refresh(), snapshot).outcome is ThetaOutcome.CURRENT
 
 
 def test_what_spark_counted_for_an_ancestor_is_not_built_on(both: Both) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.theta import Outcome, ThetaEstimate, estimate_theta_sketches, materialize_theta_sketches
+from icepuffin.ops.theta import ThetaEstimate, ThetaOutcome, estimate_theta_sketches, materialize_theta_sketches
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append
 
 
@@ -19,7 +19,7 @@ def test_an_estimate_tells_what_is_then_done_and_changes_nothing(table: Table, r
     told = estimated(table, snapshot, runner)
     assert table.refresh().metadata_location == before
     assert not runner.tasks
-    assert (told.outcome, told.columns, told.values) == (Outcome.WRITTEN, 5, 5 * 1000)
+    assert (told.outcome, told.columns, told.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
     assert told.rates == "default rate, 2 threads"
     report = materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE)
     assert report.estimate == told
@@ -34,11 +34,11 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
 ) -> None:
     first = append(table, 0, 300)
     materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
-    assert estimated(table, first, runner).outcome is Outcome.CURRENT
+    assert estimated(table, first, runner).outcome is ThetaOutcome.CURRENT
     told = estimated(table, append(table, 250, 500), runner)
     assert (told.files_sketched, told.files_reused, told.values) == (1, 1, 5 * 250)
     assert told.rates == "measured on the last snapshot"
-    assert estimated(table, first, runner, enabled=False) == ThetaEstimate(Outcome.OFF)
+    assert estimated(table, first, runner, enabled=False) == ThetaEstimate(ThetaOutcome.OFF)
 
 
 def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunner) -> None:
@@ -46,4 +46,4 @@ def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunne
     materialize_theta_sketches(table, append(table, 1_000, 1_300), runner=runner, storage=STORAGE)
     table.delete("id >= 1000")
     told = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
-    assert (told.outcome, told.files_sketched, told.bytes_read) == (Outcome.WRITTEN, 0, 0)
+    assert (told.outcome, told.files_sketched, told.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)

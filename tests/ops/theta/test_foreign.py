@@ -6,7 +6,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.statistics import find, register
-from icepuffin.ops.theta import Outcome, build_id, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.ndv import overwritten_by
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
@@ -30,7 +30,7 @@ def test_an_update_that_still_counts_deleted_rows_is_not_extended(table: Table) 
     snapshot = append(table, 110, 120)
     report = materialize(table, snapshot)
     assert (report.ndv["id"], report.fresh, report.extended_columns) == (120, True, ())
-    assert materialize(table.refresh(), snapshot).outcome is Outcome.CURRENT
+    assert materialize(table.refresh(), snapshot).outcome is ThetaOutcome.CURRENT
 
 
 def test_an_update_that_lacks_what_others_appended_is_not_extended(table: Table) -> None:
@@ -87,7 +87,7 @@ def test_what_an_older_release_sealed_is_neither_current_nor_fresh_and_is_counte
     assert "an older release" in found.entries["id"].why
     assert overwritten_by(table, snapshot) is not None, "so that the sensor asks for a run"
     report = materialize(table, snapshot, columns=("id",))
-    assert (report.outcome, report.fresh, set(report.ndv)) == (Outcome.WRITTEN, True, {"id"})
+    assert (report.outcome, report.fresh, set(report.ndv)) == (ThetaOutcome.WRITTEN, True, {"id"})
     assert overwritten_by(table, snapshot) is None
 
 
@@ -96,7 +96,7 @@ def test_one_column_that_an_older_release_sealed_makes_the_slot_be_written_again
     materialize(table, snapshot, columns=("id", "name"))
     _sealed(table, snapshot, "0" * 64, field_ids=(2,))
     report = materialize(table, snapshot, columns=("id",))
-    assert (report.outcome, set(report.ndv)) == (Outcome.WRITTEN, {"id"})
+    assert (report.outcome, set(report.ndv)) == (ThetaOutcome.WRITTEN, {"id"})
 
 
 def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_written_again(table: Table) -> None:
@@ -114,7 +114,7 @@ def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_w
     assert not read_ndv(table.refresh(), second.snapshot_id).fresh
     assert overwritten_by(table, second.snapshot_id) is not None, "so that the sensor asks for a run"
     report = materialize(table, second.snapshot_id)
-    assert (report.outcome, report.files_sketched, report.fresh) == (Outcome.WRITTEN, 0, True)
+    assert (report.outcome, report.files_sketched, report.fresh) == (ThetaOutcome.WRITTEN, 0, True)
     assert overwritten_by(table.refresh(), second.snapshot_id) is None
 
 

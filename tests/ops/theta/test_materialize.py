@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.statistics import find
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.theta import Outcome, ThetaError, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta import publication as publish_module
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
@@ -48,7 +48,7 @@ def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: T
     append(table, 0, 300)
     snapshot = append(table, 200, 900)
     report = materialize(table, snapshot, runner)
-    assert report.outcome is Outcome.WRITTEN
+    assert report.outcome is ThetaOutcome.WRITTEN
     assert report.ndv == exact(table, snapshot, CREATED)
     assert report.fresh
     assert (report.files_sketched, report.files_reused) == (2, 0)
@@ -95,7 +95,7 @@ def test_a_second_run_writes_nothing(table: Table, runner: ThreadlessRunner) -> 
     before = table.refresh().metadata_location
     files = sorted(local(table.location()).rglob("*"))
     again = materialize(table, snapshot, ThreadlessRunner())
-    assert again.outcome is Outcome.CURRENT
+    assert again.outcome is ThetaOutcome.CURRENT
     assert (again.files_sketched, again.bytes_written) == (0, 0)
     assert (again.ndv, again.statistics_path, again.fresh) == (first.ndv, first.statistics_path, True)
     assert table.refresh().metadata_location == before
@@ -206,7 +206,7 @@ def test_a_column_that_was_dropped_is_no_longer_listed(table: Table, runner: Thr
     with table.update_schema() as update:
         update.delete_column("size")
     report = materialize(table, snapshot, runner)
-    assert report.outcome is Outcome.WRITTEN
+    assert report.outcome is ThetaOutcome.WRITTEN
     assert report.files_sketched == 0
     assert set(report.ndv) == CREATED - {"size"}
     assert set(blobs_of(table, snapshot)) == {1, 2, 3, 4}
@@ -237,7 +237,7 @@ def test_a_column_that_was_added_or_renamed_is_followed_by_field_id(table: Table
     second = ThreadlessRunner()
     report = materialize(table, current(table), second, columns=["title", "note"])
     assert {c: report.ndv[c] for c in ("title", "note")} == {"title": 7, "note": 1}
-    assert materialize(table, current(table), second, columns=["title", "note"]).outcome is Outcome.CURRENT
+    assert materialize(table, current(table), second, columns=["title", "note"]).outcome is ThetaOutcome.CURRENT
 
 
 @pytest.mark.parametrize("columns", [("kind",), ("kind", "id"), None])
@@ -275,14 +275,14 @@ def test_bodos_switch_turns_it_off(
     monkeypatch.setenv("BODO_ENABLE_THETA_SKETCHES", value)
     snapshot = append(table, 0, 100)
     report = materialize(table, snapshot, runner, enabled=True)
-    assert report.outcome is Outcome.OFF
+    assert report.outcome is ThetaOutcome.OFF
     assert (report.ndv, report.statistics_path, report.fresh) == ({}, None, False)
     assert not table.refresh().metadata.statistics
 
 
 def test_our_own_setting_turns_it_off(table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BODO_ENABLE_THETA_SKETCHES", "1")
-    assert materialize(table, append(table, 0, 100), runner, enabled=False).outcome is Outcome.OFF
+    assert materialize(table, append(table, 0, 100), runner, enabled=False).outcome is ThetaOutcome.OFF
     assert not runner.tasks
 
 
@@ -298,7 +298,7 @@ def test_a_table_without_columns_to_sketch_is_left_alone(catalog: SqlCatalog, ru
     floats = catalog.create_table("db.floats", pa.schema([("x", pa.float64())]))
     floats.append(pa.table({"x": [1.0, 2.0]}))
     report = materialize(floats, current(floats), runner)
-    assert report.outcome is Outcome.NO_COLUMNS
+    assert report.outcome is ThetaOutcome.NO_COLUMNS
     assert report.ndv == {}
 
 
@@ -338,7 +338,7 @@ def test_a_lost_statistics_file_is_written_again(table: Table, runner: Threadles
     first = materialize(table, snapshot, runner)
     local(first.statistics_path).unlink()
     again = materialize(table, snapshot, ThreadlessRunner())
-    assert (again.outcome, again.files_sketched, again.ndv) == (Outcome.WRITTEN, 0, first.ndv)
+    assert (again.outcome, again.files_sketched, again.ndv) == (ThetaOutcome.WRITTEN, 0, first.ndv)
     assert "could not be read" in again.note
 
 

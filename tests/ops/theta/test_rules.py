@@ -19,7 +19,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icepuffin.ops.theta import UnknownColumnError, choose_columns, is_enabled
+from icepuffin.ops.theta import UnsketchableColumnError, choose_columns, is_enabled
 
 TYPES = [
     BooleanType(),
@@ -59,7 +59,7 @@ def test_an_increment_takes_the_columns_that_have_a_sketch_floats_included() -> 
 
 def test_named_columns_override_the_rules_and_may_be_of_any_primitive_type() -> None:
     assert chosen(wanted=["boolean", "fixed", "uuid"], sketched_before={2}) == {"boolean", "fixed", "uuid"}
-    with pytest.raises(UnknownColumnError, match="list, nosuch: not top-level columns of a primitive type"):
+    with pytest.raises(UnsketchableColumnError, match="list, nosuch: not top-level columns of a primitive type"):
         chosen(wanted=["list", "nosuch"])
 
 
