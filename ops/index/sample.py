@@ -39,6 +39,7 @@ _BYTES_A_NODE = 8 + 20 + 5
 """Bytes per node of content hash, address and offset of its edges, at most"""
 _BYTES_AN_EDGE = 4
 """Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
+_LARGE = 1e30
 _log = logging.getLogger(__name__)
 
 
@@ -188,6 +189,8 @@ def group_partitions(
 
     Repeatedly halves the partitions along the direction in which they spread most.
     """
+    if np.abs(codebook).max(initial=0) > _LARGE:
+        codebook = codebook * np.float32(2.0**-100)  # exact, and sums of them stay in float's range
     out = np.empty(len(codebook), np.uint32)
 
     def halve(members: npt.NDArray[np.intp], first: int, count: int) -> None:

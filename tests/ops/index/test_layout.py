@@ -1,0 +1,23 @@
+"""How partitions become shards, and what probing fewer of them loses."""
+
+import numpy as np
+import pytest
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index.sample import group_partitions, measure_routing
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e38])
+def test_partitions_are_halved_whatever_their_scale(scale: float) -> None:
+    """Near float's largest number the means were infinite: `LinAlgError: SVD did not converge`."""
+    codebook = np.random.default_rng(0).uniform(-1, 1, (32, 3))
+    shards = group_partitions((scale * codebook).astype(np.float32), np.full(32, 10), 4)
+    assert np.bincount(shards).tolist() == [8, 8, 8, 8]
+
+
+def test_rows_of_a_centroid_that_equals_another_are_probed_for() -> None:
+    """No query is led by it, so its shard is always probed: nothing that lies there is lost."""
+    vectors = np.repeat(np.eye(3, 40, dtype=np.float32), 100, axis=0)
+    codebook, to_shard = vectors[[0, 100, 200, 0]], np.array([0, 1, 1, 2], np.uint32)
+    labels = np.where(np.arange(300) < 100, 3, np.arange(300) // 100).astype(np.int32)
+    assert measure_routing(vectors, labels, codebook, to_shard, Metric.L2, seed=0).startswith("[[0.0,1.0,1.0]")
