@@ -21,7 +21,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from tests.conformance import reader, stranger
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 HERE = Path(__file__).parent

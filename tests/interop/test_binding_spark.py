@@ -22,7 +22,7 @@ from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import write_delete_file
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 pytestmark = [
     pytest.mark.jvm,

@@ -25,7 +25,7 @@ from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
-from tests.ops.index.history import DEFINITION, found_and_true
+from tests.ops.index.comparison import DEFINITION, found_and_true
 from tests.services.faulty import FaultyLine, faulty_line
 
 pytestmark = pytest.mark.services

@@ -19,7 +19,7 @@ from icepuffin.ops.theta import materialize_theta_sketches, read_ndv
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import make_rows, queries
 from tests.interop.lakes import Lake, open_lake
-from tests.ops.index.history import DEFINITION, ids_by_query
+from tests.ops.index.comparison import DEFINITION, ids_by_query
 
 pytestmark = [
     pytest.mark.jvm,

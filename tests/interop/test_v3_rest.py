@@ -19,7 +19,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
-from tests.ops.index.history import DEFINITION, found_and_true
+from tests.ops.index.comparison import DEFINITION, found_and_true
 
 pytestmark = [
     pytest.mark.jvm,

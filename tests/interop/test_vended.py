@@ -16,7 +16,7 @@ from icepuffin.ops.tasks.runner import Progress
 from icepuffin.orchestration.cli import main
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 from tests.orchestration.lake import without_captured_output
 from tests.services.vending import Vending
 

@@ -25,7 +25,7 @@ from icepuffin.ops.spark.table_function import register_vector_search
 from icepuffin.ops.sql import SqlSession
 from icepuffin.orchestration.cli import group
 from tests.conftest import ROWS, STORAGE, make_rows
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 from tests.services.spark import spark_session
 from tests.services.spark_connect import spark_connect
 

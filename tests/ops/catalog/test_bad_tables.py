@@ -25,7 +25,7 @@ from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import delete_where_id_is
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 TableFactory = Callable[..., Table]
 

@@ -20,7 +20,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 

@@ -19,7 +19,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
 from tests.ops.catalog.bindings import binding
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 
 TableFactory = Callable[..., Table]
 Commit = Callable[[], Any]

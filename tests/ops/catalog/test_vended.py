@@ -29,7 +29,7 @@ from icepuffin.ops.storage.s3_options import s3_options
 from icepuffin.ops.tasks.runner import LocalRunner, Progress
 from tests.conftest import make_rows, queries
 from tests.ops.catalog.vended_tables import connected, new_table
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 from tests.services.vending import Vending
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("no_keys")]

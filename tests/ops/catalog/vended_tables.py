@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import create_index
 from tests.conftest import ROWS, make_rows
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 from tests.services.vending import Vending
 
 

@@ -15,7 +15,7 @@ from icepuffin.ops.storage import StorageError, local
 from icepuffin.ops.storage.local import LocalStorage, to_path
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from tests.conftest import make_rows
-from tests.ops.index.history import found_and_true, index_head
+from tests.ops.index.comparison import found_and_true, index_head
 
 
 class LostError(Exception):

@@ -14,7 +14,7 @@ from icepuffin.ops.index import Action, materialize_index
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 

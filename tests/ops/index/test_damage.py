@@ -33,7 +33,7 @@ from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 TableFactory = Callable[..., Table]
 

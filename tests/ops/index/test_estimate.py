@@ -16,7 +16,7 @@ from icepuffin.ops.index.report import Action, Estimate
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 
@@ -97,7 +97,7 @@ def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table
     index_head(table)
     table.overwrite(table.scan().to_arrow())
     plan = plan_version(table, DEFINITION, table.refresh().metadata.current_snapshot_id or 0, storage=STORAGE)
-    known = replace(plan, changes=replace(plan.changes, left=tuple(enumerate(plan.added))))
+    known = replace(plan, changes=replace(plan.changes, lineage_files=tuple(enumerate(plan.added))))
     expected = [estimate(table, item, storage=STORAGE, runner=LocalRunner(1)) for item in (plan, known)]
     assert expected[0].remapped == expected[1].remapped == 1200
     assert expected[0].bytes_read - expected[1].bytes_read > 1200 * 16 * 4 * 0.8

@@ -23,7 +23,7 @@ from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.puffin.blobs.shard import ShardReader
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
 
 ROWS, ROWS_A_FILE = 480, 120

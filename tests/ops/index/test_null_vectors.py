@@ -16,7 +16,7 @@ from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 TableFactory = Callable[..., Table]
 

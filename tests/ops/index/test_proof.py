@@ -18,7 +18,7 @@ from icepuffin.ops.tasks import scatter
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import found_and_true, index_head
+from tests.ops.index.comparison import found_and_true, index_head
 from tests.ops.index.test_materialize import drop_everything
 
 TableFactory = Callable[..., Table]
@@ -64,33 +64,33 @@ def test_what_is_right_is_published_and_proven(table: Table) -> None:
 
 def other_files(patch: pytest.MonkeyPatch) -> None:
     """Rows that are read are said to lie in another file."""
-    real = scatter.Rows
+    real = scatter.VectorRows
 
-    def other(slots: npt.NDArray[np.uint32], positions: Any, hashes: Any, vectors: Any) -> scatter.Rows:
+    def other(slots: npt.NDArray[np.uint32], positions: Any, hashes: Any, vectors: Any) -> scatter.VectorRows:
         return real(np.zeros_like(slots), positions, hashes, vectors)
 
-    patch.setattr(scatter, "Rows", other)
+    patch.setattr(scatter, "VectorRows", other)
 
 
 def moved_positions(patch: pytest.MonkeyPatch) -> None:
     """Each row is said to lie one further on, the last one first."""
-    real = scatter.Rows
+    real = scatter.VectorRows
 
-    def other(slots: Any, positions: npt.NDArray[np.int64], hashes: Any, vectors: Any) -> scatter.Rows:
+    def other(slots: Any, positions: npt.NDArray[np.int64], hashes: Any, vectors: Any) -> scatter.VectorRows:
         return real(slots, np.roll(positions, 1), hashes, vectors)
 
-    patch.setattr(scatter, "Rows", other)
+    patch.setattr(scatter, "VectorRows", other)
 
 
 def a_row_twice(patch: pytest.MonkeyPatch) -> None:
-    real = scatter.Rows
+    real = scatter.VectorRows
 
-    def other(slots: Any, positions: npt.NDArray[np.int64], hashes: Any, vectors: Any) -> scatter.Rows:
+    def other(slots: Any, positions: npt.NDArray[np.int64], hashes: Any, vectors: Any) -> scatter.VectorRows:
         again = positions.copy()
         again[-1] = again[-2]
         return real(slots, again, hashes, vectors)
 
-    patch.setattr(scatter, "Rows", other)
+    patch.setattr(scatter, "VectorRows", other)
 
 
 def too_few_live(patch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkey
 
     monkeypatch.setattr(proof, "NODES_AT_ONCE", 0)
     from icepuffin.ops.index import materialize_index  # noqa: PLC0415
-    from tests.ops.index.history import DEFINITION  # noqa: PLC0415
+    from tests.ops.index.comparison import DEFINITION  # noqa: PLC0415
 
     materialize_index(table, DEFINITION, head(table), runner=Counting(1), storage=STORAGE)
     assert ("count addresses", 4) in labels

@@ -18,7 +18,7 @@ from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, content, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

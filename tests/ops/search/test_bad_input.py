@@ -35,7 +35,7 @@ from icepuffin.ops.search.worker import WorkShare
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
 Ask = Callable[[IndexReader, object], object]

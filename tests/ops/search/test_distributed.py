@@ -35,7 +35,7 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 ROUNDED = replace(DEFINITION, vectors="f16")

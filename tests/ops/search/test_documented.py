@@ -12,7 +12,7 @@ import pytest
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search.result import Profile, Pruning, SearchResult
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 ROOT = Path(__file__).parents[3]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -22,7 +22,7 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, ids_by_query, index_head
+from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
 LEAN = IndexDefinition(

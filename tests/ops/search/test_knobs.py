@@ -15,7 +15,7 @@ from icepuffin.ops.recall_curve import ShardCentroids, reaches, widths
 from icepuffin.ops.search import IndexReader, QueryError, exact_search, open_index
 from icepuffin.ops.search.tuning import RecallModel, SearchParameters
 from tests.conftest import ROWS, STORAGE, make_rows, queries, vectors_of
-from tests.ops.index.history import DEFINITION, ids_by_query, index_head
+from tests.ops.index.comparison import DEFINITION, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
 SHARDED = replace(DEFINITION, shards=6, max_degree=12, search_list=30)

@@ -27,7 +27,7 @@ from icepuffin.ops.search import (
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, found_and_true, ids_by_query, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, ids_by_query, index_head
 
 TableFactory = Callable[..., Table]
 

@@ -18,7 +18,7 @@ from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
-from tests.ops.index.history import index_head
+from tests.ops.index.comparison import index_head
 
 SNAPSHOTS = 100
 K = 5

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.search import FilterError, open_index
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 
 COUNT = 30
 DAY = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

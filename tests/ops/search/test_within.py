@@ -29,7 +29,7 @@ from icepuffin.puffin.types import CENTROID_V1
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.naive.thresholds import within
 from tests.naive.vectors import distance
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 METRICS = ["l2", "cosine", "ip"]

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 
 from icepuffin.ops.index import create_index
 from tests.conftest import ROWS, make_rows, queries
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from icepuffin.ops.search import Coverage, IndexReader, QueryError, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.index import create_index
 from icepuffin.ops.search import open_index
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from icepuffin.ops.index import create_index
 from icepuffin.ops.search import open_index
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from tests.conftest import STORAGE, queries
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 from tests.ops.search.test_types import VALUES, typed_rows, value
 from tests.ops.spark.test_sql import literal
 

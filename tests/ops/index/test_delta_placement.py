@@ -1,4 +1,4 @@
-"""The merge policy: where new rows go, for any sizes."""
+"""Placement of new rows by the merge policy of delta shards, for any sizes."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
-from tests.ops.index.history import DEFINITION
+from tests.ops.index.comparison import DEFINITION
 
 SIZES = st.lists(st.integers(0, 5000), max_size=12)
 

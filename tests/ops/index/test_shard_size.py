@@ -1,4 +1,4 @@
-"""No shard's blob is larger than Java reads at once: by lowered limits."""
+"""The size of shards: none has a blob larger than Java reads at once, by lowered limits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from icepuffin.ops.index.sample import max_shard_rows
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import DIMS, STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 TableFactory = Callable[..., Table]
 ONE = replace(DEFINITION, shards=1)

@@ -16,7 +16,7 @@ from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, vectors_of
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, refreshed
 
 TableFactory = Callable[..., Table]

@@ -16,7 +16,7 @@ from icepuffin.ops.index import GateFailedError, IndexDefinition, IndexReport
 from icepuffin.ops.search import open_index
 from tests.ann_kernels.data import near_duplicates
 from tests.conftest import STORAGE
-from tests.ops.index.history import index_head
+from tests.ops.index.comparison import index_head
 
 TableFactory = Callable[..., Table]
 ROWS, DIMS, ASKED = 1_500, 12, 100

@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.live_files import RepeatedFileError, live_files
 from icepuffin.ops.search import exact_search, open_exact, open_index
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, index_head
 
 TableFactory = Callable[..., Table]
 

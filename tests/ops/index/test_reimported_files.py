@@ -15,7 +15,7 @@ from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 TableFactory = Callable[..., Table]
 

@@ -12,7 +12,7 @@ from icepuffin.ops.index import IndexReport, materialize_index, plan
 from icepuffin.ops.search import opening
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows
-from tests.ops.index.history import DEFINITION, found_and_true, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 
 @pytest.fixture
