@@ -223,7 +223,7 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
         (f"WITH n AS (SELECT * FROM n) SELECT id FROM n ORDER BY {DISTANCE} LIMIT 3", "n: name the table"),
         (f"EXPLAIN SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'"),
         ("SELECT 1; SELECT 2", "give one statement, not 2"),
-        ("-- nothing", "give one statement, not 0"),
+        ("-- nothing", "the statement is empty"),
         (f"SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'; it has id, [a-z, ]*embedding$"),
         (
             f"SELECT {DISTANCE} AS d FROM db.t WHERE d < 3 ORDER BY d LIMIT 3",

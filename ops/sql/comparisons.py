@@ -1,0 +1,164 @@
+"""Comparisons, by Spark's rules: NaN equals itself and is larger than every number, texts become what they meet."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from icepuffin.ops.sql import functions
+from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.logic import boolean, joined
+from icepuffin.ops.sql.typed import DISTANCE, TypedExpression, as_kind, rule, shown, typed
+from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, common, common_of, is_floating, is_integer, is_number, is_text
+from icepuffin.ops.sql.values import Node
+
+_COMPARISONS: dict[type, str] = {
+    exp.EQ: "equal",
+    exp.NEQ: "not_equal",
+    exp.GT: "greater",
+    exp.GTE: "greater_equal",
+    exp.LT: "less",
+    exp.LTE: "less_equal",
+}
+
+
+@rule(*_COMPARISONS)
+def _comparison(node: Node, schema: pa.Schema) -> TypedExpression:
+    return _compared(_COMPARISONS[type(node)], typed(node.left, schema), typed(node.right, schema))
+
+
+def _compared(how: str, left: TypedExpression, right: TypedExpression) -> TypedExpression:
+    kind = _common_with_texts(left, right)
+    for one, other in ((left, right), (right, left)):
+        if is_integer(one.kind) and other.exact is not None and not -(2**63) <= other.exact < 2**63:
+            raise NotIndexableError(f"{other.exact} is beyond all integers: compare it with what one can be")
+    one, other = as_kind(left, kind), as_kind(right, kind)
+    return TypedExpression(
+        pa.bool_(),
+        lambda rows: _compare(how, kind, one.run(rows), other.run(rows)),
+        one.columns | other.columns,
+        one.may_fail or other.may_fail,
+    )
+
+
+def _common_with_texts(left: TypedExpression, right: TypedExpression) -> Kind:
+    """A text constant beside a number, a date or a time is one as well."""
+    if (left.text is None) == (right.text is None):
+        return common(left.kind, right.kind)
+    other = right.kind if left.text is not None else left.kind
+    return _of_text_beside(other)
+
+
+def _of_text_beside(kind: Kind) -> Kind:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if is_integer(kind):
+        return pa.int64()
+    if is_number(kind):
+        return common(kind, pa.float64())
+    if kind in (pa.date32(), CLOCK, INSTANT, pa.string()):
+        return kind
+    raise NotIndexableError(f"a text is not compared with {kind} here")
+
+
+def _compare(how: str, kind: Kind, left: pa.Array, right: pa.Array) -> pa.Array:
+    """As Spark has it, NaN equals NaN and is larger than every number. Arrow has it equal to nothing."""
+    if pa.types.is_null(kind):
+        return pa.nulls(len(left), pa.bool_())
+    if pa.types.is_boolean(kind):
+        left, right = left.cast(pa.int8()), right.cast(pa.int8())
+    if not is_floating(kind):
+        return pc.call_function(how, [left, right])
+    nan = [pc.is_nan(value) for value in (left, right)]
+    by_nan = pc.call_function(how, [flag.cast(pa.int8()) for flag in nan])
+    return pc.if_else(pc.or_(*nan), by_nan, pc.call_function(how, [left, right]))
+
+
+@rule(exp.Is)
+def _is(node: Node, schema: pa.Schema) -> TypedExpression:
+    if isinstance(node.expression, exp.Null) and isinstance(node.this, exp.Column) and node.this.name in schema.names:
+        name = node.this.name  # of any type
+        return TypedExpression(pa.bool_(), lambda rows: pc.is_null(rows[name]).combine_chunks(), frozenset({name}))
+    value = typed(node.this, schema)
+    if isinstance(node.expression, exp.Null):
+        return TypedExpression(pa.bool_(), lambda rows: pc.is_null(value.run(rows)), value.columns, value.may_fail)
+    if not isinstance(node.expression, exp.Boolean):
+        raise NotIndexableError(f"{shown(node)}: only IS NULL, IS TRUE and IS FALSE are known here")
+    value, wanted = boolean(value, node.this), bool(node.expression.this)
+    return TypedExpression(
+        pa.bool_(),
+        lambda rows: pc.fill_null(pc.equal(value.run(rows), wanted), fill_value=False),
+        value.columns,
+        value.may_fail,
+    )
+
+
+@rule(exp.IsNan)
+def _is_nan(node: Node, schema: pa.Schema) -> TypedExpression:
+    value = typed(node.this, schema)
+    if not is_floating(value.kind):
+        raise NotIndexableError(f"{shown(node)}: that is {value.kind}, no float")
+    return TypedExpression(
+        pa.bool_(),
+        lambda rows: pc.fill_null(pc.is_nan(value.run(rows)), fill_value=False),
+        value.columns,
+        value.may_fail,
+    )
+
+
+@rule(exp.In)
+def _in(node: Node, schema: pa.Schema) -> TypedExpression:
+    if not node.expressions:
+        raise NotIndexableError(f"{shown(node)}: IN takes constants")
+    value, items = typed(node.this, schema), [typed(item, schema) for item in node.expressions]
+    texts = [item for item in (value, *items) if item.text is not None]
+    others = {item.kind for item in (value, *items) if item.text is None} - {pa.null()}
+    kind = common_of(others)
+    if texts:
+        if len(others) > 1 and not all(is_integer(kind) for kind in others):
+            raise NotIndexableError(f"{shown(node)[:200]}: texts beside several types are not compared here")
+        kind = _of_text_beside(kind) if others else pa.string()
+    if value.text is None and all(not item.columns and not item.may_fail for item in items):
+        return _in_constants(as_kind(value, kind), [as_kind(item, kind) for item in items])
+    return joined([_compared("equal", as_kind(value, kind), as_kind(item, kind)) for item in items], conjunction=False)
+
+
+def _in_constants(value: TypedExpression, items: Sequence[TypedExpression]) -> TypedExpression:
+    """By one look-up; of a null it is unknown, and where the list holds one, of what is not in the list as well."""
+    one = pa.table({DISTANCE: [0.0]})
+    listed = pa.concat_arrays([item.run(one) for item in items])
+    wanted = listed.drop_null()
+    if is_floating(value.kind) and pc.any(pc.equal(wanted, 0.0)).as_py():  # Arrow tells 0.0 and -0.0 apart
+        wanted = pa.concat_arrays([wanted, pa.array([0.0, -0.0], wanted.type)])
+
+    def run(rows: pa.Table) -> pa.Array:
+        values = value.run(rows)
+        is_listed = pc.is_in(values, value_set=wanted)
+        unknown = pc.or_(pc.is_null(values), pc.and_(pc.invert(is_listed), bool(listed.null_count)))
+        return pc.if_else(unknown, pa.scalar(None, pa.bool_()), is_listed)
+
+    return TypedExpression(pa.bool_(), run, value.columns, value.may_fail)
+
+
+@rule(exp.Between)
+def _between(node: Node, schema: pa.Schema) -> TypedExpression:
+    value, low, high = (typed(part, schema) for part in (node.this, node.args["low"], node.args["high"]))
+    return joined([_compared("greater_equal", value, low), _compared("less_equal", value, high)], conjunction=True)
+
+
+@rule(exp.Like, exp.ILike)
+def _like(node: Node, schema: pa.Schema) -> TypedExpression:
+    value, pattern = typed(node.this, schema), typed(node.expression, schema)
+    if pattern.text is None:
+        raise NotIndexableError(f"{shown(node)}: LIKE takes a constant pattern")
+    if not is_text(value.kind):
+        raise NotIndexableError(f"{shown(node)}: that is {value.kind}, no text")
+    matches = functions.like(pattern.text, ignore_case=isinstance(node, exp.ILike))
+    negated = bool(node.args.get("negate"))
+    return TypedExpression(
+        pa.bool_(),
+        lambda rows: pc.invert(matches(value.run(rows))) if negated else matches(value.run(rows)),
+        value.columns,
+        value.may_fail,
+    )
