@@ -39,7 +39,7 @@ from icepuffin.ops.spark.types import as_spark
 ROW = "block string, part int, number int, payload binary"
 _SCHEMA = pa.schema([("block", pa.string()), ("part", pa.int32()), ("number", pa.int32()), ("payload", pa.binary())])
 _WHOLE = -1
-"""Number of the row that is the block's own, beside those of data files"""
+"""Number of the row that holds the block itself; other numbers are of data files"""
 _ROWS_OUT = 10_000
 
 
@@ -59,7 +59,7 @@ class Join:
     field_ids: tuple[int, ...]
     """Columns to attach"""
     names: tuple[str, ...]
-    """Theirs in the result"""
+    """Names of these columns in the result"""
     reads: bool
     """Whether data files are read at all"""
     block_rows: int
@@ -77,31 +77,31 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileRows:
-    """Rows of one data file that a block wants."""
+    """Rows to read of one data file, for one block."""
 
     positions: npt.NDArray[np.int64]
     """int64[n] ascending, distinct"""
     ranked: FileCandidates | None
     """Candidates whose exact distances are wanted"""
     distances: npt.NDArray[np.float64] | None = None
-    """f64 of these"""
+    """float64[n] distances of `ranked`"""
     columns: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selected:
-    """What a block has before its data files are read."""
+    """The nearest rows of a block, before data files are read."""
 
     rows: bytes
     """The left rows, as Arrow writes them"""
     approximate: Candidates | None
-    """To be ranked by exact distances"""
+    """Candidates to rank by exact distances; None where distances are exact already"""
     exact: Candidates
     wide: int
 
 
 def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows without a vector have no neighbours, and go."""
+    """Cut the left side into blocks. Rows without a vector have no neighbours and are dropped."""
     for number, rows in enumerate(_blocks(join, batches)):
         queries = _queries(join, rows)
         # named by what is in it: a left side that comes out otherwise when Spark repeats it is seen, not mixed
@@ -113,21 +113,21 @@ def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Itera
 
 def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Left rows that have a vector, `block_rows` at a time."""
-    held: list[pa.RecordBatch] = []
+    batches_of_block: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
-        some = batch.filter(batch.column(join.vector).is_valid())
+        with_vector = batch.filter(batch.column(join.vector).is_valid())
         at = 0
-        while at < some.num_rows:
-            part = some.slice(at, join.block_rows - count)
-            held.append(part)
+        while at < with_vector.num_rows:
+            part = with_vector.slice(at, join.block_rows - count)
+            batches_of_block.append(part)
             at += part.num_rows
             count += part.num_rows
             if count == join.block_rows:
-                yield pa.Table.from_batches(held)
-                held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+                yield pa.Table.from_batches(batches_of_block)
+                batches_of_block, count = [], 0
+    if batches_of_block:
+        yield pa.Table.from_batches(batches_of_block)
 
 
 def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
@@ -140,19 +140,19 @@ def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
 
 
 def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """A: one share for one block."""
+    """A: search one share for one block."""
     worker = join.packed.worker()
     for row in rows:
         queries, left = row.payload
-        found = worker.find(queries, join.shares[row.number], join.request)
+        result = worker.find(queries, join.shares[row.number], join.request)
         kept = queries if left is not None and join.request.rerank else None
-        yield _row(row.block, _place(row.block, join.parts), row.number, (found, kept, left))
+        yield _row(row.block, _place(row.block, join.parts), row.number, (result, kept, left))
 
 
 def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """C: the results of all shares, merged; then the rows that are to be read."""
-    for block, some in groupby(rows, lambda row: row.block):
-        parts = list(some)
+    for block, block_rows in groupby(rows, lambda row: row.block):
+        parts = list(block_rows)
         if [row.number for row in parts] != list(range(len(join.shares))):
             raise QueryError("the left side does not come out the same twice: write it down first, then join")
         _, queries, left = parts[0].payload
@@ -168,9 +168,9 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))
 
 
-def _selected(found: Sequence[ShareResult], k: int, left: bytes) -> Selected:
-    indexed = [item.indexed for item in found if item.indexed is not None]
-    scanned = merge_sorted([item.scanned for item in found], k)
+def _selected(results: Sequence[ShareResult], k: int, left: bytes) -> Selected:
+    indexed = [item.indexed for item in results if item.indexed is not None]
+    scanned = merge_sorted([item.scanned for item in results], k)
     if not indexed:
         return Selected(left, None, scanned, k)
     wide = max(item.candidates.files.shape[1] for item in indexed)
@@ -186,9 +186,9 @@ def _to_read(
     positions = np.unique(np.concatenate([item.positions[item.files == file] for item in wanted]))
     ranked = None
     if approximate is not None and queries is not None:
-        asked, place = np.nonzero(approximate.files == file)
-        if len(asked):
-            ranked = FileCandidates.of(file, approximate.positions[asked, place], asked, queries)
+        query, place = np.nonzero(approximate.files == file)
+        if len(query):
+            ranked = FileCandidates.of(file, approximate.positions[query, place], query, queries)
     return FileRows(positions, ranked)
 
 
@@ -206,8 +206,8 @@ def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """The answer of each block."""
-    for _, some in groupby(rows, lambda row: row.block):
-        whole, *files = some  # _WHOLE sorts first
+    for _, block_rows in groupby(rows, lambda row: row.block):
+        whole, *files = block_rows  # _WHOLE sorts first
         chosen: Selected = whole.payload
         best = chosen.exact
         if chosen.approximate is not None:
@@ -216,22 +216,22 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield from _output(join, chosen.rows, best, files)
 
 
-def _with_distances(found: Candidates, files: Sequence[Row]) -> Candidates:
-    """Distances as the files' rows brought them, in the order in which `_to_read` asked for them."""
-    distances = np.full(found.files.shape, np.inf)
+def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
+    """Distances as the files' rows brought them, in the order in which `_to_read` listed them."""
+    distances = np.full(candidates.files.shape, np.inf)
     for row in files:
         if row.payload.distances is not None:
-            distances[np.nonzero(found.files == row.number)] = row.payload.distances
-    return Candidates(found.files, found.positions, distances).ordered(found.files.shape[1])
+            distances[np.nonzero(candidates.files == row.number)] = row.payload.distances
+    return Candidates(candidates.files, candidates.positions, distances).ordered(candidates.files.shape[1])
 
 
-def _output(join: Join, left: bytes, found: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
-    asked, place = np.nonzero(found.files >= 0)
-    rows = pa.ipc.open_stream(left).read_all().take(pa.array(asked))
+def _output(join: Join, left: bytes, best: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+    query, place = np.nonzero(best.files >= 0)
+    rows = pa.ipc.open_stream(left).read_all().take(pa.array(query))
     rows = rows.append_column("rank", pa.array((place + 1).astype(np.int32)))
-    rows = rows.append_column("distance", pa.array(found.distances[asked, place]))
+    rows = rows.append_column("distance", pa.array(best.distances[query, place]))
     if join.field_ids:
-        columns = _columns(join, found.files[asked, place], found.positions[asked, place], files)
+        columns = _columns(join, best.files[query, place], best.positions[query, place], files)
         for name, column in zip(join.names, columns.columns, strict=True):
             rows = rows.append_column(name, column)
     yield from rows.combine_chunks().to_batches(max_chunksize=_ROWS_OUT)
@@ -247,8 +247,8 @@ def _columns(
     where = np.empty(len(files), np.int64)
     start, tables = 0, [empty]
     for row in read_rows:
-        mine = np.flatnonzero(files == row.number)
-        where[mine] = start + np.searchsorted(row.payload.positions, positions[mine])
+        in_file = np.flatnonzero(files == row.number)
+        where[in_file] = start + np.searchsorted(row.payload.positions, positions[in_file])
         tables.append(row.payload.columns.select(names))
         start += len(row.payload.positions)
     return as_spark(pa.concat_tables(tables).take(pa.array(where)))

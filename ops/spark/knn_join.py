@@ -1,4 +1,4 @@
-"""A kNN join: for each row of a DataFrame, the k nearest rows of an indexed table, with columns of theirs."""
+"""A kNN join: for each row of a DataFrame, the k nearest rows of an indexed table, with their columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import spark_schema
 
 BLOCK_ROWS = 2_048
-"""Queries that travel and are searched together"""
+"""Queries per block: they are shipped and searched together"""
 _SEARCHES_A_CORE = 2
-"""Tasks of the search for each that runs at once: the longest wait for less then. The other stages do little"""
+"""Search tasks per core: more, smaller tasks shorten the wait for the slowest. The other stages do little"""
 
 
 @dataclass(frozen=True, slots=True)
 class KnnJoin:
-    """Matched rows, and what they are an answer about."""
+    """The matched rows, and the snapshot and version that they come from."""
 
     rows: DataFrame
     """The left columns, rank int (1 = nearest), distance double, the matched row's columns; in no order"""
@@ -144,15 +144,15 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
         context: Any = TaskContext.get()
         yield from pack(join, context.partitionId(), batches)
 
-    found = left.mapInArrow(packed, ROW).repartitionById(join.lanes * len(join.shares), "part")
+    packed_rows = left.mapInArrow(packed, ROW).repartitionById(join.lanes * len(join.shares), "part")
     # sorted by share, so that a task loads one shard after the other
-    found = found.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
+    packed_rows = packed_rows.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
     last = select
     if join.reads:
-        found = _by(found, join, "block", "number").mapInArrow(staged(join, select), ROW)
-        found = _by(found, join, "number").mapInArrow(staged(join, read), ROW)
+        packed_rows = _by(packed_rows, join, "block", "number").mapInArrow(staged(join, select), ROW)
+        packed_rows = _by(packed_rows, join, "number").mapInArrow(staged(join, read), ROW)
         last = finish
-    return _by(found, join, "block", "number").mapInArrow(staged(join, last), schema)
+    return _by(packed_rows, join, "block", "number").mapInArrow(staged(join, last), schema)
 
 
 def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
@@ -180,8 +180,8 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
         raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")
     fields = [*left.fields, StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if names:
-        found = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)
-        fields += [StructField(prefix + name, found[name].dataType) for name in names]
+        types = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)
+        fields += [StructField(prefix + name, types[name].dataType) for name in names]
     taken = [field.name for field in fields]
     if twice := sorted({name for name in taken if taken.count(name) > 1}):
         raise QueryError(f"both sides have a column {twice[0]!r}: give a prefix, or name other columns")

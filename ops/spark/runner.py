@@ -81,10 +81,10 @@ class SparkRunner:
         )
         # by number, not by range: Spark would sample a range first, in a job of its own
         spread = self._session.createDataFrame(calls).repartitionById(len(tasks), "number")
-        found = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
+        returned = spread.mapInArrow(partial(run_packed, pickle.dumps(function)), RESULT_SCHEMA).toArrow()
         results: dict[int, Any] = {
             number: pickle.loads(result)  # noqa: S301
-            for number, result in zip(found["number"].to_pylist(), found["result"].to_pylist(), strict=True)
+            for number, result in zip(returned["number"].to_pylist(), returned["result"].to_pylist(), strict=True)
         }
         if results.keys() != tasks.keys():
             raise RunnerError(

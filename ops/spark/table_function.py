@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _READERS = 4
-"""That a Python worker keeps between tasks and jobs"""
+"""Readers that a Python worker keeps open between tasks and jobs"""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the function is registered with; travels to whoever plans and runs it, and never shows."""
+    """What the function is registered with. It is pickled to planner and workers; `repr` hides it."""
 
     catalog: str
     properties: Mapping[str, str] = field(repr=False)
@@ -69,7 +69,7 @@ class Settings:
 
 @dataclass
 class Planned(AnalyzeResult):
-    """What planning one call has settled."""
+    """The result of planning one call."""
 
     identifier: tuple[str, ...] = ()
     metadata_location: str = ""
@@ -138,8 +138,10 @@ def _function(settings: Settings) -> type:
         def analyze(  # type: ignore[no-untyped-def]
             table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
         ):
-            given = {"k": k, "columns": columns, "where": where, "snapshot": snapshot, "search_list": search_list}
-            return plan(settings, table, index, query, {name: item for name, item in given.items() if item is not None})
+            options = {"k": k, "columns": columns, "where": where, "snapshot": snapshot, "search_list": search_list}
+            return plan(
+                settings, table, index, query, {name: item for name, item in options.items() if item is not None}
+            )
 
         def eval(  # type: ignore[no-untyped-def]
             self, table, index, query, k=None, columns=None, where=None, snapshot=None, search_list=None
@@ -160,46 +162,46 @@ def plan(
     """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
     would, so that no task starts. An option that is null is as if it were not given.
     """
-    given = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
-    told = {name: value for name, value in given.items() if value is not None}
-    if absent := [name for name in ("table", "index") if name not in told]:
+    constants = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
+    arguments = {name: value for name, value in constants.items() if value is not None}
+    if absent := [name for name in ("table", "index") if name not in arguments]:
         raise QueryError(f"vector_search: {absent[0]} is null")
-    if other := [name for name in ("table", "index", "where") if not isinstance(told.get(name, ""), str)]:
-        raise QueryError(f"vector_search: {other[0]} is {told[other[0]]!r}, not a text")
+    if other := [name for name in ("table", "index", "where") if not isinstance(arguments.get(name, ""), str)]:
+        raise QueryError(f"vector_search: {other[0]} is {arguments[other[0]]!r}, not a text")
     _require_vectors(query)
-    identifier = tuple(told["table"].split("."))
+    identifier = tuple(arguments["table"].split("."))
     if len(identifier) > 2 and identifier[0] == settings.catalog:
         identifier = identifier[1:]
     if len(identifier) < 2:
-        raise QueryError(f"vector_search: {told['table']!r} names no table; write namespace.table")
-    found = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
-    at = told.get("snapshot")
-    schema = schema_at(found, at)
-    called = ".".join(identifier)
-    resolve_field(load_definition(found, told["index"]), schema, called)
-    k, where, search_list = told.get("k", 10), told.get("where"), told.get("search_list")
+        raise QueryError(f"vector_search: {arguments['table']!r} names no table; write namespace.table")
+    loaded = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
+    at = arguments.get("snapshot")
+    schema = schema_at(loaded, at)
+    name = ".".join(identifier)
+    resolve_field(load_definition(loaded, arguments["index"]), schema, name)
+    k, where, search_list = arguments.get("k", 10), arguments.get("where"), arguments.get("search_list")
     require_at_least_one(k=k, search_list=search_list)
     if where is not None:
         RowPredicate(where, schema)
-    wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, told.get("columns"), called)]
+    wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, arguments.get("columns"), name)]
     fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
     if wanted:
         types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
         fields += [
-            StructField(told_as, types[name].dataType)
-            for name, told_as in zip(wanted, answer_names(wanted), strict=True)
+            StructField(column_name, types[name].dataType)
+            for name, column_name in zip(wanted, answer_names(wanted), strict=True)
         ]
     return Planned(
         schema=StructType(fields),
         identifier=identifier,
-        metadata_location=found.metadata_location,
+        metadata_location=loaded.metadata_location,
         snapshot=at,
-        index=told["index"],
+        index=arguments["index"],
         k=k,
         columns=tuple(wanted),
         where=where,
         search_list=search_list,
-        storage=settings.storage or storage_of(found),
+        storage=settings.storage or storage_of(loaded),
     )
 
 
@@ -210,21 +212,21 @@ def answer(settings: Settings, planned: Planned, query: Any) -> Iterator[tuple[A
     if process_cache().settings != settings.cache:
         use_settings(settings.cache)
     reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot, planned.index, planned.storage)
-    found = reader.search(
+    result = reader.search(
         np.asarray(query, np.float64),  # literals are decimals to Spark
         planned.k,
         columns=planned.columns,
         where=planned.where,
         search_list=planned.search_list,
     )
-    for warning in found.warnings:
-        _tell(warning)
-    rows = as_spark(found.rows.drop_columns(["query"]))
+    for warning in result.warnings:
+        _log_once(warning)
+    rows = as_spark(result.rows.drop_columns(["query"]))
     yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in rows.columns), strict=True)
 
 
 @lru_cache(maxsize=64)
-def _tell(warning: str) -> None:
+def _log_once(warning: str) -> None:
     """Once: a call may be one of many for the rows that it is joined to."""
     _logger.warning("vector_search: %s", warning)
 
@@ -241,7 +243,7 @@ def _reader(
 
 
 def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig) -> Table:
-    """The table as of one metadata file. What reads its files is told by `storage` alone, not by its own properties."""
+    """The table as of one metadata file. `storage` alone says how its files are read, not by its own properties."""
     io = file_io(storage, location)
     metadata = FromInputFile.table_metadata(io.new_input(location))
     return Table(identifier, metadata, location, io, NoopCatalog("planned"))

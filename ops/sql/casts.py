@@ -59,12 +59,12 @@ def by_value(change: Callable[[Any], Any], kind: Kind) -> Callable[[Values], Val
 def fit(value: Decimal, kind: Kind) -> Decimal:
     """Rounded half up to the digits of the type. Raises SqlError where it has too many before the point."""
     try:
-        found = value.quantize(Decimal((0, (1,), -kind.scale)), context=WIDE)
+        rounded = value.quantize(Decimal((0, (1,), -kind.scale)), context=WIDE)
     except InvalidOperation as error:
         raise SqlError(f"{value} is out of the range of {kind}") from error
-    if len(found.as_tuple().digits) > kind.precision:
+    if len(rounded.as_tuple().digits) > kind.precision:
         raise SqlError(f"{value} is out of the range of {kind}")
-    return found
+    return rounded
 
 
 def _whole(values: Values, kind: Kind) -> Values:

@@ -1,4 +1,4 @@
-"""What the clauses of a SELECT mean, over a table or over rows that were found."""
+"""What the clauses of a SELECT mean, over a table or over the nearest rows."""
 
 from datetime import datetime
 from typing import Any
@@ -18,8 +18,6 @@ DISTANCES = {
     "inner_product": (Metric.INNER_PRODUCT, True),
 }
 """Function -> (metric, whether larger is nearer)"""
-
-
 _MOST_ROWS = 2**31 - 1
 
 
@@ -93,16 +91,16 @@ def output_of(item: Node, function: Node | None, values: Values) -> Output:
 
 
 def orders_of(query: Node, function: Node | None, values: Values) -> tuple[Order, ...]:
-    found = []
+    orders = []
     for item in query.args["order"].expressions if query.args.get("order") else ():
         descending = bool(item.args.get("desc"))
         key = computed(resolved(item.this, query), values, function)
-        found.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
-    return tuple(found)
+        orders.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
+    return tuple(orders)
 
 
 def computed(node: Node, values: Values, function: Node | None = None) -> Node:
-    """An expression over rows that were found: the distance is a column, parameters are constants."""
+    """An expression over the nearest rows: the distance is a column, parameters are constants."""
 
     def replaced(part: Node) -> Node:
         if function is not None and part == function:
@@ -117,13 +115,13 @@ def computed(node: Node, values: Values, function: Node | None = None) -> Node:
 
 
 def count_of(query: Node, part: str, values: Values) -> int | None:
-    found = query.args.get(part)
-    if found is None:
+    clause = query.args.get(part)
+    if clause is None:
         return None
-    options = found.args.get("limit_options")
+    options = clause.args.get("limit_options")
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
         raise SqlError(f"FETCH FIRST ... {options.sql()}: give a number of rows")
-    value: Any = values.of(found.args.get("count") or found.expression)
+    value: Any = values.of(clause.args.get("count") or clause.expression)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_ROWS:
         raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MOST_ROWS}")
     return value

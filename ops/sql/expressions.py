@@ -21,7 +21,7 @@ from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.logic import condition
 from icepuffin.ops.sql.typed import DISTANCE, RULES, TypedExpression, as_kind, constant_of, rule, shown, typed
-from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, is_decimal, is_integer, is_text, known
+from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, is_decimal, is_integer, is_text, supported_type
 from icepuffin.ops.sql.values import TIMES, Node, bytes_of, double, is_plain_time
 
 __all__ = ["DISTANCE", "check", "condition", "evaluate", "shown", "typed"]
@@ -60,7 +60,7 @@ def _column(node: Node, schema: pa.Schema) -> TypedExpression:
         columns = ", ".join(schema.names).replace(DISTANCE, "distance")
         problem = "there are several columns" if name in schema.names else "there is no column"
         raise NotIndexableError(f"{problem} {name!r}; there are: {columns}")
-    kind = known(schema.field(name).type)
+    kind = supported_type(schema.field(name).type)
     return TypedExpression(kind, lambda rows: _flat(rows[name], kind), frozenset({name}))
 
 

@@ -138,9 +138,11 @@ def like(pattern: str, *, ignore_case: bool) -> Callable[[pa.Array], pa.Array]:
             made.append(re.escape(escaped))
         else:
             made.append({"%": ".*", "_": "."}.get(letter, re.escape(letter)))
-    found = re.compile("".join(made), re.DOTALL)
+    expression = re.compile("".join(made), re.DOTALL)
     if any(not letter.isascii() for letter in pattern) or ignore_case or "\x00" in pattern:
-        return by_value(lambda value: found.fullmatch(value.lower() if ignore_case else value) is not None, pa.bool_())
+        return by_value(
+            lambda value: expression.fullmatch(value.lower() if ignore_case else value) is not None, pa.bool_()
+        )
     return lambda values: pc.match_like(values, pattern)
 
 

@@ -15,7 +15,7 @@ from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, S
 from icepuffin.ops.tasks.runner import TaskRunner
 
 Answer = tuple[pa.Table, str]
-"""Rows, and what was done, in words"""
+"""(rows, what was done)"""
 
 
 def run_on(
@@ -39,9 +39,9 @@ def run_on(
 
 def _create(table: Table, statement: CreateIndex) -> Answer:
     if statement.unless_there and _has(table, statement.name):
-        return told(f"{statement.table} has an index {statement.name} already")
+        return message_of(f"{statement.table} has an index {statement.name} already")
     made = create_index(table, IndexDefinition(name=statement.name, column=statement.column, **_parameters(statement)))
-    return told(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
+    return message_of(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
 
 
 def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
@@ -54,17 +54,17 @@ def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage:
 
 def _drop(table: Table, statement: DropIndex) -> Answer:
     if statement.if_there and not _has(table, statement.name):
-        return told(f"{statement.table} has no index {statement.name}")
+        return message_of(f"{statement.table} has no index {statement.name}")
     return pa.table({"tag": list(drop_index(table, statement.name))}), f"index {statement.name} is dropped"
 
 
 def _show(table: Table, statement: ShowIndexes) -> Answer:
-    found = list_definitions(table)
+    definitions = list_definitions(table)
     columns: dict[str, list[Any]] = {
-        name: [getattr(item, name) for item in found] for name in ("name", "column", "metric", "vectors")
+        name: [getattr(item, name) for item in definitions] for name in ("name", "column", "metric", "vectors")
     }
-    columns["versions"] = [len(index_versions(table, item.name)) for item in found]
-    at_tag = [tagged_version(table, item.name) for item in found]
+    columns["versions"] = [len(index_versions(table, item.name)) for item in definitions]
+    at_tag = [tagged_version(table, item.name) for item in definitions]
     columns["snapshot_id"] = pa.array([item.base_snapshot_id if item else None for item in at_tag], pa.int64())
     return pa.table(columns), f"indexes in the properties of {statement.table}"
 
@@ -80,6 +80,6 @@ def _parameters(statement: CreateIndex) -> dict[str, Any]:
     return {key: INDEX_PARAMETERS[key].parse(value) for key, value in statement.options.items()}
 
 
-def told(text: str) -> Answer:
-    """Words alone, as a row too."""
+def message_of(text: str) -> Answer:
+    """An answer of one row: the text."""
     return pa.table({"result": [text]}), text

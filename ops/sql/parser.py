@@ -51,33 +51,33 @@ _OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s
 
 def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
     """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete."""
-    text = _COMMENT.sub(lambda found: found[1] or " ", text)
-    if found := _EXPLAIN.fullmatch(text):
-        return Explain(parse(found["rest"], parameters), bool(found["analyze"]))
+    text = _COMMENT.sub(lambda match: match[1] or " ", text)
+    if match := _EXPLAIN.fullmatch(text):
+        return Explain(parse(match["rest"], parameters), bool(match["analyze"]))
     return _on_an_index(text) or _query(text, parameters)
 
 
 def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
     try:
-        named, given = name_parameters(text, parameters)
+        named, values = name_parameters(text, parameters)
         queries = trees_of(named)
     except RecursionError:
-        return Foreign(named, TOO_DEEP, given, frozenset(given))
+        return Foreign(named, TOO_DEEP, values, frozenset(values))
     except NotIndexableError as error:
-        return Foreign(named, str(error), given, frozenset(given))
+        return Foreign(named, str(error), values, frozenset(values))
     except SqlglotError as error:
         raise SqlError(f"the statement cannot be read: {_reason(text, error)}. {_STATEMENTS}") from error
     if not queries:
         raise SqlError(f"the statement is empty. {_STATEMENTS}")
     if len(queries) != 1:
         raise SqlError(f"give one statement, not {len(queries)}")
-    found = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
-    placeholders = frozenset(node.name for node in found if isinstance(node, exp.Placeholder))
-    otherwise = Foreign(named, "", given, placeholders)
-    if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in found):  # of t@17
+    nodes = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
+    placeholders = frozenset(node.name for node in nodes if isinstance(node, exp.Placeholder))
+    otherwise = Foreign(named, "", values, placeholders)
+    if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     try:
-        return replace(read_query(queries[0], Values(given)), otherwise=otherwise)
+        return replace(read_query(queries[0], Values(values)), otherwise=otherwise)
     except NotIndexableError as error:
         return replace(otherwise, why=str(error))
     except RecursionError:
@@ -86,22 +86,22 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
 
 def _on_an_index(text: str) -> Statement | None:
     """One of the four statements on indexes; None for other texts."""
-    if found := _CREATE.fullmatch(text):
-        if found["kind"].lower() != "diskann":
-            raise SqlError(f"USING {found['kind']}: the only kind of index is diskann")
+    if match := _CREATE.fullmatch(text):
+        if match["kind"].lower() != "diskann":
+            raise SqlError(f"USING {match['kind']}: the only kind of index is diskann")
         return CreateIndex(
-            _bare(found["table"]),
-            _bare(found["name"]),
-            _bare(found["column"]),
-            _options(found["options"] or ""),
-            unless_there=bool(found["unless"]),
+            _bare(match["table"]),
+            _bare(match["name"]),
+            _bare(match["column"]),
+            _options(match["options"] or ""),
+            unless_there=bool(match["unless"]),
         )
-    if found := _REFRESH.fullmatch(text):
-        return RefreshIndex(_bare(found["table"]), _bare(found["name"]))
-    if found := _DROP.fullmatch(text):
-        return DropIndex(_bare(found["table"]), _bare(found["name"]), if_there=bool(found["if"]))
-    if found := _SHOW.fullmatch(text):
-        return ShowIndexes(_bare(found["table"]))
+    if match := _REFRESH.fullmatch(text):
+        return RefreshIndex(_bare(match["table"]), _bare(match["name"]))
+    if match := _DROP.fullmatch(text):
+        return DropIndex(_bare(match["table"]), _bare(match["name"]), if_there=bool(match["if"]))
+    if match := _SHOW.fullmatch(text):
+        return ShowIndexes(_bare(match["table"]))
     if re.match(r"\s*(CREATE|REFRESH|DROP|ALTER|SHOW)\s+INDEX(ES)?\b", text, re.IGNORECASE):
         raise SqlError(
             "write CREATE INDEX [IF NOT EXISTS] name ON ns.t USING diskann (column) [WITH (metric = 'l2', ...)], "
@@ -133,12 +133,12 @@ def _plain(text: str) -> str:
 
 
 def _options(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for part in filter(str.strip, text.split(",")):
         option = _OPTION.fullmatch(part)
         if option is None:
             raise SqlError(f"WITH ({part.strip()}): write parameter = value")
-        if option["key"].lower() in found:
+        if option["key"].lower() in options:
             raise SqlError(f"WITH ({part.strip()}): {option['key']} is given twice")
-        found[option["key"].lower()] = option["value"].strip("'")
-    return found
+        options[option["key"].lower()] = option["value"].strip("'")
+    return options

@@ -1,4 +1,4 @@
-"""What a query still does with rows that were found: filter, order, cut, project."""
+"""What a query does with the nearest rows: filter, order, limit, project."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Output:
     """One column of an answer."""
 
     column: str | None
-    """Of the rows that come in; None is the distance, or an expression"""
+    """Column of the incoming rows; None for the distance or an expression"""
     name: str
     expression: Node | None = None
 
@@ -40,10 +40,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """SELECT outputs ... WHERE ... ORDER BY ... LIMIT ... OFFSET, over rows that are there."""
+    """SELECT outputs ... WHERE ... ORDER BY ... LIMIT ... OFFSET, over given rows."""
 
     outputs: tuple[Output, ...] | None
-    """None: every column, as `*` means it"""
+    """Output columns; None for every column (`*`)"""
     where: Node | None = None
     order: tuple[Order, ...] = ()
     limit: int | None = None
@@ -85,12 +85,12 @@ class Step:
 
     def _outputs(self, schema: pa.Schema) -> tuple[Output, ...]:
         """Raises NotIndexableError where a name that SELECT gives is one of `*`, too: which of them is meant?"""
-        found = expand_star(self.outputs, [name for name in schema.names if name != DISTANCE])
-        names = [output.name.lower() for output in found]
+        expanded = expand_star(self.outputs, [name for name in schema.names if name != DISTANCE])
+        names = [output.name.lower() for output in expanded]
         stars = self.outputs is None or any(output.column == "*" for output in self.outputs)
         if stars and self.order and len(set(names)) < len(names):
             raise NotIndexableError("several columns of its answer have the same name")
-        return found
+        return expanded
 
 
 def _places(keys: pa.Array, order: Order) -> pa.Array:
@@ -109,9 +109,9 @@ def _places(keys: pa.Array, order: Order) -> pa.Array:
 
 def expand_star(outputs: Sequence[Output] | None, names: Sequence[str]) -> tuple[Output, ...]:
     """Outputs with `*` replaced by the columns of the table."""
-    given = (Output("*", "*"),) if outputs is None else outputs
+    wanted = (Output("*", "*"),) if outputs is None else outputs
     return tuple(
         item
-        for output in given
+        for output in wanted
         for item in ([Output(name, name) for name in names] if output.column == "*" else [output])
     )

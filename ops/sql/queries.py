@@ -1,7 +1,7 @@
 """SELECT statements -> the nearest rows of one table, and what is done with them afterwards.
 
 Subqueries (and WITH) that only project and filter are merged into the query around them. Around a subquery that finds
-the nearest rows, the outer query works on the rows that it found.
+the nearest rows, the outer query works on its rows.
 """
 
 import math
@@ -48,20 +48,20 @@ class _Named:
 
     query: Node
     before: Names
-    """What it may read: the names given before its own"""
+    """Queries that it may read: those named before it"""
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _Scope:
     """A SELECT, and what it reads."""
 
     query: Node
     source: Node
-    """A table, or a subquery"""
+    """The table or subquery that it reads"""
     names: Names
-    """That the SELECT may read"""
+    """Queries that the SELECT may read, by name"""
     within: Names
-    """That the subquery may read"""
+    """Queries that the subquery may read, by name"""
 
 
 def read_query(query: Node, values: Values) -> Nearest:
@@ -70,34 +70,34 @@ def read_query(query: Node, values: Values) -> Nearest:
         raise NotIndexableError(f"it has {query.key.upper()}")
     if not isinstance(query, exp.Select):
         raise NotIndexableError("it is no SELECT")
-    not_understood = require_understood(query)
-    found = _read(query, values, {})
-    if not_understood is not None:
-        raise not_understood
-    return found
+    unsupported = require_understood(query)
+    nearest = _read(query, values, {})
+    if unsupported is not None:
+        raise unsupported
+    return nearest
 
 
 def _read(query: Node, values: Values, names: Names) -> Nearest:
-    opened = _opened(query, names)
-    query, source = opened.query, opened.source
+    scoped = _scope_of(query, names)
+    query, source = scoped.query, scoped.source
     if isinstance(source, exp.Table):
         return _direct(query, source, values)
-    inner = _opened(source.this, opened.within)
-    if not any(inner.query.args.get(part) for part in ("order", "limit", "offset")):
-        return _read(merged_query(query, inner.query, source.alias), values, inner.names)
-    found = _read(source.this, values, opened.within)
-    return replace(found, steps=(*found.steps, outer_step(query, source.alias, values)))
+    inner_scope = _scope_of(source.this, scoped.within)
+    if not any(inner_scope.query.args.get(part) for part in ("order", "limit", "offset")):
+        return _read(merged_query(query, inner_scope.query, source.alias), values, inner_scope.names)
+    nearest = _read(source.this, values, scoped.within)
+    return replace(nearest, steps=(*nearest.steps, outer_step(query, source.alias, values)))
 
 
-def _opened(query: Node, names: Names) -> _Opened:
+def _scope_of(query: Node, names: Names) -> _Scope:
     if not isinstance(query, exp.Select):
         raise NotIndexableError(f"it reads {query.key.upper()}, no SELECT")
-    given: set[str] = set()
+    names_of_with: set[str] = set()
     for item in query.args["with_"].expressions if query.args.get("with_") else ():
         name = item.alias.lower()
-        if name in given:
+        if name in names_of_with:
             raise NotIndexableError(f"WITH names two queries {item.alias}")
-        given.add(name)
+        names_of_with.add(name)
         names = {**names, name: _Named(item.this, names)}
     source: Node = query.args["from_"].this if query.args.get("from_") else None
     if isinstance(source, exp.Table) and not source.db and source.name.lower() in names:
@@ -105,11 +105,11 @@ def _opened(query: Node, names: Names) -> _Opened:
             raise NotIndexableError(f"{source.sql(dialect='spark')}: {more[0]} of a query that WITH names")
         named = names[source.name.lower()]
         alias = source.args.get("alias") or exp.to_identifier(source.name)
-        return _Opened(query, exp.Subquery(this=named.query, alias=alias), names, named.before)
+        return _Scope(query, exp.Subquery(this=named.query, alias=alias), names, named.before)
     is_table = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
     if not is_table and not isinstance(source, exp.Subquery):
         raise NotIndexableError("it does not read one table")
-    return _Opened(query, source, names, names)
+    return _Scope(query, source, names, names)
 
 
 def _direct(query: Node, table: Node, values: Values) -> Nearest:
@@ -119,7 +119,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     ordered = query.args["order"].expressions if query.args.get("order") else ()
     keys = [resolved(item.this, query).unnest() for item in ordered]
     conjuncts = _conjuncts(query, values)
-    bound = next((found for item in conjuncts if (found := _bound(item, values)) is not None), None)
+    bound = next((limited for item in conjuncts if (limited := _bound(item, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
     limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
     if (nearest_first is None and bound is None) or (nearest_first and limit is None and bound is None):
@@ -185,10 +185,10 @@ def _settled(node: Node, values: Values) -> bool | None:
     if any(isinstance(part, exp.Column | exp.Subquery | exp.Select) for part in node.walk()):
         return None
     try:
-        found = evaluate(computed(node, values), _ONE_ROW)
+        truth = evaluate(computed(node, values), _ONE_ROW)
     except SqlError:  # refused, or raised for the rows that are there, where it is looked at
         return None
-    return bool(found[0].as_py()) if found.type == pa.bool_() else None
+    return bool(truth[0].as_py()) if truth.type == pa.bool_() else None
 
 
 def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
@@ -220,9 +220,9 @@ def _pushed(
     """
     filters, pushed, rest = [], [], []
     for item in conjuncts:
-        mine = _bound(item, values)
-        if mine is not None and bound is not None and mine[0] == bound[0]:
-            if mine[1:] != bound[1:] or strict:
+        item_bound = _bound(item, values)
+        if item_bound is not None and bound is not None and item_bound[0] == bound[0]:
+            if item_bound[1:] != bound[1:] or strict:
                 rest.append(item)
             continue
         try:

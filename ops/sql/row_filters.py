@@ -36,7 +36,7 @@ _COMPARISONS: dict[type, tuple[Any, Any]] = {
     exp.LT: (LessThan, GreaterThan),
     exp.LTE: (LessThanOrEqual, GreaterThanOrEqual),
 }
-"""For `column op value`, and for `value op column`"""
+"""Iceberg predicates for (`column op value`, `value op column`)"""
 
 
 def to_filter(node: Node, values: Values) -> BooleanExpression:
@@ -103,8 +103,8 @@ def _like(node: Node, values: Values) -> BooleanExpression:
     if not isinstance(pattern, str):
         raise NotIndexableError(f"LIKE {pattern}: a pattern is a text")
     if pattern.endswith("%") and not set(pattern[:-1]) & {"%", "_", "\\"}:
-        found = _filter(StartsWith, node.this, pattern[:-1])
-        return Not(found) if node.args.get("negate") else found
+        prefix = _filter(StartsWith, node.this, pattern[:-1])
+        return Not(prefix) if node.args.get("negate") else prefix
     raise NotIndexableError(f"LIKE '{pattern}': only a prefix, such as 'abc%', is an Iceberg filter")
 
 

@@ -29,7 +29,7 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, condition
-from icepuffin.ops.sql.index_statements import run_on, told
+from icepuffin.ops.sql.index_statements import message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
 from icepuffin.ops.sql.postprocessing import Step, expand_star
 from icepuffin.ops.sql.spark_statements import for_spark
@@ -61,7 +61,7 @@ class SqlResult:
 
     rows: pa.Table
     how: str
-    """What answered and why, in words"""
+    """What answered, and why"""
     search: SearchResult | None = None
     """Coverage, profile and warnings, where a search answered"""
 
@@ -154,65 +154,67 @@ class SqlSession:
             case Foreign():
                 return self._foreign(statement)
 
-    def _search(self, asked: Nearest) -> SqlResult:
+    def _search(self, statement: Nearest) -> SqlResult:
         try:
-            table, storage = self._open(asked.table)
-            return self._found(asked, table, schema_at(table, asked.snapshot), storage)
+            table, storage = self._open(statement.table)
+            return self._search_table(statement, table, schema_at(table, statement.snapshot), storage)
         except (NotIndexableError, FilterError) as error:
-            return self._foreign(_otherwise(asked, error))
+            return self._foreign(_otherwise(statement, error))
 
-    def _found(self, asked: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
-        first = _first_step(schema, asked, self._columns_of(table, schema))
-        index, why = _find_index(table, schema, asked)
+    def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
+        first = _first_step(schema, statement, self._columns_of(table, schema))
+        index, why = _find_index(table, schema, statement)
         wanted = first.columns()
         columns = [field.name for field in schema.fields if field.name in wanted]
-        found = self._find(asked, self._reader(asked, table, index, storage), columns)
-        distance = pc.negate(found.rows["distance"]) if asked.negated else found.rows["distance"]
-        own = found.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
+        result = self._search_reader(statement, self._reader(statement, table, index, storage), columns)
+        distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
+        own = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)
         rows = as_spark(own).append_column(DISTANCE, distance)
-        for step in (first, *asked.steps[1:]):
+        for step in (first, *statement.steps[1:]):
             rows = step.apply(rows)
-        return SqlResult(rows, f"{why}; {found.coverage}: {found.profile.why}", found)
+        return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
 
-    def _find(self, asked: Nearest, reader: IndexReader, columns: Sequence[str]) -> SearchResult:
-        query = np.array([asked.query])
-        if asked.limit is not None:
-            return _nearest(query, asked, reader, columns)
-        within = math.inf if asked.within is None else asked.within
-        return reader.within(query, within, inclusive=asked.inclusive, columns=columns, where=asked.where)
+    def _search_reader(self, statement: Nearest, reader: IndexReader, columns: Sequence[str]) -> SearchResult:
+        query = np.array([statement.query])
+        if statement.limit is not None:
+            return _nearest(query, statement, reader, columns)
+        within = math.inf if statement.within is None else statement.within
+        return reader.within(query, within, inclusive=statement.inclusive, columns=columns, where=statement.where)
 
     def _reader(
-        self, asked: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
+        self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> IndexReader:
         """An open one, if the table has not changed since: a metadata file and what it names never do."""
-        name = (asked.vector_column, asked.metric) if index is None else index.name
-        key = (table.metadata_location, name, asked.snapshot)
+        name = (statement.vector_column, statement.metric) if index is None else index.name
+        key = (table.metadata_location, name, statement.snapshot)
         if key not in self._readers:
-            self._readers[key] = self._opened(asked, table, index, storage)
+            self._readers[key] = self._open_reader(statement, table, index, storage)
         self._readers.move_to_end(key)
         while len(self._readers) > _READERS:
             self._readers.popitem(last=False)
         return self._readers[key]
 
     def _columns_of(self, table: Table, schema: Schema) -> pa.Schema:
-        """The columns of rows that are found, of a table with one of its schemas."""
+        """Columns of the rows of an answer, for a table with one of its schemas."""
         key = (table.metadata_location, schema.schema_id)
         if key not in self._columns:
             columns = spark_schema(arrow_schema(schema))
-            self._columns[key] = columns.append(pa.field(DISTANCE, pa.float32()))
+            self._columns[key] = columns.append(pa.field(DISTANCE, pa.float64()))
         while len(self._columns) > _READERS:
             self._columns.popitem(last=False)
         return self._columns[key]
 
-    def _opened(
-        self, asked: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
+    def _open_reader(
+        self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> IndexReader:
         if index is None:
-            return open_exact(table, asked.vector_column, asked.metric, snapshot=asked.snapshot, storage=storage)
+            return open_exact(
+                table, statement.vector_column, statement.metric, snapshot=statement.snapshot, storage=storage
+            )
         return open_index(
             table,
             index,
-            snapshot=asked.snapshot,
+            snapshot=statement.snapshot,
             storage=storage,
             threads=self._threads,
             runner=None if self._spark is None else SparkRunner(self._spark),
@@ -223,13 +225,13 @@ class SqlSession:
         statement = explained.statement
         if isinstance(statement, Foreign):
             engine = "Spark runs it as it is" if self._spark is not None else "it cannot run here"
-            return SqlResult(*told(f"no index answers it: {statement.why}; {engine}"))
+            return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"))
         if not isinstance(statement, Nearest):
-            return SqlResult(*told(str(type(statement).__doc__)))
+            return SqlResult(*message_of(str(type(statement).__doc__)))
         if explained.analyze:
-            found = self._search(statement)
-            lines = [found.how, *([] if found.search is None else found.search.explain().splitlines())]
-            return SqlResult(pa.table({"plan": lines}), found.how, found.search)
+            answer = self._search(statement)
+            lines = [answer.how, *([] if answer.search is None else answer.search.explain().splitlines())]
+            return SqlResult(pa.table({"plan": lines}), answer.how, answer.search)
         try:
             table, storage = self._open(statement.table)
             schema = schema_at(table, statement.snapshot)
@@ -252,74 +254,76 @@ class SqlSession:
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
 
 
-def _otherwise(asked: Nearest, error: NotIndexableError | FilterError) -> Foreign:
-    """What an engine is asked where there is no such table here, or its types are not computed with here."""
-    if asked.otherwise is None:
+def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Foreign:
+    """The statement for Spark, where there is no such table here or its types are not supported here."""
+    if statement.otherwise is None:
         raise error
-    return replace(asked.otherwise, why=str(error))
+    return replace(statement.otherwise, why=str(error))
 
 
 def _nearest(
-    query: npt.NDArray[np.float64], asked: Nearest, reader: IndexReader, columns: Sequence[str]
+    query: npt.NDArray[np.float64], statement: Nearest, reader: IndexReader, columns: Sequence[str]
 ) -> SearchResult:
-    """The k nearest rows; where other keys choose among rows that are as far as the last one, all of those too."""
-    k = most = asked.limit or 1
+    """The k nearest rows; with `ties`, all rows as far as the last one, too: other keys choose among them."""
+    k = most = statement.limit or 1
     while True:
-        most = most + 1 if asked.ties and most == k else 2 * most if asked.ties else k
-        found = reader.search(query, most, columns=columns, where=asked.where)
-        distances = found.rows["distance"]
-        if not asked.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
-            return found
+        most = most + 1 if statement.ties and most == k else 2 * most if statement.ties else k
+        result = reader.search(query, most, columns=columns, where=statement.where)
+        distances = result.rows["distance"]
+        if not statement.ties or len(distances) < most or distances[k - 1].as_py() < distances[-1].as_py():
+            return result
 
 
-def _plan_lines(asked: Nearest) -> list[str]:
-    """What happens beside the choice of an index."""
+def _plan_lines(statement: Nearest) -> list[str]:
+    """The steps of a search, one line each."""
     lines = []
-    if asked.where is not None:
-        lines.append(f"condition, pushed to partitions, statistics and rows: {asked.condition}")
-    if asked.limit is None:
-        sign = "<=" if asked.inclusive else "<"
-        pruned = "" if asked.metric is not Metric.INNER_PRODUCT else "; inner product lets no file be left out"
-        lines.append(f"every row with a distance {sign} {asked.within:g}, exactly{pruned}")
+    if statement.where is not None:
+        lines.append(f"condition, pushed to partitions, statistics and rows: {statement.condition}")
+    if statement.limit is None:
+        sign = "<=" if statement.inclusive else "<"
+        pruned = "" if statement.metric is not Metric.INNER_PRODUCT else "; inner product lets no file be left out"
+        lines.append(f"every row with a distance {sign} {statement.within:g}, exactly{pruned}")
     else:
-        lines.append(f"the {asked.limit} nearest rows")
-    for step in asked.steps:
+        lines.append(f"the {statement.limit} nearest rows")
+    for step in statement.steps:
         done = ["WHERE " + step.where.sql(dialect="spark")] if step.where is not None else []
         done += ["ORDER BY " + ", ".join(item.key.sql(dialect="spark") for item in step.order)] if step.order else []
-        done += [f"LIMIT {step.limit}"] if step.limit is not None and asked.limit != step.limit else []
+        done += [f"LIMIT {step.limit}"] if step.limit is not None and statement.limit != step.limit else []
         done += [f"OFFSET {step.offset}"] if step.offset else []
         done += ["expressions"] if any(output.expression is not None for output in step.outputs or ()) else []
         if done:
-            lines.append("then, of the rows that were found: " + ", ".join(done).replace(f"`{DISTANCE}`", "distance"))
+            lines.append("then, of these rows: " + ", ".join(done).replace(f"`{DISTANCE}`", "distance"))
     return lines
 
 
-def _first_step(schema: Schema, asked: Nearest, columns: pa.Schema) -> Step:
-    """What is done first with rows of the table that have these columns. Raises SqlError for one that it has not."""
+def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Step:
+    """The first step over rows of the table. Raises SqlError for a column that the table does not have."""
     names = [field.name for field in schema.fields]
-    if ambiguous := sorted(asked.absent & {name.lower() for name in names}):
-        raise NotIndexableError(f"{ambiguous[0]} is a column of {asked.table} and a name that SELECT gives beside *")
-    first = replace(asked.steps[0], outputs=expand_star(asked.outputs, names))
-    if unknown := sorted((first.columns() | asked.filtered) - set(names)):
+    if ambiguous := sorted(statement.absent & {name.lower() for name in names}):
+        raise NotIndexableError(
+            f"{ambiguous[0]} is a column of {statement.table} and a name that SELECT gives beside *"
+        )
+    first = replace(statement.steps[0], outputs=expand_star(statement.outputs, names))
+    if unknown := sorted((first.columns() | statement.filtered) - set(names)):
         aliases = {output.name for output in first.outputs or ()} - first.columns()
         hint = "; WHERE comes before SELECT gives names" if unknown[0] in aliases else ""
         spark_may = unknown[0].lower() in {name.lower() for name in names}  # small and capital letters are one to it
         error = NotIndexableError if spark_may else SqlError
-        raise error(f"{asked.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
-    for item in asked.pushed:
+        raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
+    for item in statement.pushed:
         condition(item, columns)
-    for step in (first, *asked.steps[1:]):
+    for step in (first, *statement.steps[1:]):
         columns = step.check(columns)
     return first
 
 
-def _find_index(table: Table, schema: Schema, asked: Nearest) -> tuple[IndexDefinition | None, str]:
+def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[IndexDefinition | None, str]:
     """The index on the column with the metric. Columns are compared by field id: a rename does not lose an index."""
-    field = next((field for field in schema.fields if field.name == asked.vector_column), None)
-    known = list_definitions(table)
-    for item in known:
-        on_column = item.column == asked.vector_column if field is None else item.field_id == field.field_id
-        if on_column and item.metric_value is asked.metric:
+    field = next((field for field in schema.fields if field.name == statement.vector_column), None)
+    definitions = list_definitions(table)
+    for item in definitions:
+        on_column = item.column == statement.vector_column if field is None else item.field_id == field.field_id
+        if on_column and item.metric_value is statement.metric:
             return item, f"index {item.name}"
-    others = ", ".join(f"{item.name} ({item.column}, {item.metric})" for item in known) or "none"
-    return None, f"no index on {asked.vector_column} by {asked.metric.label} (there are: {others})"
+    others = ", ".join(f"{item.name} ({item.column}, {item.metric})" for item in definitions) or "none"
+    return None, f"no index on {statement.vector_column} by {statement.metric.label} (there are: {others})"

@@ -78,11 +78,11 @@ class _Text:
         whole = first == 0 and last == len(self._tokens)
         at = 0 if whole else self._tokens[first].start
         end = len(self._text) if whole else self._tokens[last - 1].end + 1
-        found = []
+        parts = []
         for start, stop, instead in self._parts(first, last):
-            found += [self._text[at:start], instead]
+            parts += [self._text[at:start], instead]
             at = stop
-        return "".join([*found, self._text[at:end]])
+        return "".join([*parts, self._text[at:end]])
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, int, str]]:
         """(start, end, what stands there instead) in the text."""
@@ -106,15 +106,15 @@ class _Text:
 
     def _arguments(self, first: int, last: int) -> tuple[int, list[tuple[int, int]]]:
         """(the token that closes them, the tokens of each)."""
-        depth, start, found = 0, first, []
+        depth, argument_start, arguments = 0, first, []
         for number in range(first, last):
             token: Token = self._tokens[number]
             closes = depth == 0 and token.token_type is TokenType.R_PAREN
             if closes or (depth == 0 and token.token_type is TokenType.COMMA):
-                found.append((start, number))
-                start = number + 1
+                arguments.append((argument_start, number))
+                argument_start = number + 1
             if closes:
-                return number, found
+                return number, arguments
             depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
         raise SqlError("a parenthesis is not closed")
 

@@ -23,31 +23,31 @@ class Nearest:
     metric: Metric
     query: tuple[float, ...]
     limit: int | None
-    """k; None: all that are within the distance"""
+    """k; None for all rows within the distance"""
     steps: tuple[Step, ...]
-    """What is done with the rows that are found; the first knows the table's columns"""
+    """Steps over the nearest rows; the first one reads the table's columns"""
     where: BooleanExpression | None = None
     condition: str = field(default="", compare=False)
-    """`where`, as it was written"""
+    """Text of `where`"""
     filtered: frozenset[str] = field(default=frozenset(), compare=False)
-    """The columns that it is on"""
+    """Columns of the condition"""
     within: float | None = None
-    """As a search takes it: smaller is nearer. With a limit it is looked at afterwards, by the first step"""
+    """Largest distance, smaller being nearer; with a limit the first step applies it"""
     inclusive: bool = False
     negated: bool = False
     """`inner_product` is the negated distance"""
     pushed: tuple[Node, ...] = field(default=(), compare=False)
-    """What `where` is of"""
+    """Conditions that `where` stands for"""
     ties: bool = False
-    """Rows as far as the last one are to be there as well: other keys of ORDER BY choose among them"""
+    """Whether rows as far as the last one are needed, too: other keys of ORDER BY choose among them"""
     absent: frozenset[str] = frozenset()
     """Names, in small letters, that would be ambiguous if the table had such columns"""
     otherwise: "Foreign | None" = field(default=None, compare=False)
-    """The statement as an engine takes it"""
+    """The statement for Spark, where no index can answer it"""
 
     @property
     def outputs(self) -> tuple[Output, ...] | None:
-        """Of the query that reads the table; None: every column, as `*` means it"""
+        """Outputs of the query that reads the table; None for every column (`*`)"""
         return self.steps[0].outputs
 
 

@@ -23,7 +23,7 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
     star = any(is_star(item) for item in inner.expressions)
     made = {item.alias_or_name: item.unalias() for item in inner.expressions if not is_star(item)}
     names = [item.alias_or_name.lower() for item in inner.expressions if not is_star(item)]
-    given = {item.alias_or_name.lower() for item in outer.expressions}
+    output_names = {item.alias_or_name.lower() for item in outer.expressions}
 
     def inlined(node: Node, *, aliases: bool = False) -> Node:
         """Columns of the inner query as what they stand for there."""
@@ -32,7 +32,7 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
             if not isinstance(part, exp.Column) or isinstance(part.this, exp.Star):
                 return part
             require_source(part, alias)
-            if aliases and not part.table and part.name.lower() in given:
+            if aliases and not part.table and part.name.lower() in output_names:
                 return part
             if names.count(part.name.lower()) > 1:
                 raise NotIndexableError(f"{part.sql()}: several columns of the subquery have that name")
@@ -75,7 +75,7 @@ def absent_of(query: Node) -> frozenset[str]:
 
 
 def outer_step(query: Node, alias: str, values: Values) -> Step:
-    """A query around rows that were found."""
+    """The step of a query around a subquery that finds the nearest rows."""
     where = query.args.get("where")
     own = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
     for node in (node for part in own for node in part.walk()):

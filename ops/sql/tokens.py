@@ -22,15 +22,15 @@ def tokens_of(text: str) -> list[Token]:
     tokens: list[Token] = _SPARK.tokenize(text)
     if text.count("'") + text.count('"') < 4:  # of one text at most
         return tokens
-    found: list[Token] = []
+    merged: list[Token] = []
     for token in tokens:
-        last = found[-1] if found else None
-        if _is_text(token) and last is not None and _is_text(last):
-            same = last.end + 1 == token.start and text[last.end] == text[token.start]
-            last.text, last.end = last.text + (text[token.start] if same else "") + token.text, token.end
+        previous = merged[-1] if merged else None
+        if _is_text(token) and previous is not None and _is_text(previous):
+            same = previous.end + 1 == token.start and text[previous.end] == text[token.start]
+            previous.text, previous.end = previous.text + (text[token.start] if same else "") + token.text, token.end
         else:
-            found.append(token)
-    return found
+            merged.append(token)
+    return merged
 
 
 def _is_text(token: Token) -> bool:

@@ -41,8 +41,8 @@ def is_text(kind: Kind) -> bool:
     return bool(pa.types.is_string(kind))
 
 
-def known(kind: Kind) -> Kind:
-    """The type of a column as expressions have it. Raises NotIndexableError for one that has no order and no values."""
+def supported_type(kind: Kind) -> Kind:
+    """The type that expressions use for a column's. Raises NotIndexableError for a type that is not supported."""
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
@@ -65,7 +65,7 @@ def as_decimal(kind: Kind) -> Kind:
 
 
 def adjusted(precision: int, scale: int) -> Kind:
-    """A decimal of so many digits; where they are too many, digits behind the point are given up, down to six."""
+    """A decimal of so many digits; where they are too many, digits behind the point are dropped, down to six."""
     if precision <= MAX_DIGITS:
         return pa.decimal128(precision, scale)
     whole = precision - scale
@@ -96,10 +96,10 @@ def common(left: Kind, right: Kind) -> Kind:
 
 
 def common_of(kinds: Iterable[Kind]) -> Kind:
-    found = pa.null()
+    result = pa.null()
     for kind in kinds:
-        found = common(found, kind)
-    return found
+        result = common(result, kind)
+    return result
 
 
 def _common_number(left: Kind, right: Kind) -> Kind:

@@ -87,14 +87,14 @@ class Values:
         if isinstance(value, list):
             value = [float(item) if isinstance(item, Decimal) else item for item in value]
         try:
-            found = np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
             raise SqlError(
                 "the vector to compare with is no list of numbers, but of lists that differ in length"
             ) from error
-        if found.ndim != 1 or found.dtype.kind not in "fiu" or not found.size:
+        if array.ndim != 1 or array.dtype.kind not in "fiu" or not array.size:
             raise SqlError(f"the vector to compare with is no list of numbers, but {_kind(value)}")
-        return tuple(found.astype(np.float64).tolist())
+        return tuple(array.astype(np.float64).tolist())
 
     def _parameter(self, node: Node) -> Any:
         if node.name not in self._parameters:
@@ -131,13 +131,13 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
         return text, parameters
     tokens = tokens_of(text) if "?" in text else ()
     places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
-    given = tuple(() if parameters is None else parameters)
-    if places and len(places) != len(given):
-        raise SqlError(f"the statement has {len(places)} ?, and {len(given)} values were given")
+    values = tuple(() if parameters is None else parameters)
+    if places and len(places) != len(values):
+        raise SqlError(f"the statement has {len(places)} ?, and {len(values)} values were given")
     for place in range(len(places), 0, -1):
         at = places[place - 1]
         text = f"{text[:at]}:p{place}{text[at + 1 :]}"
-    return text, {f"p{place}": value for place, value in enumerate(given, start=1)}
+    return text, {f"p{place}": value for place, value in enumerate(values, start=1)}
 
 
 def double(text: str) -> float:

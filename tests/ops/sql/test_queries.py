@@ -248,7 +248,7 @@ def test_explain_tells_what_happens_outside_of_the_index(session: SqlSession) ->
     inner = f"SELECT id, {DISTANCE} AS d FROM db.t WHERE id > 5 ORDER BY d LIMIT 20"
     plan = "\n".join(session.sql(f"EXPLAIN SELECT id FROM ({inner}) WHERE d < 3 ORDER BY id").rows["plan"].to_pylist())
     assert "the 20 nearest rows" in plan
-    assert "then, of the rows that were found: WHERE d < 3, ORDER BY id" in plan
+    assert "then, of these rows: WHERE d < 3, ORDER BY id" in plan
     within = "\n".join(session.sql(f"EXPLAIN SELECT id FROM db.t WHERE {DISTANCE} <= 3").rows["plan"].to_pylist())
     assert "every row with a distance <= 3, exactly" in within
     analyzed = session.sql(f"EXPLAIN ANALYZE {inner}")
