@@ -17,6 +17,7 @@ from icepuffin.ops.errors import IcepuffinError
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
 
     from icepuffin.ann_kernels.vamana import VamanaParams
 
@@ -239,22 +240,34 @@ def resolve_field(definition: IndexDefinition, schema: "Schema", table: str) -> 
 
     Raises DefinitionError where the column was dropped, or is no list of float or double there.
     """
-    from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
-
     field_id = definition.field_id
     if field_id is None:
-        field = next((item for item in schema.fields if item.name == definition.column), None)
-        if field is None:
-            names = ", ".join(item.name for item in schema.fields)
-            raise DefinitionError(f"{table} has no column {definition.column!r} at its top level; it has {names}")
-        field_id = field.field_id
-    column = next((item for item in schema.fields if item.field_id == field_id), None)
-    if column is None:
+        return resolve_column(definition.column, schema, table)
+    field = next((field for field in schema.fields if field.field_id == field_id), None)
+    if field is None:
         raise DefinitionError(
             f"{table}: column {definition.column!r} (field {field_id}) of index {definition.name} is not in this "
             "snapshot's schema: it was dropped, or not there yet. Drop the index, or take another snapshot"
         )
-    kind = column.field_type
+    return _vector_field_id(field, table)
+
+
+def resolve_column(column: str, schema: "Schema", table: str) -> int:
+    """The field id of a vector column by its name in a snapshot's schema.
+
+    Raises DefinitionError where there is no such column, or it is no list of float or double there.
+    """
+    field = next((field for field in schema.fields if field.name == column), None)
+    if field is None:
+        names = ", ".join(field.name for field in schema.fields)
+        raise DefinitionError(f"{table} has no column {column!r} at its top level; it has {names}")
+    return _vector_field_id(field, table)
+
+
+def _vector_field_id(field: "NestedField", table: str) -> int:
+    from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
+
+    kind = field.field_type
     if not isinstance(kind, ListType) or not isinstance(kind.element_type, FloatType | DoubleType):
-        raise DefinitionError(f"{table}: column {column.name!r} is {kind}; an index needs list<float> or list<double>")
-    return field_id
+        raise DefinitionError(f"{table}: column {field.name!r} is {kind}; an index needs list<float> or list<double>")
+    return field.field_id

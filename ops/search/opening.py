@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import index_versions
@@ -23,7 +25,7 @@ from icepuffin.ops.catalog.snapshots import (
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.ddl import defined_names, load_definition
-from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_field
+from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_column, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows
 from icepuffin.ops.model import LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed import IN_PROCESS_MB, DistributedVersion, choose_tier
@@ -38,17 +40,18 @@ from icepuffin.ops.tasks.runner import TaskRunner
 from icepuffin.ops.threads import thread_count
 from icepuffin.puffin.errors import PuffinError
 
-_VERSIONS_LOOKED_AT = 16
-"""For a snapshot without one: those made for the snapshots nearest to it in the table's history"""
+_MAX_VERSIONS_OPENED = 16
+"""Versions that are opened for a snapshot without its own: those of the snapshots nearest to it in the history"""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a search may run."""
+class _Resources:
+    """Resources that a search may use."""
 
     threads: int
-    """Of this process"""
+    """Threads of this process"""
     runner: TaskRunner | None
+    """Runner of tasks that search indexes larger than `in_process_mb`"""
     in_process_mb: int
 
 
@@ -114,10 +117,16 @@ def open_index(
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
     workers = thread_count(threads)
-    target = _target(table, index or _only_index(table), snapshot, storage)
-    source = _source(table, target, stale, Place(workers, runner, in_process_mb))
+    index = index or _only_index(table)
+    definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
+    live, schema = _snapshot(table, snapshot)
+    field_id = resolve_field(definition, schema, table_name(table))
+    target = SearchTarget(
+        table, live, schema, field_id, definition.metric_value, definition, storage or storage_of(table)
+    )
+    choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
-    opened = OpeningCost(milliseconds, source.loaded.index_bytes if source.loaded else 0)
+    opening = OpeningCost(milliseconds, choice.loaded.index_bytes if choice.loaded else 0)
 
     def again(newer: Table) -> IndexReader:
         return open_index(
@@ -126,7 +135,7 @@ def open_index(
         )  # fmt: skip
 
     reopen = _reopen(table, target, snapshot, again)
-    return IndexReader(target, source, stale=stale, threads=workers, opening=opened, reopen=reopen)
+    return IndexReader(target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen)
 
 
 def open_exact(
@@ -167,16 +176,17 @@ def open_exact(
     <Coverage.EXACT_SCAN: 'exact-scan'>
     """
     require_table(table, "open_exact")
-    label = metric.label if isinstance(metric, Metric) else metric
-    definition = IndexDefinition(name="none", column=column, metric=label)
-    target = _target(table, definition, snapshot, storage)
-    source = VersionChoice(None, None, "an exact search was asked for", ())
+    metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
+    live, schema = _snapshot(table, snapshot)
+    field_id = resolve_column(column, schema, table_name(table))
+    target = SearchTarget(table, live, schema, field_id, metric, None, storage or storage_of(table))
+    choice = VersionChoice(None, None, "an exact search was asked for", ())
 
     def again(newer: Table) -> IndexReader:
         return open_exact(newer, column, metric, snapshot=snapshot, storage=storage)
 
     return IndexReader(
-        target, source, stale=StalePolicy.EXACT, threads=1, reopen=_reopen(table, target, snapshot, again)
+        target, choice, stale=StalePolicy.EXACT, threads=1, reopen=_reopen(table, target, snapshot, again)
     )
 
 
@@ -195,6 +205,14 @@ def exact_search(
     """The true k nearest rows (that satisfy `where`), by `open_exact`."""
     reader = open_exact(table, column, metric, snapshot=snapshot, storage=storage)
     return reader.search(queries, k, columns=columns, where=where)
+
+
+def _parsed_metric(name: str) -> Metric:
+    """Raises DefinitionError."""
+    try:
+        return Metric.parse(str(name))
+    except KernelError as error:
+        raise DefinitionError(str(error)) from None
 
 
 def _only_index(table: Table) -> str:
@@ -216,79 +234,82 @@ def _reopen(
     """Opens what is newer in the catalog; None where `snapshot` is an id or a time, which never move."""
     if not is_head_of_main(snapshot) and snapshot not in table.metadata.refs:
         return None
-    catalog, identifier, name = table.catalog, table.name(), target.definition.name
+    catalog, identifier, definition = table.catalog, table.name(), target.definition
 
-    def state(of: Table) -> tuple[object, ...]:
-        bound = tuple(version.index_snapshot_id for version in index_versions(of, name))
-        at = resolve_snapshot(of, snapshot).snapshot_id
-        return of.metadata.table_uuid, at, schema_at(of, snapshot).schema_id, bound
+    def state(table: Table) -> tuple[object, ...]:
+        versions = index_versions(table, definition.name) if definition else ()
+        snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
+        version_ids = tuple(version.index_snapshot_id for version in versions)
+        return table.metadata.table_uuid, snapshot_id, schema_at(table, snapshot).schema_id, version_ids
 
-    opened = [state(table)]
+    last = [state(table)]
 
     def reopen(current: IndexReader) -> IndexReader:
         newer = catalog.load_table(identifier)
-        if (now := state(newer)) == opened[0]:
+        if (now := state(newer)) == last[0]:
             return current
         reader = again(newer)
-        opened[0] = now
+        last[0] = now
         return reader
 
     return reopen
 
 
-def _target(
-    table: Table, index: str | IndexDefinition, snapshot: SnapshotName, storage: StorageConfig | None
-) -> SearchTarget:
-    at = resolve_snapshot(table, snapshot)
-    live = live_files(table, at.snapshot_id)
+def _snapshot(table: Table, snapshot: SnapshotName) -> tuple[LiveFiles, Schema]:
+    """The live files and the schema of a snapshot. Raises UnknownSnapshotError, EqualityDeletesError."""
+    live = live_files(table, resolve_snapshot(table, snapshot).snapshot_id)
     require_positional_deletes(live)
-    schema = schema_at(table, snapshot)
-    definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
-    field_id = resolve_field(definition, schema, table_name(table))
-    return SearchTarget(table, live, schema, definition, field_id, storage or storage_of(table))
+    return live, schema_at(table, snapshot)
 
 
-def _answers(version: OpenVersion, target: SearchTarget) -> bool:
-    """Whether its distances are those asked for. How the graph was built does not matter to a reader."""
-    made_for = version.definition
-    return made_for.field_id == target.field_id and made_for.metric_value is target.definition.metric_value
-
-
-def _source(table: Table, target: SearchTarget, stale: StalePolicy, place: Place) -> VersionChoice:
-    """What the policy allows: the snapshot's own version, one that shares rows with it, or none."""
-    here = target.live.snapshot_id
-    at = target.live.sequence_number
-    known = index_versions(table, target.definition.name)
-    own, unreadable = open_versions((item for item in reversed(known) if is_own(item, here)), target.storage)
-    source = _load_first([item for item in own if _answers(item, target)], unreadable, target, stale, place)
-    if source.loaded is not None:
-        return source
+def _choose_version(
+    target: SearchTarget, definition: IndexDefinition, stale: StalePolicy, resources: _Resources
+) -> VersionChoice:
+    """The version that the policy allows: the snapshot's own, one that shares rows with the snapshot, or none."""
+    live = target.live
+    versions = index_versions(target.table, definition.name)
+    own = (version for version in reversed(versions) if is_own(version, live.snapshot_id))
+    opened, unreadable = open_versions(own, target.storage)
+    choice = _load_first(
+        [version for version in opened if _fits(version, target)], unreadable, target, stale, resources
+    )
+    if choice.loaded is not None:
+        return choice
     if stale is StalePolicy.FAIL:
-        reason = f": {source.warnings[0]}" if source.warnings else ""
+        reason = f": {choice.warnings[0]}" if choice.warnings else ""
         raise IndexUnavailableError(
-            f"{table_name(table)}: index {target.definition.name} has no version of snapshot {here}{reason}; "
+            f"{live.table}: index {definition.name} has no version of snapshot {live.snapshot_id}{reason}; "
             "refresh it, or allow another path"
         )
-    if not known:
-        return replace(source, why="the index has no version yet")
+    if not versions:
+        return replace(choice, why="the index has no version yet")
     if stale is StalePolicy.EXACT:
-        return replace(source, why="the snapshot has no version of its own, and the policy is to scan then")
-    nearest = sorted(known, key=lambda item: abs(item.base_sequence_number - at))
-    others, unreadable = open_versions(
-        [item for item in nearest if not is_own(item, here)][:_VERSIONS_LOOKED_AT], target.storage
-    )
-    shared = [(shared_rows(item, target.live), item) for item in others if _answers(item, target)]
-    usable = [item for rows, item in sorted(shared, key=lambda pair: -pair[0]) if rows]
-    return _load_first(usable, (*source.warnings, *unreadable), target, stale, place)
+        return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
+    nearest = sorted(versions, key=lambda version: abs(version.base_sequence_number - live.sequence_number))
+    others = [version for version in nearest if not is_own(version, live.snapshot_id)][:_MAX_VERSIONS_OPENED]
+    opened, unreadable = open_versions(others, target.storage)
+    shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]
+    usable = [version for rows, version in sorted(shared, key=lambda pair: -pair[0]) if rows]
+    return _load_first(usable, (*choice.warnings, *unreadable), target, stale, resources)
+
+
+def _fits(version: OpenVersion, target: SearchTarget) -> bool:
+    """Whether its distances are those of the target. How the graph was built does not matter to a reader."""
+    definition = version.definition
+    return definition.field_id == target.field_id and definition.metric_value is target.metric
 
 
 def _load_first(
-    usable: list[OpenVersion], warnings: tuple[str, ...], target: SearchTarget, stale: StalePolicy, place: Place
+    usable: Sequence[OpenVersion],
+    warnings: tuple[str, ...],
+    target: SearchTarget,
+    stale: StalePolicy,
+    resources: _Resources,
 ) -> VersionChoice:
-    """The first version whose shards can be read; where none can, every row is to be compared."""
+    """The first version whose shards can be read; where none can, every row is compared."""
     for opened in usable:
         try:
-            loaded, tier_why = _load(opened, target, place, complete=stale is not StalePolicy.NEAREST_ONLY)
+            loaded, tier_why = _load(opened, target, resources, complete=stale is not StalePolicy.NEAREST_ONLY)
         except (PuffinError, StorageError) as error:
             warnings = (*warnings, f"{opened.version.puffin_path} cannot be read: {error}")
             continue
@@ -298,25 +319,23 @@ def _load_first(
 
 
 def _load(
-    opened: OpenVersion, target: SearchTarget, place: Place, *, complete: bool
+    opened: OpenVersion, target: SearchTarget, resources: _Resources, *, complete: bool
 ) -> tuple[LoadedVersion | DistributedVersion, str]:
-    """The version where it is to be searched, and why there."""
-    pin = SearchJob(
-        target.live, target.schema, target.field_id, target.definition.metric_value, target.storage, opened,
-        cache=process_cache().settings,
-    )  # fmt: skip
-    why = choose_tier(opened, pin, place.runner, place.in_process_mb)
-    if why.remote and place.runner is not None:
-        return DistributedVersion.open(pin, place.runner, complete=complete), why.why
+    """The version, loaded in its tier, and the reason for this tier."""
+    cache = process_cache().settings
+    job = SearchJob(target.live, target.schema, target.field_id, target.metric, target.storage, opened, cache=cache)
+    tier = choose_tier(opened, job, resources.runner, resources.in_process_mb)
+    if tier.remote and resources.runner is not None:
+        return DistributedVersion.open(job, resources.runner, complete=complete), tier.why
     loaded = load_version(
         opened,
         target.live,
         target.storage,
         complete=complete,
-        threads=place.threads,
-        column_is_double=pin.column_is_double,
+        threads=resources.threads,
+        column_is_double=job.column_is_double,
     )
-    return loaded, why.why
+    return loaded, tier.why
 
 
 def _why(opened: OpenVersion, live: LiveFiles) -> str:

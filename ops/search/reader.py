@@ -72,7 +72,7 @@ class IndexReader:
         self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._reopen = reopen
         self._row_count = max(1, target.live.record_count)
-        self._metric = target.definition.metric_value
+        self._metric = target.metric
         self._rows = RowReader(target.live, target.schema, target.storage)
         self._vectors = VectorSource(
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
@@ -86,7 +86,7 @@ class IndexReader:
         )
 
     def __repr__(self) -> str:
-        index = "no index" if self._choice.loaded is None else f"index {self.definition.name!r}"
+        index = f"index {self.definition.name!r}" if self.definition and self._choice.loaded else "no index"
         dims = "" if self.dims is None else f"{self.dims} dimensions, "
         shape = f"{self.row_count:,} rows, {dims}{self.metric}"
         return f"IndexReader({self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage})"
@@ -99,7 +99,7 @@ class IndexReader:
     @property
     def metric(self) -> str:
         """What distances are: `l2`, `cosine` or `ip`."""
-        return self.definition.metric
+        return self._metric.label
 
     @property
     def row_count(self) -> int:

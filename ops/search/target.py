@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
@@ -22,9 +23,11 @@ class SearchTarget:
     live: LiveFiles
     schema: Schema
     """Schema of the snapshot"""
-    definition: IndexDefinition
     field_id: int
     """Field id of the vector column"""
+    metric: Metric
+    definition: IndexDefinition | None
+    """Index to search; None where every row is compared, whatever indexes there are"""
     storage: StorageConfig
 
 

@@ -122,23 +122,24 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
     arguments.check()
     query = _given_vectors(arguments)
     definition = _definition(context, arguments)
-    column = context.vector_column(definition, arguments.snapshot)
+    if definition is None:
+        column = context.checked_column(str(arguments.vector_column), arguments.snapshot)
+    else:
+        column = context.vector_column(definition, arguments.snapshot)
     if query is None:
         query = _row_vector(context, column, arguments)
     result = _search(_open_reader(context, definition, column, arguments), query, arguments)
     if context.as_json:
-        index = None if arguments.vector_column else definition.name
+        index = definition.name if definition else None
         print_json({"table": context.name, "index": index, "column": column, **_document(result, arguments)})
     else:
         _show(context.console, context.name, result, explained=arguments.explain)
 
 
-def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefinition":
-    """What says which column is searched, and by which metric: an index, or the options that stand for one."""
-    from icepuffin.ops.index.definition import IndexDefinition
-
+def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefinition | None":
+    """The index that says which column is searched, and by which metric; None where options say so."""
     if arguments.vector_column is not None:
-        return IndexDefinition(name="none", column=arguments.vector_column, metric=arguments.metric or "cosine")
+        return None
     if arguments.exact and arguments.index is None and not context.indexes:
         raise click.UsageError(f"{context.name} has no index: say what to compare with --vector-column and --metric")
     return context.index(arguments.index)
@@ -162,14 +163,13 @@ def _row_vector(context: TableContext, column: str, arguments: SearchArguments) 
 
 
 def _open_reader(
-    context: TableContext, definition: "IndexDefinition", column: str, arguments: SearchArguments
+    context: TableContext, definition: "IndexDefinition | None", column: str, arguments: SearchArguments
 ) -> "IndexReader":
     from icepuffin.ops.search import open_exact, open_index
 
-    if arguments.exact:
-        return open_exact(
-            context.table, column, definition.metric_value, snapshot=arguments.snapshot, storage=context.storage
-        )
+    if arguments.exact or definition is None:
+        metric = definition.metric_value if definition else arguments.metric or "cosine"
+        return open_exact(context.table, column, metric, snapshot=arguments.snapshot, storage=context.storage)
     session = context.session
     return open_index(
         context.table,

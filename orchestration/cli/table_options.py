@@ -98,6 +98,14 @@ class TableContext:
         schema = schema_at(self.table, snapshot)
         return schema.find_column_name(resolve_field(definition, schema, self.name)) or definition.column
 
+    def checked_column(self, column: str, snapshot: str | None) -> str:
+        """A column's name, once the snapshot is known to have vectors there. Raises DefinitionError."""
+        from icepuffin.ops.catalog.snapshots import schema_at
+        from icepuffin.ops.index.definition import resolve_column
+
+        resolve_column(column, schema_at(self.table, snapshot), self.name)
+        return column
+
     @property
     def _index_remedy(self) -> str:
         if names := ", ".join(index.name for index in self.indexes):
