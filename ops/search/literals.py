@@ -1,9 +1,9 @@
-"""Constants of a condition as the types of their columns have them.
+"""Literals of a condition, fitted to the types of their columns.
 
-A comparison means what it means to Spark: values are compared, none of them rounded. Where the column's type does not
-hold the constant, the nearest values that it does hold stand for it: `f < 0.1` of a float column is `f <= 0.099999994`,
-and `f = 0.1` is true of nothing. (PyIceberg rounds, and takes a comparison with a number out of range for true or
-false, of nulls too.) Of floats NaN is larger than every number, as SQL engines have it.
+A comparison means what it means to Spark: values are compared, and none is rounded. Where the column's type cannot hold
+a literal, the nearest values that it can hold replace it: `f < 0.1` of a float column becomes `f <= 0.099999994`, and
+`f = 0.1` is never true. (PyIceberg rounds literals. It takes a comparison with a number out of range for true or false,
+even of nulls.) NaN is larger than every number, as in SQL engines.
 """
 
 import datetime as dt
@@ -67,7 +67,7 @@ from pyiceberg.types import (
 
 _DAY = len("2026-01-31")
 _MICROS = 86_400_000_000
-"""Of a day"""
+"""Microseconds per day"""
 _ZONE = re.compile(r"[+-]\d\d:\d\d$")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -80,13 +80,13 @@ _DOWNWARDS = (LessThan, LessThanOrEqual)
 
 
 @dataclass(frozen=True, slots=True)
-class _Near:
-    """The neighbours of a constant among the values of a type; the same one twice where the type holds it."""
+class _Neighbors:
+    """The values of a type next to a literal; the same one twice where the type holds the literal."""
 
     under: Literal[Any] | None
-    """None: every value of the type is over it"""
+    """Largest value that is not over the literal; None where there is none"""
     over: Literal[Any] | None
-    """None: every value of the type is under it"""
+    """Smallest value that is not under the literal; None where there is none"""
 
     @property
     def exact(self) -> bool:
@@ -94,11 +94,11 @@ class _Near:
 
 
 def fitted(where: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """The condition with constants that fit a schema, without NOT. Raises ValueError for one that does not fit."""
-    return visit(rewrite_not(where), _Fitted(schema))
+    """The condition without NOT, with literals that fit a schema. Raises ValueError for a literal that does not fit."""
+    return visit(rewrite_not(where), _LiteralFitter(schema))
 
 
-class _Fitted(BooleanExpressionVisitor[BooleanExpression]):
+class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
@@ -108,14 +108,14 @@ class _Fitted(BooleanExpressionVisitor[BooleanExpression]):
         kind: Any = type(predicate)
         field = predicate.term.bind(self._schema, case_sensitive=True).ref().field
         if isinstance(predicate, SetPredicate):
-            nearest = [_near(item, field) for item in predicate.literals]
-            held = {near.under for near in nearest if near.exact}
-            return kind(predicate.term, held) if held else _every_or_none(predicate.term, every=kind is NotIn)
-        made = _compared(kind, predicate.term, _near(predicate.literal, field))
+            nearest = [_neighbors(literal, field) for literal in predicate.literals]
+            exact = {neighbors.under for neighbors in nearest if neighbors.exact}
+            return kind(predicate.term, exact) if exact else _every_or_none(predicate.term, every=kind is NotIn)
+        comparison = _compared(kind, predicate.term, _neighbors(predicate.literal, field))
         if kind in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
             nan: Any = IsNaN
-            return Or(made, nan(predicate.term))
-        return made
+            return Or(comparison, nan(predicate.term))
+        return comparison
 
     def visit_bound_predicate(self, predicate: BoundPredicate) -> BooleanExpression:
         return predicate
@@ -136,55 +136,55 @@ class _Fitted(BooleanExpressionVisitor[BooleanExpression]):
         return Or(left_result, right_result)
 
 
-def _compared(kind: Any, term: Any, near: _Near) -> BooleanExpression:
-    """`column kind constant`, by the values that the column may have."""
-    if not near.exact and kind in (EqualTo, NotEqualTo):
+def _compared(kind: Any, term: Any, neighbors: _Neighbors) -> BooleanExpression:
+    """The comparison `term kind literal`, by the values that the column may have."""
+    if not neighbors.exact and kind in (EqualTo, NotEqualTo):
         return _every_or_none(term, every=kind is NotEqualTo)
     to_the_side: Any = LessThanOrEqual if kind in _DOWNWARDS else GreaterThanOrEqual
-    side = near.under if kind in _DOWNWARDS else near.over
+    side = neighbors.under if kind in _DOWNWARDS else neighbors.over
     if side is None:
         return _every_or_none(term, every=False)
-    made: BooleanExpression = (kind if near.exact else to_the_side)(term, side)
-    return made
+    comparison: BooleanExpression = (kind if neighbors.exact else to_the_side)(term, side)
+    return comparison
 
 
 def _every_or_none(term: Any, *, every: bool) -> BooleanExpression:
-    """True of every value but null, or of none."""
-    there: Any = NotNull
-    return there(term) if every else AlwaysFalse()
+    """An expression that is true for every value but null, or for none."""
+    not_null: Any = NotNull
+    return not_null(term) if every else AlwaysFalse()
 
 
-def _near(constant: Literal[Any], field: NestedField) -> _Near:
-    """Raises ValueError for a constant that is not compared with the column's type."""
+def _neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
+    """Raises ValueError for a literal that cannot be compared with the column's type."""
     kind = field.field_type
     if isinstance(kind, IntegerType | LongType | DecimalType | FloatType | DoubleType):
-        return _near_number(_number(constant, field), kind)
+        return _number_neighbors(_number(literal, field), kind)
     if isinstance(kind, DateType | TimestampType | TimestamptzType):
-        return _near_time(constant, field)
-    if isinstance(constant, StringLiteral):
+        return _time_neighbors(literal, field)
+    if isinstance(literal, StringLiteral):
         if isinstance(kind, BinaryType | FixedType):
             raise ValueError(  # noqa: TRY004  of the user's condition
                 f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes"
             )
         if isinstance(kind, BooleanType):
             raise ValueError(f"{field.name} is {kind}: write true or false")  # noqa: TRY004
-    elif isinstance(kind, StringType) or isinstance(constant, BooleanLiteral) is not isinstance(kind, BooleanType):
-        raise ValueError(f"{field.name} is {kind}, which {constant.value!r} is not: compare it with what it can be")
-    return _Near(constant, constant)
+    elif isinstance(kind, StringType) or isinstance(literal, BooleanLiteral) is not isinstance(kind, BooleanType):
+        raise ValueError(f"{field.name} is {kind}, which {literal.value!r} is not: compare it with what it can be")
+    return _Neighbors(literal, literal)
 
 
-def _number(constant: Literal[Any], field: NestedField) -> Decimal | float:
-    """A float, which has no digits of a decimal, or an exact number."""
-    kind, value = field.field_type, constant.value
+def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
+    """A float, or an exact number where the digits of a decimal count."""
+    kind, value = field.field_type, literal.value
     floating = isinstance(kind, FloatType | DoubleType)
-    if isinstance(constant, StringLiteral):
+    if isinstance(literal, StringLiteral):
         whole = isinstance(kind, IntegerType | LongType)
         if not (_WHOLE if whole else _NUMBER).fullmatch(value):
             raise ValueError(f"{value!r} is no {kind}, as {field.name} is" + _about_nan(value, field))
         digits = kind.precision if isinstance(kind, DecimalType) else 0
-        # a text beside a decimal is a double to Spark: to tell more digits apart than that holds, decimals are needed
+        # Spark compares a text with a decimal as doubles; more digits than a double holds need decimals
         value = float(value) if floating or 0 < digits <= _DIGITS_IN_DOUBLE else Decimal(value)
-    elif isinstance(constant, BooleanLiteral | DateLiteral | TimestampLiteral) or not isinstance(
+    elif isinstance(literal, BooleanLiteral | DateLiteral | TimestampLiteral) or not isinstance(
         value, int | float | Decimal
     ):
         raise ValueError(f"{field.name} is {kind}, which {value!r} is not: compare it with what it can be")  # noqa: TRY004
@@ -210,11 +210,11 @@ def _about_nan(value: str, field: NestedField) -> str:
     return f": write {field.name} is nan" if value.lower() == "nan" else ""
 
 
-def _near_number(value: Decimal | float, kind: IcebergType) -> _Near:
+def _number_neighbors(value: Decimal | float, kind: IcebergType) -> _Neighbors:
     if isinstance(kind, DoubleType):
         return _both(DoubleLiteral(float(value)))
     if isinstance(kind, FloatType):
-        return _near_float(float(value))
+        return _float_neighbors(float(value))
     step = Decimal((0, (1,), -kind.scale)) if isinstance(kind, DecimalType) else Decimal(1)
     least = Decimal(1 - 10**kind.precision).scaleb(-kind.scale, _EXACTLY) if isinstance(kind, DecimalType) else kind.min  # type: ignore[attr-defined]
     greatest = -least if isinstance(kind, DecimalType) else -least - 1
@@ -223,17 +223,17 @@ def _near_number(value: Decimal | float, kind: IcebergType) -> _Near:
         return DecimalLiteral(Decimal(number)) if isinstance(kind, DecimalType) else LongLiteral(int(number))
 
     if value > greatest:
-        return _Near(literal(greatest), None)
+        return _Neighbors(literal(greatest), None)
     if value < least:
-        return _Near(None, literal(least))
+        return _Neighbors(None, literal(least))
     number = Decimal(value)
     under, over = (
         literal(number.quantize(step, rounding=how, context=_EXACTLY)) for how in (ROUND_FLOOR, ROUND_CEILING)
     )
-    return _both(under) if under.value == over.value else _Near(under, over)
+    return _both(under) if under.value == over.value else _Neighbors(under, over)
 
 
-def _near_float(value: float) -> _Near:
+def _float_neighbors(value: float) -> _Neighbors:
     with np.errstate(over="ignore"):
         nearest = np.float32(value)
     if float(nearest) == value:
@@ -242,32 +242,32 @@ def _near_float(value: float) -> _Near:
     with np.errstate(over="ignore"):
         other = np.nextafter(nearest, towards)
     under, over = sorted((float(nearest), float(other)))
-    return _Near(FloatLiteral(under), FloatLiteral(over))
+    return _Neighbors(FloatLiteral(under), FloatLiteral(over))
 
 
-def _near_time(constant: Literal[Any], field: NestedField) -> _Near:
-    """Of dates and times: a day is its first moment, where no zone can be meant."""
+def _time_neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
+    """Neighbours among dates and times. A day stands for its first moment where no time zone is involved."""
     kind = field.field_type
-    if isinstance(constant, StringLiteral):
-        constant = _read_time(constant.value, field)
-    if isinstance(constant, DateLiteral):
+    if isinstance(literal, StringLiteral):
+        literal = _read_time(literal.value, field)
+    if isinstance(literal, DateLiteral):
         if isinstance(kind, DateType):
-            return _both(constant)
+            return _both(literal)
         if isinstance(kind, TimestampType):
-            return _both(TimestampLiteral(constant.value * _MICROS))
-    if isinstance(constant, TimestampLiteral):
+            return _both(TimestampLiteral(literal.value * _MICROS))
+    if isinstance(literal, TimestampLiteral):
         if not isinstance(kind, DateType):
-            return _both(constant)
-        day, rest = divmod(constant.value, _MICROS)
-        return _Near(DateLiteral(day), DateLiteral(day + 1)) if rest else _both(DateLiteral(day))
+            return _both(literal)
+        day, rest = divmod(literal.value, _MICROS)
+        return _Neighbors(DateLiteral(day), DateLiteral(day + 1)) if rest else _both(DateLiteral(day))
     said = (
         "write it with a zone, such as '2026-11-20T08:00:00+00:00'" if isinstance(kind, TimestamptzType) else "a time"
     )
-    raise ValueError(f"{field.name} is {kind}, which {constant.value!r} is not: {said}")
+    raise ValueError(f"{field.name} is {kind}, which {literal.value!r} is not: {said}")
 
 
 def _read_time(text: str, field: NestedField) -> Literal[Any]:
-    """As ISO 8601 has it, with a blank for the T if need be."""
+    """A date or time in ISO 8601, with a T or a blank between them."""
     kind = field.field_type
     zoned = bool(_ZONE.search(text)) or text.endswith("Z")
     if not _TIME.fullmatch(text):
@@ -283,5 +283,5 @@ def _read_time(text: str, field: NestedField) -> Literal[Any]:
     return TimestampLiteral(since // dt.timedelta(microseconds=1))
 
 
-def _both(literal: Literal[Any]) -> _Near:
-    return _Near(literal, literal)
+def _both(literal: Literal[Any]) -> _Neighbors:
+    return _Neighbors(literal, literal)

@@ -1,4 +1,4 @@
-"""What an index looks like from above: its shards, what it covers, what recall costs. Reads no shard."""
+"""An overview of an index: its shards, its coverage, the cost of recall. Reads no shard."""
 
 import statistics
 import time
@@ -27,10 +27,10 @@ class ShardState:
     live: int
     tombstones: int
     recall: float
-    """recall@10, measured when it was last written"""
+    """recall@10, measured when the shard was last written"""
     bytes: int
     led_to: bool
-    """Whether the codebook leads to it; other shards hold rows that came later, and every query probes them"""
+    """Whether the codebook routes to it. Other shards hold later rows, and every query probes them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Overview:
     index_snapshot_id: int
     head_snapshot_id: int
     rows: int
-    """Of the files of the head; rows that deletes hide included"""
+    """Rows in the files of the head snapshot, deleted ones included"""
     rows_covered: int
-    """Of these, in files that the version covers"""
+    """Rows of these in files that the version covers"""
     shards: tuple[ShardState, ...]
     curve: tuple[Width, ...]
     routing: tuple[Reach, ...]
@@ -73,7 +73,7 @@ def overview(
     head = resolve_snapshot(table).snapshot_id
     live = live_files(table, head)
     model = RecallModel.of(opened)
-    led = set(model.routed.shards.tolist())
+    routed = set(model.routed.shards.tolist())
     return Overview(
         table=table_name(table),
         index=definition.name,
@@ -84,7 +84,7 @@ def overview(
         rows_covered=shared_rows(opened, live),
         shards=tuple(
             ShardState(
-                number, entry.count, entry.live, len(entry.tombstones), entry.recall, entry.length, number in led
+                number, entry.count, entry.live, len(entry.tombstones), entry.recall, entry.length, number in routed
             )
             for number, entry in enumerate(opened.routing.shards)
         ),
@@ -94,14 +94,14 @@ def overview(
 
 
 def time_widths(reader: IndexReader, curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
-    """Median milliseconds of a query at each width, here and now: rows of the table, asked one after the other."""
-    asked = reader.sample_vectors(queries)
-    found = []
+    """Median milliseconds of a query at each width, in this process: rows of the table, one query at a time."""
+    vectors = reader.sample_vectors(queries)
+    medians = []
     for point in curve:
         times = []
-        for query in asked:
+        for query in vectors:
             begun = time.perf_counter()
             reader.search(query, MEASURED_K, search_list=point.search_list, oversample=point.oversample, columns=[])
             times.append((time.perf_counter() - begun) * 1000)
-        found.append(statistics.median(times))
-    return tuple(found)
+        medians.append(statistics.median(times))
+    return tuple(medians)

@@ -1,4 +1,4 @@
-"""A condition as it was written -> what Iceberg plans a scan by, and what Arrow evaluates on rows."""
+"""Predicates on rows: a condition as it was written, for Iceberg to plan a scan by, and for Arrow to evaluate."""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from icepuffin.ops.search.literals import fitted
 
 _POSITION = "icepuffin_position"
 _UNKNOWN_COLUMN = re.compile("Could not find field with name (.+), case_sensitive=True")
-"""What PyIceberg says of a column that a schema lacks"""
+"""PyIceberg's message for a column that a schema lacks"""
 
 
 class RowPredicate:
@@ -37,10 +37,10 @@ class RowPredicate:
         self._text = condition_text(where)
         try:
             self.planned = fitted(parse(where) if isinstance(where, str) else where, schema)
-            """For a scan to plan by"""
+            """Expression that a scan is planned by"""
             bound = bind(schema, self.planned, case_sensitive=True)
             self.columns = self._top_level(bound, schema)
-            self._expression = visit(bound, _InArrow())
+            self._expression = visit(bound, _ArrowExpression())
         except ParseException as error:
             raise FilterError(
                 f"the condition {self._text} cannot be read; write it like: section = 'database' and "
@@ -63,7 +63,10 @@ class RowPredicate:
         return tuple(names)
 
     def satisfied(self, rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Positions of the rows, of `columns`, for which it is true: not false, not unknown. Raises FilterError."""
+        """Positions of the rows for which the condition is true: not false, not unknown. Raises FilterError.
+
+        `rows` has the columns `columns`; `positions` int64[n] are those of its rows.
+        """
         stored = [column.storage if isinstance(column.type, pa.UuidType) else column for column in rows.columns]
         table = pa.Table.from_arrays([*stored, pa.array(positions)], names=[*rows.schema.names, _POSITION])
         try:
@@ -72,13 +75,13 @@ class RowPredicate:
             raise FilterError(f"the condition {self._text} cannot be evaluated: {error}") from error
 
 
-class _InArrow(BoundBooleanExpressionVisitor[pc.Expression]):
+class _ArrowExpression(BoundBooleanExpressionVisitor[pc.Expression]):
     """On top-level columns, by SQL's logic: of a null it is unknown whether it is in a list, and whether it is not."""
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
         values = [*literals, 0.0, -0.0] if 0.0 in literals and _is_float(term) else literals  # Arrow tells them apart
-        known = _column(term).isin(_constants(term, values))
-        return pc.if_else(_column(term).is_valid(), known, pa.scalar(None, pa.bool_()))
+        is_in = _column(term).isin(_constants(term, values))
+        return pc.if_else(_column(term).is_valid(), is_in, pa.scalar(None, pa.bool_()))
 
     def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
         return ~self.visit_in(term, literals)

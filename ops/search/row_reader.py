@@ -1,4 +1,4 @@
-"""Rows of a snapshot for answers: footers are read once, and the row groups asked for last stay in memory.
+"""Rows of a snapshot for answers: footers are read once, and the row groups that were used last stay in memory.
 
 A search returns few rows of many files; neighbours share row groups, and so do the searches of one user.
 """
@@ -19,9 +19,9 @@ from icepuffin.ops.model import LiveFiles, StorageConfig
 from icepuffin.ops.storage import open_storage
 
 DEFAULT_BUDGET = 64 << 20
-_OPEN_FILES = 1024
-_AT_ONCE = 16
-"""Requests to a distant store"""
+_MAX_OPEN_FILES = 1024
+_CONCURRENT_READS = 16
+"""Files of a remote store that are read side by side"""
 
 _FileKey = tuple[int, tuple[int, ...]]
 
@@ -34,9 +34,9 @@ class Meter:
 
 
 class RowReader:
-    """Rows by (live file number, position). Thread-safe; holds at most `budget_bytes` of decoded row groups.
+    """Rows by (file number, row position). Thread-safe; holds at most `budget_bytes` of decoded row groups.
 
-    Nothing in it is shared between readers, so nobody is served rows that their own credentials did not fetch.
+    Readers share nothing, so nobody is served rows that their own credentials did not fetch.
     """
 
     def __init__(
@@ -46,19 +46,20 @@ class RowReader:
         self._schema = schema
         self._storage = storage
         self._budget = budget_bytes
-        self._near = live.location.startswith("file:")
+        self._is_local = live.location.startswith("file:")
         self._lock = threading.Lock()
         self._files: OrderedDict[_FileKey, tuple[DataFile, threading.Lock]] = OrderedDict()
         self._groups: OrderedDict[tuple[_FileKey, int], pa.Table] = OrderedDict()
-        self._held = 0
+        self._cached = 0
         self._schemas: dict[tuple[int, ...], pa.Schema] = {}
 
     @property
-    def held_bytes(self) -> int:
-        return self._held
+    def cached_bytes(self) -> int:
+        """Bytes of the decoded row groups in memory."""
+        return self._cached
 
     def schema_of(self, field_ids: Sequence[int]) -> pa.Schema:
-        """The Arrow types of these fields, in this order. Kept: a reader is asked for few choices of them."""
+        """The Arrow types of these fields, in this order. Kept: searches of one reader return few combinations."""
         key = tuple(field_ids)
         if key not in self._schemas:
             names = [str(self._schema.find_column_name(field_id)) for field_id in key]
@@ -80,22 +81,22 @@ class RowReader:
         field_ids: Sequence[int],
         meter: Meter | None = None,
     ) -> list[pa.Table]:
-        """`take` of each (file number, positions): of a distant store side by side, as every request waits there."""
-        if self._near or len(wanted) < 2:
+        """`take` for each (file number, positions): side by side on a remote store, where every request waits."""
+        if self._is_local or len(wanted) < 2:
             return [self.take(number, field_ids, positions, meter) for number, positions in wanted]
         meters = [Meter() for _ in wanted]
-        asked = [
+        reads = [
             self._pool.submit(self.take, number, field_ids, positions, own)
             for (number, positions), own in zip(wanted, meters, strict=True)
         ]
-        found = [item.result() for item in asked]
+        tables = [read.result() for read in reads]
         if meter is not None:
             meter.bytes += sum(own.bytes for own in meters)
-        return found
+        return tables
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="rows")
+        return ThreadPoolExecutor(_CONCURRENT_READS, thread_name_prefix="rows")
 
     def _open(self, key: _FileKey) -> tuple[DataFile, threading.Lock]:
         with self._lock:
@@ -106,30 +107,30 @@ class RowReader:
         opened = DataFile(open_storage(live.path, self._storage), live, self._schema, key[1]), threading.Lock()
         with self._lock:
             self._files[key] = opened
-            while len(self._files) > _OPEN_FILES:
+            while len(self._files) > _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
         return opened
 
     def _group(self, key: _FileKey, file: DataFile, lock: threading.Lock, meter: Meter, group: int) -> pa.Table:
         with self._lock:
-            held = self._groups.get((key, group))
-            if held is not None:
+            cached = self._groups.get((key, group))
+            if cached is not None:
                 self._groups.move_to_end((key, group))
-                return held
+                return cached
         with lock:  # Arrow's readers are not for several threads
             rows = file.read_group(group)
         meter.bytes += file.stored_bytes(group)
-        self._hold((key, group), rows)
+        self._keep((key, group), rows)
         return rows
 
-    def _hold(self, key: tuple[_FileKey, int], rows: pa.Table) -> None:
+    def _keep(self, key: tuple[_FileKey, int], rows: pa.Table) -> None:
         if rows.nbytes > self._budget // 4:
             return
         with self._lock:
             if key in self._groups:
                 return
             self._groups[key] = rows
-            self._held += rows.nbytes
-            while self._held > self._budget:
+            self._cached += rows.nbytes
+            while self._cached > self._budget:
                 _, dropped = self._groups.popitem(last=False)
-                self._held -= dropped.nbytes
+                self._cached -= dropped.nbytes

@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
 from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
-from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.arguments import F32, F64, I64
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.errors import QueryError
@@ -159,7 +159,7 @@ def _batches(
     if matches is None:
         yield from read_live(store, file, source.schema, [source.field_id], batch_rows=batch_rows(dims))
         return
-    matching = matches.positions.get(number, np.empty(0, np.int64))
+    matching = matches.positions.get(FileNumber(number), np.empty(0, np.int64))
     for start in range(0, len(matching), _ROWS_AT_ONCE):
         positions = matching[start : start + _ROWS_AT_ONCE]
         rows = take_rows(store, file, source.schema, [source.field_id], positions).combine_chunks()

@@ -16,7 +16,7 @@ from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.errors import BadCompressionError
 from tests.conftest import STORAGE
 from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
-from tests.ops.search.test_within import CENTERS, clustered
+from tests.ops.search.test_range_search import CENTERS, clustered
 
 TableFactory = Callable[..., Table]
 

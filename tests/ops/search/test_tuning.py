@@ -29,11 +29,11 @@ def table(table_factory: TableFactory) -> Table:
     return made
 
 
-def recall(reader: IndexReader, table: Table, k: int = 10, **knobs: object) -> float:
+def recall(reader: IndexReader, table: Table, k: int = 10, **options: object) -> float:
     asked = queries(60)
     metric = reader.definition.metric_value
     true = ids_by_query(exact_search(table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"]).rows)
-    mine = ids_by_query(reader.search(asked, k, columns=["id"], **knobs).rows)  # type: ignore[arg-type]
+    mine = ids_by_query(reader.search(asked, k, columns=["id"], **options).rows)  # type: ignore[arg-type]
     return float(np.mean([len(set(mine[query]) & set(true[query])) / k for query in true]))
 
 
@@ -66,10 +66,10 @@ def test_a_refresh_carries_the_curve_on(table: Table) -> None:
 def test_a_target_is_met_by_new_queries(table: Table, definition: object, target: float) -> None:
     index_head(table, definition)  # type: ignore[arg-type]
     reader = open_index(table, definition, storage=STORAGE)  # type: ignore[arg-type]
-    knobs = reader.search(queries(1), target_recall=target).profile.parameters
-    assert knobs is not None
-    assert knobs.expected is not None
-    assert knobs.expected >= target
+    parameters = reader.search(queries(1), target_recall=target).profile.parameters
+    assert parameters is not None
+    assert parameters.expected is not None
+    assert parameters.expected >= target
     assert recall(reader, table, target_recall=target) >= target - 0.03
 
 
@@ -96,7 +96,7 @@ def test_a_target_out_of_reach_is_said(table: Table) -> None:
     assert "no width that was measured reaches recall 1" in found.warnings[0]
 
 
-def test_fewer_shards_are_asked_for_less_work(table: Table) -> None:
+def test_fewer_shards_are_probed_for_less_work(table: Table) -> None:
     index_head(table, SHARDED)
     reader = open_index(table, SHARDED, storage=STORAGE)
     whole, two = reader.search(queries()).profile, reader.search(queries(), shards=2).profile
@@ -117,16 +117,16 @@ def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -
         assert ids_by_query(reader.search(query, shards=1, columns=["id"]).rows)[0] == batch[number]
 
 
-def test_a_shard_without_a_centroid_is_asked_by_every_query() -> None:
+def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
     model = RecallModel(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
     asked: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
-    near = model.probed(asked, SearchParameters(10, shards=1))
-    assert near is not None
-    assert near.tolist() == [[True, False, False, True, True], [False, False, True, True, True]]
-    near = model.probed(np.array([[5, 0]], np.float32), SearchParameters(10, slack=0.1))
-    assert near is not None
-    assert near.tolist() == [[True, True, False, True, True]]
+    probed = model.probed(asked, SearchParameters(10, shards=1))
+    assert probed is not None
+    assert probed.tolist() == [[True, False, False, True, True], [False, False, True, True, True]]
+    probed = model.probed(np.array([[5, 0]], np.float32), SearchParameters(10, slack=0.1))
+    assert probed is not None
+    assert probed.tolist() == [[True, True, False, True, True]]
     assert model.probed(asked, SearchParameters(10)) is None
 
 
@@ -189,6 +189,6 @@ def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: st
     "wrong",
     [{"search_list": 0}, {"shards": 0}, {"oversample": -1}, {"target_recall": 0}, {"target_recall": "0.9"}, {"k": 2.5}],
 )
-def test_knobs_out_of_range_are_refused(table: Table, wrong: dict[str, float]) -> None:
+def test_options_out_of_range_are_refused(table: Table, wrong: dict[str, float]) -> None:
     with pytest.raises(QueryError):
         open_index(table, DEFINITION, storage=STORAGE).search(queries(1), **wrong)  # type: ignore[arg-type]
