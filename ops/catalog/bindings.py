@@ -88,8 +88,8 @@ class Binding:
     expected_ref: int | None
     """Where the tag was when the work began; None where there was no tag."""
     max_ref_age_ms: int = LASTING_MS
-    took: str = ""
-    """What making it took, for the snapshot's summary."""
+    measurement: str = ""
+    """Text of the `Measurement` of the run, for the summary of the snapshot"""
 
 
 def publish(table: Table, binding: Binding) -> DerivedVersion:
@@ -293,7 +293,7 @@ def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
     properties = base.summary.additional_properties if base.summary else {}
     totals = {key: properties[key] for key in _TOTALS if key in properties}
     named = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
-    noted = {f"{binding.kind}.took": binding.took} if binding.took else {}
+    noted = {f"{binding.kind}.took": binding.measurement} if binding.measurement else {}
     summary = Summary(
         Operation.REPLACE,
         **totals,

@@ -40,8 +40,8 @@ class DerivedVersion:
     """Sequence number of the data snapshot; where that has expired, the version's own."""
     tags: tuple[str, ...]
     """Tags that point at it; none where it only waits to expire."""
-    took: str = ""
-    """What making it took, as its maker noted it; empty where that was not noted."""
+    measurement: str = ""
+    """Text of the `Measurement` of the run that made it; empty where its summary has none"""
 
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
@@ -87,7 +87,7 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 timestamp_ms=snapshot.timestamp_ms,
                 base_sequence_number=sequence.get(int(base), snapshot.sequence_number or 0),
                 tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
-                took=properties.get(f"{kind}.took", ""),
+                measurement=properties.get(f"{kind}.took", ""),
             )
         )
     return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))

@@ -1,4 +1,4 @@
-"""What making a version took: noted in its snapshot's summary, for whoever asks later how long such work takes."""
+"""Measured runs: what making a version took, kept in the summary of its snapshot. Later estimates learn from it."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,59 +7,59 @@ from dataclasses import dataclass
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 
 EARLIER_VERSIONS = 5
-"""So many notes, the last ones, are what an estimate learns from."""
-_OWN = ("action", "runner", "threads", "seconds", "recall")
+"""Number of measured versions, the newest ones, that an estimate learns from"""
+_OWN_KEYS = ("action", "runner", "threads", "seconds", "recall")
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """One version's note."""
+class Measurement:
+    """Time and amounts of the run that made one version."""
 
     runner: str
-    """Class of the task runner: threads of one process and Spark have rates of their own."""
+    """Class of the task runner: threads of one process and Spark have different rates"""
     threads: int
     seconds: float
     amounts: Mapping[str, int]
-    """What seconds follow."""
+    """Amounts of work that the seconds depend on, by name"""
     action: str = ""
     recall: float | None = None
 
     def text(self) -> str:
         """JSON, for the summary."""
-        told = {
+        record = {
             "action": self.action,
             "runner": self.runner,
             "threads": self.threads,
             "seconds": round(self.seconds, 3),
         }
         recall = {} if self.recall is None else {"recall": round(self.recall, 5)}
-        return json.dumps({**told, **recall, **self.amounts}, separators=(",", ":"))
+        return json.dumps({**record, **recall, **self.amounts}, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, text: str) -> "Took | None":
-        """None of what was not noted, or noted in another way: by another release, or by hand."""
+    def parse(cls, text: str) -> "Measurement | None":
+        """The measurement in a summary; None for an empty text, and for one that another release or a person wrote."""
         try:
-            told = json.loads(text)
+            record = json.loads(text)
             return cls(
-                runner=str(told["runner"]),
-                threads=max(1, int(told["threads"])),
-                seconds=float(told["seconds"]),
-                amounts={name: int(value) for name, value in told.items() if name not in _OWN},
-                action=str(told.get("action", "")),
-                recall=float(told["recall"]) if "recall" in told else None,
+                runner=str(record["runner"]),
+                threads=max(1, int(record["threads"])),
+                seconds=float(record["seconds"]),
+                amounts={name: int(value) for name, value in record.items() if name not in _OWN_KEYS},
+                action=str(record.get("action", "")),
+                recall=float(record["recall"]) if "recall" in record else None,
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
 
-def notes(known: Iterable[DerivedVersion]) -> Iterator[tuple[DerivedVersion, Took]]:
-    """Of those versions that have one, in their order."""
-    for version in known:
-        note = Took.parse(version.took)
-        if note is not None:
-            yield version, note
+def measured_versions(versions: Iterable[DerivedVersion]) -> Iterator[tuple[DerivedVersion, Measurement]]:
+    """The versions that have a measurement, each with it, in the order of `versions`."""
+    for version in versions:
+        measurement = Measurement.parse(version.measurement)
+        if measurement is not None:
+            yield version, measurement
 
 
-def last(what: str, count: int) -> str:
-    """In words, for an estimate that says what it learned from."""
-    return f"the last {what}" if count == 1 else f"the last {count} {what}s"
+def source_in_words(unit: str, count: int) -> str:
+    """The runs that an estimate learned from, in words: "the last 3 versions"."""
+    return f"the last {unit}" if count == 1 else f"the last {count} {unit}s"

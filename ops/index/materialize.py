@@ -188,7 +188,8 @@ def _carry_out(
     reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
-        version = publish(table, plan, file, storage=storage, took=measurement_text(plan, made, clock.stages, runner))
+        measurement = measurement_text(plan, made, clock.stages, runner)
+        version = publish(table, plan, file, storage=storage, measurement=measurement)
     return replace(new_version_report(plan, clock, made, file, version), estimate=expected)
 
 
@@ -205,7 +206,7 @@ def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
 
 
 def publish(
-    table: Table, plan: VersionPlan, file: VersionFile, *, storage: StorageConfig, took: str = ""
+    table: Table, plan: VersionPlan, file: VersionFile, *, storage: StorageConfig, measurement: str = ""
 ) -> DerivedVersion:
     """Bind the file. If another run has published an equal version first, return that and delete this file.
 
@@ -223,7 +224,7 @@ def publish(
         footer_size=file.footer_size,
         expected_ref=plan.expected_ref,
         max_ref_age_ms=LASTING_MS if plan.is_head else SIDE_TAG_AGE_MS,
-        took=took,
+        measurement=measurement,
     )
     try:
         version = bindings.publish(table, binding)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
+from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.report import mean_recall
 from icepuffin.ops.index.stages import ShardSet
@@ -87,7 +87,7 @@ def measurement_text(plan: VersionPlan, made: ShardSet, stages: Mapping[str, flo
         copied=sum(shard.length for shard in made.shards if shard.how.keeps_bytes or shard.how is How.REMAPPED),
         dims=made.layout.dims,
     )
-    note = Took(
+    measurement = Measurement(
         runner=type(runner).__name__,
         threads=runner.task_threads,
         seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
@@ -95,7 +95,7 @@ def measurement_text(plan: VersionPlan, made: ShardSet, stages: Mapping[str, flo
         action=str(plan.action),
         recall=mean_recall(made.shards),
     )
-    return note.text()
+    return measurement.text()
 
 
 def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner: TaskRunner) -> tuple[float, str]:
@@ -113,7 +113,7 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     if not chosen:
         return expected, f"default rates, {runner.task_threads} threads"
     made = f"{plan.action} like this one" if by_same_action else "made another way"
-    return expected * statistics.median(chosen), f"measured on {last('version', len(chosen))}, {made}"
+    return expected * statistics.median(chosen), f"measured on {source_in_words('version', len(chosen))}, {made}"
 
 
 def _corrections(versions: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:
@@ -122,7 +122,7 @@ def _corrections(versions: Sequence[DerivedVersion], runner: str) -> list[tuple[
     """
     names = {field.name for field in fields(Amounts)}
     return [
-        (note.action, note.seconds / default_seconds(Amounts(**note.amounts), note.threads))
-        for _, note in notes(versions)
-        if note.runner == runner and note.amounts.keys() == names
+        (measurement.action, measurement.seconds / default_seconds(Amounts(**measurement.amounts), measurement.threads))
+        for _, measurement in measured_versions(versions)
+        if measurement.runner == runner and measurement.amounts.keys() == names
     ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
-from icepuffin.ops.catalog.measurements import notes
+from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.index.report import Action
 
 
@@ -23,9 +23,9 @@ def recall_history(versions: Sequence[DerivedVersion]) -> tuple[RecallMeasuremen
     """Recall of an index's versions, in the order of their data snapshots. Versions without a record are left out."""
     in_order = sorted(versions, key=lambda item: (item.base_sequence_number, item.sequence_number, item.timestamp_ms))
     return tuple(
-        RecallMeasurement(version.base_snapshot_id, version.index_snapshot_id, note.action, note.recall)
-        for version, note in notes(in_order)
-        if note.recall is not None
+        RecallMeasurement(version.base_snapshot_id, version.index_snapshot_id, measurement.action, measurement.recall)
+        for version, measurement in measured_versions(in_order)
+        if measurement.recall is not None
     )
 
 

@@ -7,7 +7,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.theta import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import sketch_versions
-from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Took, last, notes
+from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
@@ -74,20 +74,20 @@ def _shares(work: "Work", file: LiveFile, storage: StorageConfig) -> dict[int, f
     return {i: sizes.get(name, 0) / max(1, file.size) for i, name in names.items()}
 
 
-def noted(values: int, seconds: float, runner: "TaskRunner") -> str:
-    """What sketching took, for the summary of the snapshot that keeps the sketches per file."""
-    return Took(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
+def measurement_text(values: int, seconds: float, runner: "TaskRunner") -> str:
+    """The measurement of a run as text, for the summary of the snapshot that keeps the sketches per file."""
+    return Measurement(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
 
 
 def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, str]:
     """(seconds, what they are from): the default rate's, times the median miss of earlier snapshots."""
     expected = default_seconds(values, runner.task_threads)
     misses = [
-        note.seconds / default_seconds(note.amounts["values"], note.threads)
-        for _, note in notes(sketch_versions(table))
-        if note.runner == type(runner).__name__ and "values" in note.amounts
+        measurement.seconds / default_seconds(measurement.amounts["values"], measurement.threads)
+        for _, measurement in measured_versions(sketch_versions(table))
+        if measurement.runner == type(runner).__name__ and "values" in measurement.amounts
     ]
     chosen = misses[-EARLIER_VERSIONS:]
     if not chosen:
         return expected, f"default rate, {runner.task_threads} threads"
-    return expected * statistics.median(chosen), f"measured on {last('snapshot', len(chosen))}"
+    return expected * statistics.median(chosen), f"measured on {source_in_words('snapshot', len(chosen))}"

@@ -130,10 +130,10 @@ class Kept:
     note: str
 
 
-def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_bytes: int, took: str) -> Kept:
+def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_bytes: int, measurement: str) -> Kept:
     """Write the sketches per file and bind them to the table. Where that fails the note says why: it is a cache.
 
-    `took`: what making them took, for the snapshot's summary.
+    `measurement`: text of the measurement of the run, for the summary of the snapshot.
     """
     table, snapshot, live, build_id = work.table, work.snapshot, work.live, work.version_id
     by_key = {s.key: s for s in sketches}
@@ -168,7 +168,7 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
                 footer_size=info.footer_size,
                 expected_ref=expected,
                 max_ref_age_ms=LASTING_MS if tag == SKETCHES_TAG else SIDE_TAG_AGE_MS,
-                took=took,
+                measurement=measurement,
             ),
         )
     except IcepuffinError as error:

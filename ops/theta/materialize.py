@@ -19,7 +19,7 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
 from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
-from icepuffin.ops.theta.estimate import estimate_work, noted
+from icepuffin.ops.theta.estimate import estimate_work, measurement_text
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
 from icepuffin.ops.theta.kept_sketches import keep
 from icepuffin.ops.theta.ndv import read_ndv
@@ -95,8 +95,8 @@ def materialize_theta_sketches(
     new = [NewSketch(i, sketch, work.build_ids[i]) for i, sketch in sketched.united.items()]
     written, carried, note = publish(table, store, snapshot, new)
     reached(RunStep.STATISTICS_REGISTERED)
-    took = noted(sketched.estimate.values, time.perf_counter() - started, runner)
-    kept = keep(work, store, sketched.per_file, budget_bytes, took) if sketched.unread.columns else None
+    measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
+    kept = keep(work, store, sketched.per_file, budget_bytes, measurement) if sketched.unread.columns else None
     refresh(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(

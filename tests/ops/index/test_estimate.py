@@ -126,7 +126,7 @@ def test_what_is_there_already_costs_nothing(table: Table) -> None:
 def test_each_version_notes_what_it_took(table: Table) -> None:
     report = index_head(table)
     (version,) = index_versions(table.refresh(), "e")
-    told = json.loads(version.took)
+    told = json.loads(version.measurement)
     assert (told["action"], told["runner"], told["threads"]) == ("built", "LocalRunner", 1)
     assert (told["read"], told["built"], told["dims"]) == (1200, 1200, 16)
     assert 0 < told["seconds"] <= report.seconds
@@ -137,7 +137,7 @@ def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
     table.overwrite(table.scan().to_arrow())
     table.append(make_rows(1200, 1240))
     index_head(table)
-    told = json.loads(index_versions(table.refresh(), "e")[-1].took)
+    told = json.loads(index_versions(table.refresh(), "e")[-1].measurement)
     assert (told["read"], told["hashed"], told["followed"]) == (40, 1240, 0)
 
 

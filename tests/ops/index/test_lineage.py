@@ -105,7 +105,7 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
     report = refreshed(table, PackedRunner(2))
     assert (report.remapped, report.inserted, report.tombstones) == (ROWS, 40, 0)
     version = index_versions(table.refresh(), "e")[-1]
-    assert {"read": 40, "hashed": 0, "followed": ROWS + 40}.items() <= json.loads(version.took).items()
+    assert {"read": 40, "hashed": 0, "followed": ROWS + 40}.items() <= json.loads(version.measurement).items()
     opened = open_version(version, STORAGE)
     assert sorted(file.live_rows for file in opened.routing.files if file.present) == [40, ROWS]
     assert all(balls_by_slot(opened, STORAGE).values())

@@ -1,0 +1,22 @@
+"""A measurement is read as it was written; another text in its place is ignored."""
+
+import pytest
+
+from icepuffin.ops.catalog.measurements import Measurement
+
+
+def test_a_measurement_is_read_as_it_was_written() -> None:
+    measurement = Measurement("LocalRunner", 2, 1.25, {"read": 30, "dims": 8}, "built", 0.98765)
+    assert Measurement.parse(measurement.text()) == measurement
+    on_spark = Measurement("SparkRunner", 4, 0.5, {"values": 9})
+    assert Measurement.parse(on_spark.text()) == on_spark
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "quick", "[]", "7", "{}", '{"runner": "LocalRunner", "threads": 2}',
+     '{"runner": "LocalRunner", "threads": 2, "seconds": "long"}',
+     '{"runner": "LocalRunner", "threads": 2, "seconds": 1, "read": {}}'],
+)  # fmt: skip
+def test_a_text_by_hand_or_of_another_release_is_none(text: str) -> None:
+    assert Measurement.parse(text) is None
