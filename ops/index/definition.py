@@ -125,7 +125,7 @@ class IndexDefinition:
         4, "Small shards of new rows beside the others; 0: new rows are inserted into those.", high=64
     )
     delta_share: float = _parameter(
-        0.25, "Rows of deltas, as a share of the others', over which they are dealt out to those."
+        0.25, "Rows of deltas, as a share of the others', over which they are merged into those."
     )
 
     def __post_init__(self) -> None:

@@ -100,29 +100,9 @@ def plan_version(
     """
     refresh(table)
     require_data_snapshot(table, snapshot_id)
-    live = live_files(table, snapshot_id)
-    require_positional_deletes(live)
-    require_distinct_files(live)
-    schema = table.schemas()[live.schema_id]
-    is_early = _comes_later(definition, schema, table.schema())
-    field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
-    definition = replace(definition, field_id=field_id)
-    is_head = head_of(table, watched_ref) == snapshot_id
-    tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
-    plan = VersionPlan(
-        action=Action.BUILT,
-        reason="there is no version to start from",
-        definition=definition,
-        live=live,
-        schema=schema,
-        field_id=field_id,
-        tag=tag,
-        expected_ref=own_tag_target(table, tag),
-        is_head=is_head,
-        build_id="",
-        changes=Changes(added=live.files),
-    )
-    if is_early:
+    plan = _build_plan(table, definition, snapshot_id, watched_ref)
+    definition, live = plan.definition, plan.live
+    if plan.field_id not in {field.field_id for field in plan.schema.fields}:
         return replace(plan, action=Action.EMPTY, reason=f"the snapshot has no column {definition.column!r} yet")
     versions = index_versions(table, definition.name)
     # without any tag the index was dropped, which is what users do about a broken version
@@ -154,6 +134,31 @@ def plan_version(
     elif opened:
         plan = replace(plan, reason="the definition has changed since the versions there are")
     return replace(plan, build_id=_build_id(plan))
+
+
+def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: int, watched_ref: str) -> VersionPlan:
+    """The plan to build from all live files, without a build id."""
+    live = live_files(table, snapshot_id)
+    require_positional_deletes(live)
+    require_distinct_files(live)
+    schema = table.schemas()[live.schema_id]
+    is_early = _comes_later(definition, schema, table.schema())
+    field_id = resolve_field(definition, table.schema() if is_early else schema, table_name(table))
+    is_head = head_of(table, watched_ref) == snapshot_id
+    tag = definition.tag if is_head else f"{definition.tag}-{snapshot_id}"
+    return VersionPlan(
+        action=Action.BUILT,
+        reason="there is no version to start from",
+        definition=replace(definition, field_id=field_id),
+        live=live,
+        schema=schema,
+        field_id=field_id,
+        tag=tag,
+        expected_ref=own_tag_target(table, tag),
+        is_head=is_head,
+        build_id="",
+        changes=Changes(added=live.files),
+    )
 
 
 def _comes_later(definition: IndexDefinition, then: Schema, now: Schema) -> bool:

@@ -64,8 +64,8 @@ def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
     for share, sketches in zip(task.shares, sketched, strict=True):
         by_path.setdefault(share.file.path, []).append(sketches)
     return tuple(
-        SketchResult(path, tuple(encode(ThetaSketch(*union(parts))) for parts in zip(*found, strict=True)))
-        for path, found in by_path.items()
+        SketchResult(path, tuple(encode(ThetaSketch(*union(parts))) for parts in zip(*parts_of_file, strict=True)))
+        for path, parts_of_file in by_path.items()
     )
 
 
@@ -117,10 +117,10 @@ def _column_names(parquet: ParquetObject, share: FileShare, schema: Schema) -> d
 
     None where a column that the file lacks has a value all the same: the general reader knows those.
     """
-    found = column_names(parquet.schema, share.file, schema)
+    name_of = column_names(parquet.schema, share.file, schema)
     constant = frozenset(field_id for field_id, _ in share.file.constants)
     wanted = [field_id for field_id, _ in share.columns]
-    lacking = [field_id for field_id in wanted if field_id not in found]
+    lacking = [field_id for field_id in wanted if field_id not in name_of]
     if any(i in constant or schema.find_field(i).initial_default is not None for i in lacking):
         return None
-    return {field_id: found[field_id] for field_id in wanted if field_id in found}
+    return {field_id: name_of[field_id] for field_id in wanted if field_id in name_of}
