@@ -7,6 +7,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.statistics import find, register
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
+from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by
 from tests.ops.theta import foreign
 from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
@@ -128,3 +129,17 @@ def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...
     more = {field_id: {build_id.PROPERTY: text} for field_id, text in seals.items() if text}
     foreign.stamp(table, snapshot, foreign.sketches_in(entry.statistics_path), more)
     table.refresh()
+
+
+def test_a_build_id_tells_apart_all_that_is_counted() -> None:
+    one = FileKey("data/a.parquet", "")
+    others = [
+        build_id.build_id("t", 1, "long", [one]),
+        build_id.build_id("u", 1, "long", [one]),
+        build_id.build_id("t", 2, "long", [one]),
+        build_id.build_id("t", 1, "int", [one]),
+        build_id.build_id("t", 1, "long", [FileKey("data/a.parquet", "ab")]),
+        build_id.build_id("t", 1, "long", [one, FileKey("data/b.parquet", "")]),
+        build_id.build_id("t", 1, "long", []),
+    ]
+    assert len(set(others)) == len(others)
