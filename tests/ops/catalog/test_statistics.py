@@ -9,7 +9,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 
 from icepuffin.ops.catalog import statistics
-from icepuffin.ops.catalog.commit import Outcome
+from icepuffin.ops.catalog.commit import CommitOutcome
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
 from icepuffin.ops.catalog.statistics import StatisticsError, find, register
 from tests.conftest import make_rows
@@ -97,13 +97,13 @@ def test_after_a_lost_answer_the_file_is_not_given_up(
     first = data_snapshots(table)[0].snapshot_id
     through = statistics.attempt_commit
 
-    def unanswered(*_: Any) -> Outcome:
+    def unanswered(*_: Any) -> CommitOutcome:
         monkeypatch.setattr(statistics, "attempt_commit", through)
         if later:
             afterwards.append(lambda: somebody_writes(table, first))
         else:
             somebody_writes(table, first)
-        return Outcome.UNKNOWN
+        return CommitOutcome.UNKNOWN
 
     monkeypatch.setattr(statistics, "attempt_commit", unanswered)
     assert put(table, "ours")
