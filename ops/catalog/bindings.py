@@ -44,8 +44,8 @@ _TOTALS = (
 )
 STATISTICS_FILE_KEY = "statistics-file"
 LASTING_MS = 2**63 - 1
-"""`max-ref-age-ms` of tags that are to last. One without takes the table's `history.expire.max-ref-age-ms`, and any
-engine's expiry drops it when it is as old."""
+"""`max-ref-age-ms` of tags that are to last. A tag without it has the table's `history.expire.max-ref-age-ms`, and the
+expiry of any engine drops it at that age."""
 
 
 class BindingError(IcepuffinError):
@@ -78,7 +78,7 @@ class Binding:
 
     kind: BlobKind
     name: str
-    """Name of the index; of kept sketches the kind."""
+    """Name of the index; for kept sketches the name of the kind"""
     tag: str
     base_snapshot_id: int
     build_id: str
@@ -86,7 +86,7 @@ class Binding:
     file_size: int
     footer_size: int
     expected_ref: int | None
-    """Where the tag was when the work began; None where there was no tag."""
+    """Snapshot that the tag pointed at when the work began; None where there was no tag"""
     max_ref_age_ms: int = LASTING_MS
     measurement: str = ""
     """Text of the `Measurement` of the run, for the summary of the snapshot"""
@@ -96,8 +96,9 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     """Bind, retrying on the table's newest state as long as the tag is where it was expected.
 
     Returns the version, also where an earlier attempt of the same build had already succeeded; its tags are empty
-    where somebody has moved the tag on since. What a commit refers to is never deleted here, refused ones included: a
-    gateway's first request may land after its repetition was refused. Garbage collection takes what came to nothing.
+    where somebody has moved the tag on since. No file that a commit refers to is deleted here, even if the commit was
+    refused: the first request of a gateway may land after its repetition was refused. Garbage collection removes files
+    that nothing came to refer to.
 
     Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
     UnsupportedCatalogError, BindingError, and the errors of `icepuffin.ops.catalog.commit.refresh`.
@@ -105,14 +106,14 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     require_bindable(table)
     unanswered: list[Snapshot] = []
     sent: set[int] = set()
-    before: SnapshotRef | None = None
+    previous_ref: SnapshotRef | None = None
     for attempt in range(_ATTEMPTS):
         unanswered = _refresh(table, binding, unanswered)
-        if done := _find_done(table, binding, sent):
-            earlier = done.index_snapshot_id not in sent
-            return done if earlier else _checked(table, binding, done.index_snapshot_id, before)
+        if version := _find_committed(table, binding, sent):
+            earlier = version.index_snapshot_id not in sent
+            return version if earlier else _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
         _require_tag_unmoved(table, binding, unanswered)
-        before = table.metadata.refs.get(binding.tag)
+        previous_ref = table.metadata.refs.get(binding.tag)
         snapshot = _derive_snapshot(table, binding)
         sent.add(snapshot.snapshot_id)
         reached(RunStep.LIST_WRITTEN)
@@ -123,10 +124,10 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             refresh(table, patient=True)
-            return _checked(table, binding, snapshot.snapshot_id, before)
+            return _verify_committed(table, binding, snapshot.snapshot_id, previous_ref)
     unanswered = _refresh(table, binding, unanswered)
-    if done := _find_done(table, binding, sent):
-        return _checked(table, binding, done.index_snapshot_id, before)
+    if version := _find_committed(table, binding, sent):
+        return _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
     if unanswered:
         raise _unknown_outcome(table, binding)
     raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
@@ -148,7 +149,7 @@ def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
 
 
 def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list[Snapshot]:
-    """Refresh the table; -> those of the unanswered commits that have happened or may still happen."""
+    """Refresh the table; -> snapshots of the unanswered commits that have happened or may still happen."""
     try:
         refresh(table, patient=bool(unanswered))
     except CatalogUnavailableError as error:
@@ -181,7 +182,7 @@ def move_tag(table: Table, tag: str, index_snapshot_id: int, *, expected_ref: in
 
 
 def make_lasting(table: Table, tag: str) -> None:
-    """Mend a tag of icepuffin's that was made without `max-ref-age-ms`: it says itself now that it lasts."""
+    """Give a tag of icepuffin's that has no `max-ref-age-ms` the longest one, so that no expiry drops it."""
     ref = table.metadata.refs.get(tag)
     if ref is None or ref.max_ref_age_ms is not None or tag not in own_tags(table, tag):
         return
@@ -190,19 +191,19 @@ def make_lasting(table: Table, tag: str) -> None:
 
 
 def drop(table: Table, *tags: str) -> tuple[str, ...]:
-    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. -> those that were there.
+    """Remove tags of icepuffin's, in one commit; their versions expire like any snapshot. -> the removed tags.
 
     Raises TagTakenError where one is somebody else's; then none is removed.
     """
     dropped: tuple[str, ...] = ()
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
-        there = {tag: at for tag in tags if (at := own_tag_target(table, tag)) is not None}
-        if not there:
+        targets = {tag: target for tag in tags if (target := own_tag_target(table, tag)) is not None}
+        if not targets:
             return dropped
-        dropped = tuple(there)
-        updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in there)
-        unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=at) for tag, at in there.items())
+        dropped = tuple(targets)
+        updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in targets)
+        unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=target) for tag, target in targets.items())
         if attempt_commit(table, updates, unmoved, attempt) is CommitOutcome.DONE:
             refresh(table, patient=True)
             return dropped
@@ -221,34 +222,34 @@ def _tag(snapshot_id: int, max_ref_age_ms: int) -> SnapshotRef:
     )
 
 
-def _tag_update(tag: str, wanted: SnapshotRef | None) -> TableUpdate:
-    if wanted is None:
+def _tag_update(tag: str, ref: SnapshotRef | None) -> TableUpdate:
+    if ref is None:
         return RemoveSnapshotRefUpdate(ref_name=tag)
     return SetSnapshotRefUpdate(
         ref_name=tag,
         type=SnapshotRefType.TAG,
-        snapshot_id=wanted.snapshot_id,
-        max_ref_age_ms=wanted.max_ref_age_ms,
+        snapshot_id=ref.snapshot_id,
+        max_ref_age_ms=ref.max_ref_age_ms,
         max_snapshot_age_ms=None,
         min_snapshots_to_keep=None,
     )
 
 
 def _change_tag(
-    table: Table, tag: str, wanted: SnapshotRef | None, expected_ref: int | None, *more: TableUpdate
+    table: Table, tag: str, new_ref: SnapshotRef | None, expected_ref: int | None, *more: TableUpdate
 ) -> None:
-    """Make the tag what is wanted (None: no tag), and `more` in the same commit."""
+    """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit."""
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
-        before = tag_target(table, tag)
-        if table.metadata.refs.get(tag) == wanted:
+        previous_target = tag_target(table, tag)
+        if table.metadata.refs.get(tag) == new_ref:
             return
         if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
-        if attempt_commit(table, (_tag_update(tag, wanted), *more), requirements, attempt) is CommitOutcome.DONE:
+        if attempt_commit(table, (_tag_update(tag, new_ref), *more), requirements, attempt) is CommitOutcome.DONE:
             refresh(table, patient=True)
-            if tag_target(table, tag) == before != (wanted.snapshot_id if wanted else None):
+            if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
                 raise _tag_not_kept(table, tag)
             return
     raise BindingError(f"{table_name(table)}: {tag} could not be changed in {_ATTEMPTS} attempts; try again")
@@ -265,19 +266,21 @@ def require_bindable(table: Table) -> None:
 
 
 def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
-    now = own_tag_target(table, binding.tag)
-    if now == binding.expected_ref:
+    target = own_tag_target(table, binding.tag)
+    if target == binding.expected_ref:
         return
     if unanswered:  # the tag may come back to where it was, and the late commit then be accepted
         raise _unknown_outcome(table, binding)
     raise LostRaceError(
-        f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {now}; "
+        f"{table_name(table)}: {binding.tag} pointed at {binding.expected_ref} when the work began, now at {target}; "
         "somebody else published first"
     )
 
 
-def _find_done(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:
-    """This very file, bound by one of the snapshots that were sent, or by an earlier run; whatever the tag does now."""
+def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:
+    """The version of this very file, by one of the snapshots that were sent or by an earlier run, wherever the tag
+    points now.
+    """
     for version in versions(table, binding.kind, binding.name):
         if version.puffin_path != binding.puffin_path:
             continue
@@ -292,13 +295,13 @@ def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
     snapshot_id = new_snapshot_id(table)
     properties = base.summary.additional_properties if base.summary else {}
     totals = {key: properties[key] for key in _TOTALS if key in properties}
-    named = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
-    noted = {f"{binding.kind}.took": binding.measurement} if binding.measurement else {}
+    index_name = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
+    measurement = {f"{binding.kind}.took": binding.measurement} if binding.measurement else {}
     summary = Summary(
         Operation.REPLACE,
         **totals,
-        **named,
-        **noted,
+        **index_name,
+        **measurement,
         **{
             STATISTICS_FILE_KEY: binding.puffin_path,
             f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
@@ -322,9 +325,11 @@ def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
     )
 
 
-def _checked(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> DerivedVersion:
-    """The version that a commit of ours made. Trust no catalog: the snapshot must be there, the base must still be
-    there, main must not be our snapshot. `before`: the tag as it was.
+def _verify_committed(
+    table: Table, binding: Binding, snapshot_id: int, previous_ref: SnapshotRef | None
+) -> DerivedVersion:
+    """The version that a commit of ours made, after a check of what the catalog kept: our snapshot and its base must
+    be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
     """
     if table.metadata.current_snapshot_id == snapshot_id:
         raise UnsupportedCatalogError(
@@ -332,14 +337,14 @@ def _checked(table: Table, binding: Binding, snapshot_id: int, before: SnapshotR
             f"The data is the same; roll back to {binding.base_snapshot_id}, and use another catalog"
         )
     if table.metadata.snapshot_by_id(binding.base_snapshot_id) is None:
-        _undo(table, binding, snapshot_id, before)
+        _undo(table, binding, snapshot_id, previous_ref)
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {binding.base_snapshot_id} expired while its version was published; undone"
         )
-    done = _find_done(table, binding, (snapshot_id,))
-    if done is None or tag_target(table, binding.tag) in (None, binding.expected_ref):
+    version = _find_committed(table, binding, (snapshot_id,))
+    if version is None or tag_target(table, binding.tag) in (None, binding.expected_ref):
         raise _tag_not_kept(table, binding.tag)
-    return done
+    return version
 
 
 def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:
@@ -349,9 +354,13 @@ def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:
     )
 
 
-def _undo(table: Table, binding: Binding, snapshot_id: int, before: SnapshotRef | None) -> None:
-    """Put the tag back to where it was, if that is there, and take our snapshot away; unless the tag has moved on."""
-    back = before if before and table.metadata.snapshot_by_id(before.snapshot_id) else None
+def _undo(table: Table, binding: Binding, snapshot_id: int, previous_ref: SnapshotRef | None) -> None:
+    """Restore the tag, if the snapshot that it pointed at is there, and remove our snapshot. Does nothing where the tag
+    has moved on.
+    """
+    restored_ref = previous_ref if previous_ref and table.metadata.snapshot_by_id(previous_ref.snapshot_id) else None
     with suppress(LostRaceError):
         if tag_target(table, binding.tag) == snapshot_id:
-            _change_tag(table, binding.tag, back, snapshot_id, RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id]))
+            _change_tag(
+                table, binding.tag, restored_ref, snapshot_id, RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
+            )

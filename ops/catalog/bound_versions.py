@@ -1,5 +1,5 @@
-"""What is bound to a table already: index versions and kept sketches, as its metadata tells them, and the tags on them.
-Reads no file.
+"""Versions that are bound to a table: index versions and kept sketches in its metadata, and the tags on them. Reads no
+file.
 
 A ref is icepuffin's own only if it is a tag, on a version, with the name that a tag on this very version has. Any other
 ref belongs to the table's owner, whatever its name: it is neither moved nor dropped.
@@ -25,21 +25,21 @@ class TagTakenError(IcepuffinError):
 
 @dataclass(frozen=True, slots=True)
 class DerivedVersion:
-    """A bound version, as the table's metadata tells it."""
+    """A bound version, from the table's metadata."""
 
     kind: BlobKind
     name: str
     index_snapshot_id: int
-    """Id of the snapshot that carries the version."""
+    """Id of the snapshot that carries the version"""
     base_snapshot_id: int
     build_id: str
     puffin_path: str
     sequence_number: int
     timestamp_ms: int
     base_sequence_number: int
-    """Sequence number of the data snapshot; where that has expired, the version's own."""
+    """Sequence number of the data snapshot; of the version itself where the data snapshot has expired"""
     tags: tuple[str, ...]
-    """Tags that point at it; none where it only waits to expire."""
+    """Tags that point at it; none where it only waits to expire"""
     measurement: str = ""
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
 
@@ -65,9 +65,9 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
     tags: dict[int, list[str]] = {}
     for ref, target in table.metadata.refs.items():
         tags.setdefault(target.snapshot_id, []).append(ref)
-    sequence = {item.snapshot_id: item.sequence_number or 0 for item in table.metadata.snapshots}
+    sequence_numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots}
     paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
-    found = []
+    bound = []
     for snapshot in table.metadata.snapshots:
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         base = properties.get(f"{kind}.base-snapshot-id")
@@ -75,7 +75,7 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
         path = paths.get(snapshot.snapshot_id)
         if base is None or path is None or properties.get(f"{kind}.index", kind) != name:
             continue
-        found.append(
+        bound.append(
             DerivedVersion(
                 kind=kind,
                 name=name,
@@ -85,18 +85,20 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 puffin_path=path,
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
-                base_sequence_number=sequence.get(int(base), snapshot.sequence_number or 0),
+                base_sequence_number=sequence_numbers.get(int(base), snapshot.sequence_number or 0),
                 tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
                 measurement=properties.get(f"{kind}.took", ""),
             )
         )
-    return tuple(sorted(found, key=lambda version: (version.sequence_number, version.timestamp_ms)))
+    return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
 def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
     """Names that have a version in the table's metadata."""
     summaries = (snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary)
-    return frozenset(found.get(f"{kind}.index", kind) for found in summaries if f"{kind}.base-snapshot-id" in found)
+    return frozenset(
+        properties.get(f"{kind}.index", kind) for properties in summaries if f"{kind}.base-snapshot-id" in properties
+    )
 
 
 def tag_target(table: Table, tag: str) -> int | None:
@@ -114,7 +116,7 @@ def own_tag_target(table: Table, tag: str) -> int | None:
     if ref is None:
         return None
     target = table.metadata.snapshot_by_id(ref.snapshot_id)
-    if ref.snapshot_ref_type is SnapshotRefType.TAG and target is not None and tag in dict(_own_tags(target)):
+    if ref.snapshot_ref_type is SnapshotRefType.TAG and target is not None and tag in dict(_possible_tags(target)):
         return ref.snapshot_id
     kind = ref.snapshot_ref_type.value
     raise TagTakenError(
@@ -132,17 +134,17 @@ def own_tags(table: Table, tag: str) -> frozenset[str]:
         for name, ref in table.metadata.refs.items()
         if ref.snapshot_ref_type is SnapshotRefType.TAG
         and ref.snapshot_id in snapshots
-        and (name, tag) in _own_tags(snapshots[ref.snapshot_id])
+        and (name, tag) in _possible_tags(snapshots[ref.snapshot_id])
     )
 
 
 def own_names(snapshot: Snapshot) -> frozenset[str]:
-    """Of the tags that icepuffin may put on a snapshot; none for one that it did not make."""
-    return frozenset(name for name, _ in _own_tags(snapshot))
+    """Names of the tags that icepuffin may put on a snapshot; none for a snapshot that it did not make."""
+    return frozenset(name for name, _ in _possible_tags(snapshot))
 
 
-def _own_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """(name, index tag) of the tags that icepuffin may put on a snapshot; none for one that it did not make."""
+def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """(name, index tag) of each tag that icepuffin may put on a snapshot; none for a snapshot that it did not make."""
     properties = snapshot.summary.additional_properties if snapshot.summary else {}
     for kind in BlobKind:
         base = properties.get(f"{kind}.base-snapshot-id")

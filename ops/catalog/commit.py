@@ -1,4 +1,4 @@
-"""One commit to a catalog, and what its answer says about whether it happened."""
+"""One commit to a catalog, and its outcome by the catalog's answer."""
 
 import enum
 import logging
@@ -26,7 +26,7 @@ from icepuffin.ops.errors import IcepuffinError
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0
 _NO_ANSWER = (RequestException, DBAPIError, CommitStateUnknownException, ServerError, ServiceUnavailableError)
-"""What a catalog's client raises where a request may or may not have been carried out."""
+"""Errors of a catalog's client after which a request may or may not have been carried out"""
 
 
 class TableReplacedError(IcepuffinError):
@@ -34,13 +34,13 @@ class TableReplacedError(IcepuffinError):
 
 
 class CommitOutcome(enum.Enum):
-    """What is known of a commit."""
+    """Outcome of a commit, as far as the answer shows it."""
 
     DONE = "done"
     REFUSED = "refused"
-    """By the catalog, or before it was sent: try again on a newer state."""
+    """Refused by the catalog, or before it was sent: try again on a newer state"""
     UNKNOWN = "unknown"
-    """No answer: it may have happened, and may yet happen. What it names must stay until metadata tells."""
+    """No answer: it may have happened, or may still happen. Its files must stay until the metadata shows which"""
 
 
 def attempt_commit(
@@ -50,24 +50,24 @@ def attempt_commit(
 
     Errors that no repetition mends (no permission, a malformed request) come through as the client raises them.
     """
-    uuid_holds = AssertTableUUID(uuid=table.metadata.table_uuid)
+    same_uuid = AssertTableUUID(uuid=table.metadata.table_uuid)
     try:
-        table.catalog.commit_table(table, (uuid_holds, *requirements), updates)
+        table.catalog.commit_table(table, (same_uuid, *requirements), updates)
     except (CommitFailedException, TooManyRequestsError) as error:
-        outcome, why = CommitOutcome.REFUSED, str(error)
+        outcome, reason = CommitOutcome.REFUSED, str(error)
     except DBAPIError as error:
         # SQLite waits out its busy timeout, and then has rolled back; any other lost answer may hide a commit
         outcome = CommitOutcome.REFUSED if "database is locked" in str(error.orig) else CommitOutcome.UNKNOWN
-        why = type(error).__name__
+        reason = type(error).__name__
     except (ValidationError, *_NO_ANSWER) as error:  # ValidationError: an answer that was cut off
-        outcome, why = CommitOutcome.UNKNOWN, type(error).__name__
+        outcome, reason = CommitOutcome.UNKNOWN, type(error).__name__
     except ValueError as error:
         if "sequence number" not in str(error):
             raise
-        outcome, why = CommitOutcome.REFUSED, "somebody committed before"
+        outcome, reason = CommitOutcome.REFUSED, "somebody committed before"
     else:
         return CommitOutcome.DONE
-    _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, why)
+    _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, reason)
     time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
     return outcome
 

@@ -1,4 +1,4 @@
-"""Opening a catalog the way this project needs it: no call waits for ever, and no secret shows."""
+"""Opening catalogs with time limits on all calls, and with errors that show no secrets."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ ANSWER_SECONDS = 60
 _LIMIT: ContextVar[float] = ContextVar("limit", default=math.inf)
 _BUSY_TIMEOUT_MS = 30_000
 _KINDS = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgres": "sql"}
-"""What a uri starts with, where no type is set"""
+"""Type of a catalog by the start of its uri, where no type is set"""
 
 
 class CatalogUnavailableError(IcepuffinError):
@@ -144,19 +144,19 @@ def _merged(name: str, properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _distrust_tables(catalog: Catalog) -> None:
-    """Keep a table's own properties from saying which code reads its files, and whose server gets the credentials.
+    """Keep a table's own properties from choosing the code that reads its files, and the server that gets credentials.
 
     PyIceberg lets them override the catalog's settings. `VendingCatalog` tells them apart from what a catalog vends; to
     other REST catalogs both come the same way, and there only the choice of code is kept back.
     """
     if isinstance(catalog, VendingCatalog):
         return
-    through = catalog._load_file_io  # noqa: SLF001  PyIceberg has no other place for it
+    load = catalog._load_file_io  # noqa: SLF001  PyIceberg has no other place for it
     refused = CODE_SETTING if isinstance(catalog, RestCatalog) else (CODE_SETTING, *STORE_SETTINGS)
 
     def load_file_io(properties: Mapping[str, str] = MappingProxyType({}), location: str | None = None) -> FileIO:
         kept = {key: value for key, value in properties.items() if not key.startswith(refused)}
-        return through(kept, location)
+        return load(kept, location)
 
     catalog._load_file_io = load_file_io  # type: ignore[method-assign]  # noqa: SLF001
 
@@ -172,18 +172,23 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
 
 
 def _kind(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
-    """As PyIceberg takes it; None for code of somebody's own. Raises CatalogUnavailableError where it is not clear."""
+    """The catalog's type by PyIceberg's rules; None for a catalog with `py-catalog-impl`.
+
+    Raises CatalogUnavailableError where the settings do not say it.
+    """
     if "py-catalog-impl" in settings:
         return None
-    uri, given = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
-    told = given or next((kind for start, kind in _KINDS.items() if uri.startswith(start)), "")
-    if told not in {kind.value for kind in CatalogType}:
-        wrong = f"type = {given!r} is no kind of catalog" if given else "its uri does not tell what kind it is"
-        known = ", ".join(kind.value for kind in CatalogType)
-        raise CatalogUnavailableError(f"catalog {name!r}: {wrong}; set type to one of {known}")
-    if not uri and told in _KINDS.values():
-        raise CatalogUnavailableError(f"catalog {name!r}: type {told} needs a uri; set it")
-    return CatalogType(told)
+    uri, configured = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
+    kind = configured or next((kind for start, kind in _KINDS.items() if uri.startswith(start)), "")
+    if kind not in {member.value for member in CatalogType}:
+        wrong = (
+            f"type = {configured!r} is no kind of catalog" if configured else "its uri does not tell what kind it is"
+        )
+        kinds = ", ".join(member.value for member in CatalogType)
+        raise CatalogUnavailableError(f"catalog {name!r}: {wrong}; set type to one of {kinds}")
+    if not uri and kind in _KINDS.values():
+        raise CatalogUnavailableError(f"catalog {name!r}: type {kind} needs a uri; set it")
+    return CatalogType(kind)
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +205,7 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def answering_within(seconds: float) -> Iterator[None]:
-    """Within the block a REST catalog is given no longer to connect, and to answer each request, than this."""
+    """Limit how long a REST catalog may take within the block to connect, and to answer each request."""
     token = _LIMIT.set(seconds)
     try:
         yield
@@ -224,7 +229,7 @@ class _BoundedRestCatalog(VendingCatalog):
 
 
 def _bounded_postgres(uri: str) -> str:
-    """With time limits, and with the driver that is installed where none is named: SQLAlchemy's default is another."""
+    """The uri with time limits, and with the installed driver where it names none: SQLAlchemy's default is another."""
     url = make_url(uri)
     if "+" not in url.drivername:
         url = url.set(drivername="postgresql+psycopg2")

@@ -1,4 +1,4 @@
-"""Letting go of versions: the snapshots that icepuffin made, and its own tags on them, in one commit. Files stay."""
+"""Expiring versions: removes snapshots that icepuffin made, and its own tags on them, in one commit. Files stay."""
 
 from collections.abc import Collection
 
@@ -20,7 +20,7 @@ _ATTEMPTS = 12
 
 
 def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collection[str]) -> tuple[int, ...]:
-    """Remove derived snapshots, and those of `own_tags` that point at them; -> the snapshots that are gone.
+    """Remove derived snapshots, and the tags among `own_tags` that point at them; -> the snapshots that are gone.
 
     A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
     and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.

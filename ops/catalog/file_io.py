@@ -1,4 +1,4 @@
-"""PyIceberg's own way to files, with keys that are renewed."""
+"""PyIceberg's FileIO with keys that are renewed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -10,18 +10,18 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import AccessError, normalize
-from icepuffin.ops.storage.credentials import combined, lease, nearest, settings_for
+from icepuffin.ops.storage.credentials import combined, lease_of, nearest, settings_for
 from icepuffin.ops.storage.s3_options import require_keys
 
 T = TypeVar("T")
 _REFUSED = ("HTTP status 400", "HTTP status 403", "ACCESS_DENIED")
-"""What Arrow's client says of keys that a store does not take (any more)"""
+"""Texts in the errors of Arrow's client for keys that a store does not accept (any more)"""
 
 
 class VendedFileIO(PyArrowFileIO):
-    """Arrow's client of S3 keeps the keys that it was made with: here another is made when they change.
+    """PyIceberg's FileIO through Arrow, with a new S3 client whenever the vended keys change: a client keeps its keys.
 
-    `location` says which of what is vended is for PyIceberg: that of the table's metadata file.
+    `location`, that of the table's metadata file, decides which of the vended keys are used.
     """
 
     def __init__(self, properties: Mapping[str, str], storage: StorageConfig, location: str) -> None:
@@ -39,28 +39,28 @@ class VendedFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         return _File(self, super().new_output(location))
 
-    def with_keys(self, scheme: str, netloc: str, ask: Callable[[FileSystem], T]) -> T:
-        """What `ask` gets, of a client with other keys where a store refuses those of now. Raises AccessError."""
+    def with_keys(self, scheme: str, netloc: str, request: Callable[[FileSystem], T]) -> T:
+        """The result of `request`, repeated with new keys where the store refuses the old. Raises AccessError."""
         system = self._file_system(scheme, netloc)
-        held = lease(self.storage.vended) if self.storage.vended else None
-        used = held.grant(self._location) if held else None
+        lease = lease_of(self.storage.vended) if self.storage.vended else None
+        used = lease.grant(self._location) if lease else None
         try:
-            return ask(system)
+            return request(system)
         except OSError as error:
-            if held is None or not any(said in str(error) for said in _REFUSED):
+            if lease is None or not any(text in str(error) for text in _REFUSED):
                 raise
-            if not held.has_other_than(used, self._location):
-                raise AccessError(f"{self._location}: the store refuses {held} ({error})") from error
-        return ask(self._file_system(scheme, netloc))
+            if not lease.has_other_than(used, self._location):
+                raise AccessError(f"{self._location}: the store refuses {lease} ({error})") from error
+        return request(self._file_system(scheme, netloc))
 
     def _file_system(self, scheme: str, netloc: str | None = None) -> FileSystem:
         settings = settings_for(self._location, self.storage)
         require_keys(settings)
-        held = self._made.get((scheme, netloc))
-        if held is None or held[0] != settings:
+        cached = self._made.get((scheme, netloc))
+        if cached is None or cached[0] != settings:
             self.properties = {**self._others, **settings}
-            held = self._made[scheme, netloc] = settings, self._initialize_fs(scheme, netloc)
-        return held[1]
+            cached = self._made[scheme, netloc] = settings, self._initialize_fs(scheme, netloc)
+        return cached[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_made": {}}
@@ -71,7 +71,7 @@ class VendedFileIO(PyArrowFileIO):
 
 
 class _File(PyArrowFile):
-    """Opened, or looked for, once more where a store refuses the keys."""
+    """A file that is opened or looked up once more, with new keys, where the store refuses the keys."""
 
     def __init__(self, io: VendedFileIO, file: PyArrowFile) -> None:
         super().__init__(file.location, file._path, file._filesystem, file._buffer_size)  # noqa: SLF001
@@ -83,24 +83,24 @@ class _File(PyArrowFile):
     def _file_info(self) -> FileInfo:
         return self._with_keys(super()._file_info)
 
-    def _with_keys(self, ask: Callable[[], T]) -> T:
-        def asked(system: FileSystem) -> T:
+    def _with_keys(self, request: Callable[[], T]) -> T:
+        def with_system(system: FileSystem) -> T:
             self._filesystem = system
-            return ask()
+            return request()
 
         scheme, netloc, _ = self._io.parse_location(self.location)
-        return self._io.with_keys(scheme, netloc, asked)
+        return self._io.with_keys(scheme, netloc, with_system)
 
 
 def current_io(table: Table, storage: StorageConfig) -> FileIO:
-    """PyIceberg's way to the table's files; of a table that somebody keeps, with keys that are renewed all the same."""
+    """The FileIO of a table's files, with keys that are renewed for as long as the table is kept."""
     if storage.vended is None or isinstance(table.io, VendedFileIO):
         return table.io
     return VendedFileIO(table.io.properties, storage, table.metadata_location)
 
 
 def file_io(storage: StorageConfig, location: str) -> FileIO:
-    """PyIceberg's way to the files of a table whose metadata file lies at `location`."""
+    """The FileIO of the files of a table whose metadata file lies at `location`."""
     if storage.vended is not None and normalize(location).startswith("s3:"):
         return VendedFileIO({}, storage, location)
     return load_file_io(dict(storage.properties), location)

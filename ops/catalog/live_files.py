@@ -1,4 +1,4 @@
-"""What is live in a snapshot: its data files, and for each the deletes that apply to it. Read from the manifests."""
+"""Live data files of a snapshot, each with the deletes that apply to it, read from the manifests."""
 
 import json
 from bisect import bisect_left
@@ -41,8 +41,10 @@ from icepuffin.ops.storage.locations import normalize
 
 _SCHEMA_KEY = "avro.schema"
 _READ_VERSION = 3  # a superset: v1 and v2 manifests lack row ids and deletion vectors, which then read as null
-_AT = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
-_LIST_AT = {field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)}
+_FIELD_PLACES = {field.name: number for number, field in enumerate(DATA_FILE_TYPE[_READ_VERSION].fields)}
+_LIST_FIELD_PLACES = {
+    field.name: number for number, field in enumerate(MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION].fields)
+}
 ROW_ID = 2147483540
 """Field id of the column `_row_id`"""
 _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds say which data files it is about
@@ -65,11 +67,11 @@ class _Delete:
     file: DeleteFile
     partition: tuple[int, Any]
     referenced: str | None
-    """The one data file that it is about, where the metadata says so."""
+    """Path of the only data file that it applies to, where the metadata names it"""
     lower: bytes | None
     upper: bytes | None
     is_global: bool
-    """An equality delete of an unpartitioned spec: for every file, whatever its spec"""
+    """Whether it is an equality delete of an unpartitioned spec, which applies to files of all specs"""
 
     def applies_to(self, data: ManifestEntry, partition: tuple[int, Any]) -> bool:
         """The scan rules of the Iceberg spec ("Scan Planning"), for one delete and one data file."""
@@ -125,7 +127,7 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
 
 
 def require_positional_deletes(live: LiveFiles) -> None:
-    """Raises EqualityDeletesError, naming a file, where rows of `live` cannot be told from deleted ones here."""
+    """Raises EqualityDeletesError, naming a file, where equality deletes apply to one of `live`."""
     for file in live.files:
         if file.has_equality_deletes:
             raise EqualityDeletesError(
@@ -139,20 +141,20 @@ def require_distinct_files(live: LiveFiles) -> None:
     """Raises RepeatedFileError, naming a file that the snapshot lists twice: as engines read it each of its rows is
     there twice, and an index gives a row one address.
     """
-    for one, other in pairwise(live.files):
-        if one.path == other.path:
+    for file, following in pairwise(live.files):
+        if file.path == following.path:
             raise RepeatedFileError(
-                f"{live.table}, snapshot {live.snapshot_id}: data file {one.path} is listed twice, so each of its "
+                f"{live.table}, snapshot {live.snapshot_id}: data file {file.path} is listed twice, so each of its "
                 "rows is there twice, with one address. Searches answer so, by scanning; to index it, write the rows "
                 f"anew, for example with Spark: CALL system.rewrite_data_files(table => '{live.table}', options => "
                 "map('rewrite-all', 'true')), or remove the second entry (it came by add_files without a check)"
             )
 
 
-class _EntryFile(AvroFile[ManifestEntry]):
-    """A manifest. Those of a table have one schema or a few, and making sense of a schema takes longer than reading."""
+class _ManifestEntryFile(AvroFile[ManifestEntry]):
+    """A manifest, read with a cached reader of its schema: making one takes longer than reading, and schemas repeat."""
 
-    def __enter__(self) -> "_EntryFile":
+    def __enter__(self) -> "_ManifestEntryFile":
         with self.input_file.open() as stream:
             self.decoder = new_decoder(stream.read())
         self.header = self._read_header()
@@ -171,7 +173,7 @@ def _entry_reader(schema: str) -> Reader:
 
 
 def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    """As `snapshot.manifests`, with the row ids of v3."""
+    """The same as `snapshot.manifests`, with the row ids of v3."""
     with AvroFile[ManifestFile](
         table.io.new_input(snapshot.manifest_list),
         MANIFEST_LIST_FILE_SCHEMAS[_READ_VERSION],
@@ -182,28 +184,30 @@ def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
 
 
 def _live_entries(table: Table, manifest: ManifestFile) -> list[ManifestEntry]:
-    with _EntryFile(table.io.new_input(manifest.manifest_path)) as reader:
+    with _ManifestEntryFile(table.io.new_input(manifest.manifest_path)) as reader:
         entries = [
             _inherit_from_manifest(entry, manifest) for entry in reader if entry.status != ManifestEntryStatus.DELETED
         ]
-    _inherit_row_ids(entries, manifest._data[_LIST_AT["first_row_id"]])  # noqa: SLF001  as in _field
+    _inherit_row_ids(entries, manifest._data[_LIST_FIELD_PLACES["first_row_id"]])  # noqa: SLF001  as in _field
     return entries
 
 
 def _inherit_row_ids(entries: list[ManifestEntry], next_row_id: int | None) -> None:
-    """Files without one get the manifest's in turn, and none where it has none (spec, "First Row ID Inheritance")."""
-    at = _AT["first_row_id"]
+    """Number files that have no first row id on from the manifest's; none get one where the manifest has none (Iceberg
+    spec, "First Row ID Inheritance").
+    """
+    index = _FIELD_PLACES["first_row_id"]
     for entry in entries:
         file = entry.data_file
         if next_row_id is None:
-            file[at] = None
-        elif file[at] is None:
-            file[at] = next_row_id
+            file[index] = None
+        elif file[index] is None:
+            file[index] = next_row_id
             next_row_id += file.record_count
 
 
 def _field(file: DataFile, name: str) -> Any:
-    return file._data[_AT[name]]  # noqa: SLF001  PyIceberg has no accessors for the fields that v3 added
+    return file._data[_FIELD_PLACES[name]]  # noqa: SLF001  PyIceberg has no accessors for the fields that v3 added
 
 
 def _partition(file: DataFile) -> tuple[int, Any]:
@@ -211,13 +215,17 @@ def _partition(file: DataFile) -> tuple[int, Any]:
 
 
 def _is_unpartitioned(spec: PartitionSpec) -> bool:
-    """Without a field, or with none but those that v1 leaves in place of dropped ones."""
+    """Whether a spec has no fields but the void ones that v1 leaves in place of dropped fields."""
     return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
 
 
 def _identities(spec: PartitionSpec) -> tuple[tuple[int, int], ...]:
-    """(place in the partition, field id) of the columns that are a partition as they are."""
-    return tuple((at, f.source_id) for at, f in enumerate(spec.fields) if isinstance(f.transform, IdentityTransform))
+    """(place in the partition, field id) of each column with an identity transform."""
+    return tuple(
+        (place, field.source_id)
+        for place, field in enumerate(spec.fields)
+        if isinstance(field.transform, IdentityTransform)
+    )
 
 
 def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
@@ -248,7 +256,7 @@ def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
 
 
 class _DeleteIndex:
-    """Finds the deletes of a data file without looking at all of them: by path, or by partition."""
+    """An index of deletes by path and by partition, to find those of a data file without a scan of all."""
 
     def __init__(self, deletes: list[_Delete], data: list[ManifestEntry]) -> None:
         names = {entry.data_file.file_path for entry in data} if deletes else set()
@@ -262,7 +270,7 @@ class _DeleteIndex:
             elif delete.is_global:
                 self._global.append(delete)
             elif delete.lower is not None and delete.lower == delete.upper:
-                # about one data file; where a writer cut its bounds short, about those whose paths begin so
+                # for one data file; where a writer cut its bounds short, for all whose paths begin like that
                 place = bisect_left(paths, (delete.lower, ""))
                 while place < len(paths) and paths[place][0].startswith(delete.lower):
                     self._by_path[paths[place][1]].append(delete)
@@ -270,14 +278,14 @@ class _DeleteIndex:
             else:
                 self._by_partition[delete.partition].append(delete)
 
-    def of(self, data: ManifestEntry) -> tuple[DeleteFile, ...]:
+    def deletes_of(self, data: ManifestEntry) -> tuple[DeleteFile, ...]:
         partition = _partition(data.data_file)
         candidates = self._by_path[data.data_file.file_path] + self._by_partition[partition] + self._global
-        found = [delete.file for delete in candidates if delete.applies_to(data, partition)]
-        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in found):
+        deletes = [delete.file for delete in candidates if delete.applies_to(data, partition)]
+        if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in deletes):
             # a deletion vector holds what older position deletes of its file said; the spec says to ignore those
-            found = [delete for delete in found if delete.kind is not DeleteKind.POSITION]
-        return tuple(sorted(found, key=lambda delete: (delete.path, delete.content_offset or 0)))
+            deletes = [delete for delete in deletes if delete.kind is not DeleteKind.POSITION]
+        return tuple(sorted(deletes, key=lambda delete: (delete.path, delete.content_offset or 0)))
 
 
 def _as_live_file(
@@ -295,10 +303,12 @@ def _as_live_file(
         sequence_number=entry.sequence_number or 0,
         file_format=file.file_format.value,
         spec_id=spec_id,
-        deletes=index.of(entry),
+        deletes=index.deletes_of(entry),
         name_mapping=mapping,
         first_row_id=_field(file, "first_row_id"),
         file_sequence_number=entry.file_sequence_number or 0,
         has_row_ids=ROW_ID in (file.column_sizes or {}),
-        constants=tuple((i, partition[at]) for at, i in identities[spec_id] if partition[at] is not None),
+        constants=tuple(
+            (field_id, partition[place]) for place, field_id in identities[spec_id] if partition[place] is not None
+        ),
     )

@@ -1,16 +1,18 @@
-"""What clients of catalogs say when they fail, without what is secret."""
+"""Error messages of catalog clients without secrets."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def without_values(error: Exception, properties: Mapping[str, Any]) -> Exception:
-    """An error to chain: of no value of `properties` but short ones and kinds does anything show."""
-    said = str(error)
+    """An error to chain, with the values of `properties` replaced by their keys, except short values, types and
+    warehouses.
+    """
+    text = str(error)
     for key, value in _flat(properties):
         if key not in {"type", "warehouse"} and len(value) > 3:
-            said = said.replace(value, f"<{key}>")
-    return RuntimeError(f"{type(error).__name__}: {said}")
+            text = text.replace(value, f"<{key}>")
+    return RuntimeError(f"{type(error).__name__}: {text}")
 
 
 def _flat(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

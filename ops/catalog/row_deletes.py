@@ -1,4 +1,4 @@
-"""Which rows of a data file are deleted: position delete files and deletion vectors, read into row positions."""
+"""Deleted rows of data files: row positions from position delete files and deletion vectors."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ def deleted_positions(storage: Storage, file: LiveFile) -> npt.NDArray[np.int64]
 def deleted_by_file(
     open_store: Callable[[str], Storage], files: Iterable[LiveFile]
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """By path of each file: its deleted row positions. A delete file that covers many of the files is read once.
+    """Deleted row positions of each file, by path. A delete file that covers many of the files is read once.
 
     `open_store` gives the store of a path. Raises as `deleted_positions`, and RepeatedFileError for a file that is
     given twice, with other deletes.
@@ -61,11 +61,13 @@ def deleted_by_file(
         for name, positions in _position_deletes(open_store(delete.path), delete):
             if name in wanted:
                 parts[wanted[name]].append(positions)
-    return {path: np.unique(np.concatenate(found)) if found else np.empty(0, np.int64) for path, found in parts.items()}
+    return {
+        path: np.unique(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for path, chunks in parts.items()
+    }
 
 
 def fingerprint(file: LiveFile) -> bytes:
-    """32 bytes, equal for equal sets of deletes; `NO_DELETES` for none. Delete files never change, so names do."""
+    """32 bytes, equal for equal sets of deletes; `NO_DELETES` for none. Made from names: delete files never change."""
     if not file.deletes:
         return NO_DELETES
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Snapshots as readers of a table mean them: the user's own, without the ones that icepuffin derives."""
+"""Data snapshots of a table: the user's own, without the ones that icepuffin derives."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -82,15 +82,15 @@ def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
 
 def newest_data_snapshots(table: Table, ref: str, count: int) -> tuple[DataSnapshot, ...]:
     """The last `count` of `data_snapshots`, newest first."""
-    mine = (item for item in _ancestors(table, ref_snapshot_id(table, ref)) if not is_derived(item))
-    return tuple(as_data_snapshot(table, snapshot) for snapshot in islice(mine, count))
+    own = (candidate for candidate in _ancestors(table, ref_snapshot_id(table, ref)) if not is_derived(candidate))
+    return tuple(as_data_snapshot(table, snapshot) for snapshot in islice(own, count))
 
 
 def ref_snapshot_id(table: Table, ref: str) -> int | None:
-    """Where a branch or tag points; None for `main` of a table that was never written."""
-    found = table.metadata.refs.get(ref)
-    if found is not None:
-        return found.snapshot_id
+    """Id of the snapshot that a branch or tag points at; None for `main` of a table that was never written."""
+    target = table.metadata.refs.get(ref)
+    if target is not None:
+        return target.snapshot_id
     if ref == "main":
         return table.metadata.current_snapshot_id
     refs = ", ".join(sorted(table.metadata.refs)) or "none"
@@ -101,22 +101,22 @@ def ref_snapshot_id(table: Table, ref: str) -> int | None:
 
 
 def head_of(table: Table, ref: str) -> int | None:
-    """Where a ref that is watched points; None where it does not exist yet, or nothing was ever written to `main`."""
+    """Id of the snapshot that `ref` points at; None where the ref does not exist, or `main` was never written to."""
     return ref_snapshot_id(table, ref) if ref == "main" or ref in table.metadata.refs else None
 
 
 def hides_snapshots(table: Table) -> bool:
-    """Whether the catalog leaves out snapshots that have not expired: the table's history still names them then."""
+    """Whether the catalog leaves out snapshots that have not expired: ones that the table's history still names."""
     shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
     return any(entry.snapshot_id not in shown for entry in table.metadata.snapshot_log)
 
 
 def require_all_snapshots(table: Table) -> None:
-    """Raises PartialMetadataError: whoever deletes what no snapshot needs has to see all of them."""
+    """Raises PartialMetadataError where `hides_snapshots`: to delete files that no snapshot needs, all must be seen."""
     if hides_snapshots(table):
         raise PartialMetadataError(
             f"{table_name(table)}: catalog {table.catalog.name!r} does not show all snapshots that the table's history "
-            "names, so nothing is let go of and nothing deleted. Have it answer requests for all snapshots "
+            "names, so nothing is expired and nothing deleted. Have it answer requests for all snapshots "
             "(`snapshots=all`), or expire snapshots with an engine that cleans the history too"
         )
 
@@ -143,14 +143,14 @@ def as_data_snapshot(table: Table, snapshot: Snapshot) -> DataSnapshot:
     )
 
 
-def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> DataSnapshot:
-    """The data snapshot that `at` names: a snapshot id, a ref, a time, or None for the head of main.
+def resolve_snapshot(table: Table, name: SnapshotName = None) -> DataSnapshot:
+    """The data snapshot that `name` stands for: a snapshot id, a ref, a time, or None for the head of main.
 
     A time means the snapshot that was current then; one without a zone is UTC, wherever it is read. A derived snapshot,
     or a ref on one, means the data snapshot that it belongs to; where that has expired, the derived snapshot itself,
     which has the same rows. Raises UnknownSnapshotError where there is none.
     """
-    snapshot_id = _named_snapshot_id(table, at)
+    snapshot_id = _named_snapshot_id(table, name)
     if snapshot_id is None:
         raise UnknownSnapshotError(f"{table_name(table)} has no snapshot yet: nothing was ever written to it")
     snapshot = find_snapshot(table, snapshot_id)
@@ -159,35 +159,35 @@ def resolve_snapshot(table: Table, at: int | str | datetime | None = None) -> Da
     return as_data_snapshot(table, data or snapshot)
 
 
-def is_head_of_main(at: int | str | datetime | None) -> bool:
-    """Whether `at` names it whatever is written."""
-    return at in (None, "main")
+def is_head_of_main(name: SnapshotName) -> bool:
+    """Whether `name` is the head of main at any time."""
+    return name in (None, "main")
 
 
-def schema_at(table: Table, at: int | str | datetime | None = None) -> Schema:
-    """What columns are called where the table is read at `at`: as in that snapshot; at the head of main as now, since a
-    change of the schema makes no snapshot. Raises UnknownSnapshotError.
+def schema_at(table: Table, name: SnapshotName = None) -> Schema:
+    """The schema in which a snapshot is read: its own; at the head of main the table's current one, since a change of
+    the schema makes no snapshot. Raises UnknownSnapshotError.
     """
-    if is_head_of_main(at):
+    if is_head_of_main(name):
         return table.schema()
-    return table.schemas()[resolve_snapshot(table, at).schema_id]
+    return table.schemas()[resolve_snapshot(table, name).schema_id]
 
 
-def with_zone(at: datetime) -> datetime:
-    """The one rule for times that have no zone: they are UTC, whatever the zone of a machine or a session is."""
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+def with_zone(time: datetime) -> datetime:
+    """The time with a zone: UTC where it has none, whatever the zone of a machine or a session is."""
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def lineage_ids(table: Table, snapshot_id: int) -> frozenset[int]:
-    """The snapshot and what it descends from, as far as metadata reaches; the oldest of them may have expired."""
+    """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest of them may have expired."""
     lineage = tuple(_ancestors(table, snapshot_id))
     return frozenset(
-        {snapshot_id, *(item.parent_snapshot_id for item in lineage if item.parent_snapshot_id is not None)}
+        {snapshot_id, *(ancestor.parent_snapshot_id for ancestor in lineage if ancestor.parent_snapshot_id is not None)}
     )
 
 
 def require_data_snapshot(table: Table, snapshot_id: int) -> None:
-    """Raises UnknownSnapshotError for a derived snapshot: nothing is derived from those."""
+    """Raises UnknownSnapshotError for a derived snapshot: no version is made of one."""
     base = base_snapshot_id(find_snapshot(table, snapshot_id))
     if base is not None:
         raise UnknownSnapshotError(
@@ -196,47 +196,47 @@ def require_data_snapshot(table: Table, snapshot_id: int) -> None:
         )
 
 
-def _named_snapshot_id(table: Table, at: object) -> int | None:
-    match at:
+def _named_snapshot_id(table: Table, name: object) -> int | None:
+    match name:
         case None:
             return ref_snapshot_id(table, "main")
         case int() | np.integer():
-            return int(at)
+            return int(name)
         case datetime():
-            return _snapshot_as_of(table, at)
+            return _snapshot_as_of(table, name)
         case str():
-            return _named_by_text(table, at)
-    raise UnknownSnapshotError(f"{table_name(table)}: {at!r:.60} is no snapshot id, no tag or branch, and no time")
+            return _named_by_text(table, name)
+    raise UnknownSnapshotError(f"{table_name(table)}: {name!r:.60} is no snapshot id, no tag or branch, and no time")
 
 
-def _named_by_text(table: Table, at: str) -> int | None:
-    if at not in table.metadata.refs:
-        if at.isdecimal():
-            return int(at)
+def _named_by_text(table: Table, name: str) -> int | None:
+    if name not in table.metadata.refs:
+        if name.isdecimal():
+            return int(name)
         with suppress(ValueError):
-            return _snapshot_as_of(table, datetime.fromisoformat(at))
-    return ref_snapshot_id(table, at)
+            return _snapshot_as_of(table, datetime.fromisoformat(name))
+    return ref_snapshot_id(table, name)
 
 
-def _snapshot_as_of(table: Table, at: datetime) -> int:
-    moment = with_zone(at).timestamp() * 1000
+def _snapshot_as_of(table: Table, time: datetime) -> int:
+    moment = with_zone(time).timestamp() * 1000
     entries = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= moment]
     if not entries:
         first = min((entry.timestamp_ms for entry in table.metadata.snapshot_log), default=None)
         oldest = f"; the oldest is of {datetime.fromtimestamp(first / 1000, UTC).isoformat()}" if first else ""
-        raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {at.isoformat()}{oldest}")
+        raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {time.isoformat()}{oldest}")
     return entries[-1].snapshot_id
 
 
 def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:
-    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all, each time
-    while head is not None and (snapshot := known.get(head)) is not None:
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all, each time
+    while head is not None and (snapshot := by_id.get(head)) is not None:
         yield snapshot
         head = snapshot.parent_snapshot_id
 
 
 def snapshot_rows(table: Table, snapshot_id: int) -> int:
-    """Live rows of the snapshot as its summary tells; 0 where there is no such snapshot or it does not say."""
+    """Number of live rows by the snapshot's summary; 0 where there is no such snapshot or its summary has no number."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None or snapshot.summary is None:
         return 0

@@ -1,4 +1,4 @@
-"""The statistics slot of a data snapshot: one file a snapshot, the last writer wins, no compare-and-swap."""
+"""The statistics slot of a data snapshot: one file per snapshot, the last writer wins, no compare-and-swap."""
 
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
@@ -15,12 +15,12 @@ class StatisticsError(IcepuffinError):
     """Raised when the statistics slot of a snapshot cannot be set."""
 
 
-def find(table: Table, snapshot_id: int) -> StatisticsFile | None:
-    """What is registered for a snapshot, by whomever."""
+def find_statistics(table: Table, snapshot_id: int) -> StatisticsFile | None:
+    """The entry of a snapshot, whoever registered it; None where there is none."""
     return next((entry for entry in table.metadata.statistics if entry.snapshot_id == snapshot_id), None)
 
 
-def register(
+def register_statistics(
     table: Table,
     snapshot_id: int,
     *,
@@ -30,10 +30,10 @@ def register(
     blobs: list[BlobMetadata],
     over: str | None,
 ) -> bool:
-    """Put a file into the slot of a data snapshot in place of the file `over`, and look whether it is there.
+    """Put a file into the slot of a data snapshot in place of the file `over`, and check that it is there.
 
-    False where the slot holds something else by now, written before our commit or right after it: look at that first. A
-    writer who comes in the very commit is overwritten all the same, as the slot has no compare-and-swap.
+    False where the slot holds another file, written before our commit or right after it: read that one first. A writer
+    during the commit itself is overwritten, as the slot has no compare-and-swap.
     Raises UnknownSnapshotError where the snapshot expired, StatisticsError where the catalog does not take it.
     """
     entry = StatisticsFile(
@@ -46,19 +46,19 @@ def register(
     unanswered = False
     for attempt in range(_ATTEMPTS):
         refresh(table, patient=attempt > 0)
-        held = _held(table, snapshot_id)
-        if held == path:
+        path_now = _registered_path(table, snapshot_id)
+        if path_now == path:
             return True
-        if held != over and not unanswered:
+        if path_now != over and not unanswered:
             return False
         outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt)
         unanswered |= outcome is CommitOutcome.UNKNOWN  # it may land yet, and the file must be there then
         if outcome is CommitOutcome.DONE:
             refresh(table, patient=True)
-            held = _held(table, snapshot_id)
-            if held == path:
+            path_now = _registered_path(table, snapshot_id)
+            if path_now == path:
                 return True
-            if held == over:
+            if path_now == over:
                 raise StatisticsError(
                     f"{table_name(table)}: catalog {table.catalog.name!r} accepted statistics of {snapshot_id} and did "
                     "not keep them; use another catalog, or set theta_sketches = false for the table"
@@ -70,8 +70,8 @@ def register(
     )
 
 
-def _held(table: Table, snapshot_id: int) -> str | None:
+def _registered_path(table: Table, snapshot_id: int) -> str | None:
     """The file in the slot. Raises UnknownSnapshotError."""
     find_snapshot(table, snapshot_id)
-    current = find(table, snapshot_id)
-    return current.statistics_path if current else None
+    entry = find_statistics(table, snapshot_id)
+    return entry.statistics_path if entry else None

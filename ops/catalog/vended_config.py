@@ -1,7 +1,7 @@
-"""What REST catalogs vend: settings and short-lived keys for one table's files, next to the table itself.
+"""Settings and short-lived keys that REST catalogs vend with a table, for its files.
 
-PyIceberg asks for them with each table that it loads, hands them to the FileIO, and forgets them: neither are they
-renewed, nor known for other prefixes than that of the metadata file. Here both are.
+PyIceberg asks for them with each table that it loads and hands them to the FileIO. It does not renew them, and drops
+the keys for prefixes other than that of the metadata file. Here they are renewed, and kept for all prefixes.
 """
 
 import base64
@@ -27,26 +27,26 @@ from icepuffin.ops.storage.credentials import EXPIRES, KEYS
 from icepuffin.ops.storage.principal import ambient_identity, digest
 
 STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
-"""What the settings of stores start with"""
+"""Prefixes of the settings of stores"""
 CODE_SETTING = "py-io-impl"
-"""Which code reads files"""
+"""Setting that names the code which reads files"""
 _IDENTITY = ("uri", "warehouse", "prefix", "credential", "scope", "audience", "resource", "auth", "header.", "rest.")
 _CLIENTS = 16
 
 
 def storage_of(table: Table) -> StorageConfig:
-    """How the table's files are reached: by its catalog's settings, and by what the catalog vends for it.
+    """The storage of the table's files: its catalog's settings, and what the catalog vends for it.
 
-    What a REST catalog vends is renewed before it expires, by whoever has the result, in this process or in a task.
-    Properties that the table carries itself have no say.
+    Keys that a REST catalog vends are renewed before they expire, in this process and in tasks. Properties of the table
+    itself are ignored.
     """
     if isinstance(table.io, VendedFileIO):
         return table.io.storage
     catalog = table.catalog
     if isinstance(catalog, RestCatalog):
         keys = {key: value for key, value in table.io.properties.items() if key in (*KEYS, EXPIRES)}
-        given = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
-        return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **given}, ())
+        vended_keys = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
+        return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **vended_keys}, ())
     return StorageConfig(_store_settings(catalog.properties or table.io.properties))
 
 
@@ -70,9 +70,9 @@ class VendingCatalog(RestCatalog):
     def grants(self, identifier: tuple[str, ...]) -> tuple[Grant, ...]:
         """Ask for credentials alone where the catalog can answer that, else for the table with them."""
         if Capability.V1_LOAD_CREDENTIALS in self._supported_endpoints:
-            found = _grants({}, self._load_credentials(identifier).storage_credentials)
-            if found:
-                return found
+            grants = _grants({}, self._load_credentials(identifier).storage_credentials)
+            if grants:
+                return grants
         return _granted(self.load_table(identifier))
 
 
@@ -100,7 +100,7 @@ class Renewal:
 
 @lru_cache(maxsize=_CLIENTS)
 def _client(_: int, kind: type[RestCatalog], name: str, properties: str) -> tuple[RestCatalog, threading.Lock]:
-    """One a process and catalog, and what lets in one thread at a time: its session is not for several."""
+    """A client per process and catalog, and a lock for it: its session takes one thread at a time."""
     return kind(name, **json.loads(properties)), threading.Lock()
 
 
@@ -127,10 +127,10 @@ def _granted(table: Table) -> tuple[Grant, ...]:
 
 
 def _grants(config: Mapping[str, str], credentials: Iterable[StorageCredential]) -> tuple[Grant, ...]:
-    """Those with keys for S3: what is vended for prefixes, and what the table's configuration has for all of them."""
-    found = [Grant(item.prefix, _store_settings(item.config)) for item in credentials]
-    found.append(Grant("", {key: value for key, value in config.items() if key in (*KEYS, EXPIRES)}))
-    return tuple(grant for grant in found if any(key in grant.properties for key in KEYS))
+    """The grants with keys for S3: those vended for prefixes, and the one in the table's configuration for all."""
+    grants = [Grant(item.prefix, _store_settings(item.config)) for item in credentials]
+    grants.append(Grant("", {key: value for key, value in config.items() if key in (*KEYS, EXPIRES)}))
+    return tuple(grant for grant in grants if any(key in grant.properties for key in KEYS))
 
 
 def _store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
@@ -138,12 +138,12 @@ def _store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _harmless(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties that anybody who may write to a table can set: they choose neither code nor whose server gets keys."""
+    """Properties of a table without those that choose code, or the server that gets keys: any writer can set them."""
     return {key: value for key, value in properties.items() if not key.startswith((*STORE_SETTINGS, CODE_SETTING))}
 
 
 def _identity(properties: Mapping[str, Any]) -> list[Any]:
-    """Who a REST catalog takes us for: the same for as long as settings are, and while tokens rotate."""
+    """The user that a REST catalog takes us for: the same while the settings are the same and tokens rotate."""
     named = {key: value for key, value in properties.items() if key.startswith(_IDENTITY)}
     signed = str(properties.get("rest.sigv4-enabled", "")).lower() == "true"
     keys = {key: value for key, value in properties.items() if key in KEYS and key.startswith("client.")}
@@ -151,7 +151,7 @@ def _identity(properties: Mapping[str, Any]) -> list[Any]:
 
 
 def _subject(token: str) -> list[str]:
-    """Whose token it is where it says so (a JWT): the next one will be the same subject's. Others: the token itself."""
+    """Issuer and subject of a JWT, which the next token has too; of other tokens the token itself."""
     try:
         body = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))

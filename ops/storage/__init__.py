@@ -5,7 +5,7 @@ from functools import cache
 
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage.base import ObjectExistsError, ObjectMissingError, PartSource, Storage, StorageError
-from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease
+from icepuffin.ops.storage.credentials import AccessError, Lease, combined, lease_of
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.storage.locations import normalize, relative_to
 from icepuffin.ops.storage.principal import principal
@@ -35,7 +35,7 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
         raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file:// or s3://")
     settings = frozenset(config.properties.items())
     if config.vended is not None:
-        held = lease(config.vended)
+        held = lease_of(config.vended)
         if (grant := held.grant(location)) is not None:
             return _vending_store(os.getpid(), held, grant.prefix or "s3", settings)
     return _s3_store(os.getpid(), settings)

@@ -44,7 +44,7 @@ def settings_for(location: str, config: StorageConfig) -> dict[str, str]:
 
     Vended settings win over others, as in PyIceberg and Iceberg's own clients. Raises AccessError.
     """
-    vended = lease(config.vended).grant(location) if config.vended else None
+    vended = lease_of(config.vended).grant(location) if config.vended else None
     return combined(config.properties, vended.properties if vended else {})
 
 
@@ -187,7 +187,7 @@ def _as_text(milliseconds: float) -> str:
 _leases: dict[tuple[int, str], Lease] = {}
 
 
-def lease(vended: Vended) -> Lease:
+def lease_of(vended: Vended) -> Lease:
     """The process's lease of a table's credentials; `vended` as it was pickled may be older than what that holds."""
     key = os.getpid(), vended.who
     found = _leases.get(key) or _leases.setdefault(key, Lease(vended))

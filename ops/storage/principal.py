@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.storage.credentials import lease
+from icepuffin.ops.storage.credentials import lease_of
 from icepuffin.ops.storage.locations import normalize
 from icepuffin.ops.storage.s3_options import s3_options
 
@@ -29,7 +29,7 @@ def principal(location: str, config: StorageConfig) -> str:
     if normalize(location).startswith("file:"):
         return digest(["file", os.geteuid()])
     settings = frozenset(config.properties.items())
-    if config.vended is not None and lease(config.vended).grant(location) is not None:
+    if config.vended is not None and lease_of(config.vended).grant(location) is not None:
         return config.vended.who
     return _s3_principal(os.getpid(), settings)
 

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import table_name
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.build_id import build_id, is_ours, sealed_as
@@ -50,7 +50,7 @@ def ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
 def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
     """Field ids of the columns that have a sketch in the nearest ancestor with any."""
     for ancestor in ancestors(table, snapshot):
-        if listed := listed_thetas(find(table, ancestor.snapshot_id)):
+        if listed := listed_thetas(find_statistics(table, ancestor.snapshot_id)):
             return frozenset(listed)
     return frozenset()
 
@@ -72,7 +72,7 @@ def choose_extensions(
     diffs = 0
     for ancestor in ancestors(table, snapshot):
         wanted = {i for i, paths in missing.items() if paths} - found.keys()
-        statistics = find(table, ancestor.snapshot_id)
+        statistics = find_statistics(table, ancestor.snapshot_id)
         if not wanted or diffs == _MOST_DIFFS:
             break
         candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in wanted}
@@ -106,7 +106,7 @@ def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, t
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {
         field_id: (then[field_id], sealed_as(blob.properties))
-        for field_id, blob in listed_thetas(find(table, ancestor.snapshot_id)).items()
+        for field_id, blob in listed_thetas(find_statistics(table, ancestor.snapshot_id)).items()
         if counted_for(blob, ancestor)
         and is_ours(blob.properties)
         and field_id in then

@@ -12,7 +12,7 @@ from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import table_name
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
@@ -65,7 +65,7 @@ def materialize_theta_sketches(
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
 
     def report(outcome: ThetaOutcome, **found: object) -> ThetaReport:
-        statistics = find(table, snapshot_id)
+        statistics = find_statistics(table, snapshot_id)
         entries = read_ndv(table, snapshot_id).entries if listed_thetas(statistics) else {}
         known = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **found}
         seconds = time.perf_counter() - started

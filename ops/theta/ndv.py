@@ -5,7 +5,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
 from icepuffin.ops.catalog.snapshots import SnapshotName, find_snapshot, require_table, resolve_snapshot, table_name
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.theta.ancestry import ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
@@ -60,7 +60,7 @@ def overwritten_by(table: Table, snapshot_id: int) -> str | None:
     """The file in the snapshot's slot, where it lists sketches and none that we counted for it: somebody's ANALYZE
     replaced them, and a materialisation merges the two. None where ours are there, or nothing is.
     """
-    statistics = find(table, snapshot_id)
+    statistics = find_statistics(table, snapshot_id)
     listed = listed_thetas(statistics)
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     ours = snapshot is not None and any(
@@ -80,7 +80,7 @@ def ndv_property(blob: BlobMetadata) -> int | None:
 
 def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
     for candidate in (snapshot, *ancestors(table, snapshot)):
-        statistics = find(table, candidate.snapshot_id)
+        statistics = find_statistics(table, candidate.snapshot_id)
         if listed_thetas(statistics):
             return statistics
     return None

@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import own_tag_target
 from icepuffin.ops.catalog.live_files import live_files, require_positional_deletes
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
@@ -83,7 +83,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
 
 def is_current(work: Work, store: Storage) -> bool:
     """Whether the slot already holds these sketches, and the file is there."""
-    statistics = find(work.table, work.snapshot.snapshot_id)
+    statistics = find_statistics(work.table, work.snapshot.snapshot_id)
     listed = listed_thetas(statistics)
     current = work.table.schema().field_ids
     return (

@@ -9,7 +9,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
-from icepuffin.ops.catalog.statistics import StatisticsError, find, register
+from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
@@ -49,7 +49,7 @@ def _publish_over(
     find_snapshot(table, snapshot_id)
     current = table.schema().field_ids
     new = [sketch for sketch in sketches if sketch.field_id in current]
-    old, note = find(table, snapshot_id), ""
+    old, note = find_statistics(table, snapshot_id), ""
     carried: tuple[CarriedBlob, ...] = ()
     if old is not None:
         try:
@@ -63,7 +63,7 @@ def _publish_over(
     reached(RunStep.STATISTICS_WRITTEN)
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
     over = old.statistics_path if old else None
-    if not register(table, snapshot_id, path=path, blobs=listed, over=over, **sizes):
+    if not register_statistics(table, snapshot_id, path=path, blobs=listed, over=over, **sizes):
         store.delete(path)
         return None
     return len(data), carried, note

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
 from icepuffin.ops.storage import normalize
 from icepuffin.ops.storage.local import to_path
@@ -61,7 +61,7 @@ class Stage:
             raise ValueError("the table has no snapshot")
         materialize_theta_sketches(table, head, runner=runner, storage=STORAGE)
         report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
-        slot = find(table.refresh(), head)
+        slot = find_statistics(table.refresh(), head)
         if report.puffin_path is None or slot is None:
             raise ValueError("nothing was published")
         return Outcome(to_path(report.puffin_path).read_bytes(), to_path(slot.statistics_path).read_bytes())

@@ -30,7 +30,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.theta import ThetaOutcome, ThetaReport, materialize_theta_sketches, read_ndv
@@ -115,7 +115,7 @@ def materialize(table: Table, snapshot_id: int, **knobs: Any) -> ThetaReport:
 
 
 def images(table: Table, snapshot_id: int) -> Mapping[str, tuple[bytes, Mapping[str, str]]]:
-    entry = find(table.refresh(), snapshot_id)
+    entry = find_statistics(table.refresh(), snapshot_id)
     assert entry is not None
     reader = PuffinReader(FileSource("/" + entry.statistics_path.removeprefix("file:").lstrip("/")))
     return {

@@ -11,7 +11,7 @@ from pyiceberg.table.update import RemoveStatisticsUpdate, SetStatisticsUpdate
 from icepuffin.ops.catalog import statistics
 from icepuffin.ops.catalog.commit import CommitOutcome
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots
-from icepuffin.ops.catalog.statistics import StatisticsError, find, register
+from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from tests.conftest import make_rows
 
 
@@ -41,7 +41,7 @@ def afterwards(table: Table, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[
 
 def put(table: Table, path: str, over: str | None = None) -> bool:
     head = data_snapshots(table)[0].snapshot_id
-    return register(table, head, path=path, file_size=10, footer_size=4, blobs=[], over=over)
+    return register_statistics(table, head, path=path, file_size=10, footer_size=4, blobs=[], over=over)
 
 
 def somebody_writes(table: Table, snapshot_id: int) -> None:
@@ -68,7 +68,7 @@ def test_a_writer_right_after_our_commit_is_seen(table: Table, afterwards: list[
     first = data_snapshots(table)[0].snapshot_id
     afterwards.append(lambda: somebody_writes(table, first))
     assert not put(table, "ours")
-    held = find(table, first)
+    held = find_statistics(table, first)
     assert held is not None
     assert held.statistics_path == "theirs"
 
@@ -107,6 +107,6 @@ def test_after_a_lost_answer_the_file_is_not_given_up(
 
     monkeypatch.setattr(statistics, "attempt_commit", unanswered)
     assert put(table, "ours")
-    held = find(table, first)
+    held = find_statistics(table, first)
     assert held is not None
     assert held.statistics_path == "ours"

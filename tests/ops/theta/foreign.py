@@ -15,7 +15,7 @@ from pyiceberg.table.statistics import BlobMetadata
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator, union
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.catalog.statistics import find, register
+from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
 from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
@@ -44,15 +44,19 @@ def stamp(
     info = writer.finish({"created-by": "another engine"})
     path = f"{table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
     store.create(path, sink.getvalue())
-    over = find(table.refresh(), snapshot.snapshot_id)
+    over = find_statistics(table.refresh(), snapshot.snapshot_id)
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
-    done = register(table, snapshot.snapshot_id, path=path, blobs=listed, over=over and over.statistics_path, **sizes)
+    done = register_statistics(
+        table, snapshot.snapshot_id, path=path, blobs=listed, over=over and over.statistics_path, **sizes
+    )
     assert done
 
 
 def insert(table: Table, rows: pa.Table, field_ids: Collection[int]) -> int:
     """Append rows and stamp the union of the newest statistics with them; the new snapshot's id."""
-    before = [found for item in data_snapshots(table) if (found := find(table, item.snapshot_id)) is not None]
+    before = [
+        found for item in data_snapshots(table) if (found := find_statistics(table, item.snapshot_id)) is not None
+    ]
     table.append(rows)
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.statistics import find, register
+from icepuffin.ops.catalog.statistics import find_statistics, register_statistics
 from icepuffin.ops.theta import ThetaOutcome, build_id, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta.file_sketches import FileKey
 from icepuffin.ops.theta.ndv import overwritten_by
@@ -104,14 +104,16 @@ def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_w
     """As Trino's ANALYZE of other columns does: their blobs name the snapshot that they were counted for."""
     first = append(table, 0, 300)
     materialize(table, first)
-    entry = find(table.refresh(), first)
+    entry = find_statistics(table.refresh(), first)
     assert entry is not None
     table.append(rows(0, 0))  # like a rewrite of manifests
     second = table.refresh().current_snapshot()
     assert second is not None
     assert second.snapshot_id != first
     sizes = {"file_size": entry.file_size_in_bytes, "footer_size": entry.file_footer_size_in_bytes}
-    register(table, second.snapshot_id, path=entry.statistics_path, blobs=entry.blob_metadata, over=None, **sizes)
+    register_statistics(
+        table, second.snapshot_id, path=entry.statistics_path, blobs=entry.blob_metadata, over=None, **sizes
+    )
     assert not read_ndv(table.refresh(), second.snapshot_id).fresh
     assert overwritten_by(table, second.snapshot_id) is not None, "so that the sensor asks for a run"
     report = materialize(table, second.snapshot_id)
@@ -121,7 +123,7 @@ def test_sketches_that_were_taken_over_from_a_snapshot_with_the_same_files_are_w
 
 def _sealed(table: Table, snapshot_id: int, seal: str, field_ids: tuple[int, ...] = (1, 2, 3, 4, 6)) -> None:
     """Write the slot again with another seal, or none, on some of its sketches."""
-    entry, snapshot = find(table.refresh(), snapshot_id), table.current_snapshot()
+    entry, snapshot = find_statistics(table.refresh(), snapshot_id), table.current_snapshot()
     assert entry is not None
     assert snapshot is not None
     kept = {blob.fields[0]: build_id.sealed_as(blob.properties) for blob in entry.blob_metadata}

@@ -12,7 +12,7 @@ from pyiceberg.types import LongType, StringType
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.statistics import find
+from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
 from icepuffin.ops.theta import publication as publish_module
@@ -38,7 +38,7 @@ def local(path: str) -> Path:
 
 
 def blobs_of(table: Table, snapshot_id: int) -> Mapping[int, Any]:
-    entry = find(table.refresh(), snapshot_id)
+    entry = find_statistics(table.refresh(), snapshot_id)
     assert entry is not None
     reader = PuffinReader(FileSource(local(entry.statistics_path)))
     return {b.fields[0]: decode(reader.read_blob(b)) for b in reader.footer.of_type(THETA_V1)}
@@ -60,7 +60,7 @@ def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: T
 def test_the_entry_is_what_the_standard_asks_for(table: Table, runner: ThreadlessRunner) -> None:
     snapshot = append(table, 0, 100)
     report = materialize(table, snapshot, runner)
-    entry = find(table.refresh(), snapshot)
+    entry = find_statistics(table.refresh(), snapshot)
     assert entry is not None
     path = local(entry.statistics_path)
     assert path.name.startswith(f"{snapshot}-")
