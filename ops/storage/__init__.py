@@ -35,24 +35,26 @@ def open_storage(location: str, config: StorageConfig) -> Storage:
         raise StorageError(f"{location}: scheme {scheme!r} is not supported; use file:// or s3://")
     settings = frozenset(config.properties.items())
     if config.vended is not None:
-        held = lease_of(config.vended)
-        if (grant := held.grant(location)) is not None:
-            return _vending_store(os.getpid(), held, grant.prefix or "s3", settings)
+        lease = lease_of(config.vended)
+        if (grant := lease.grant(location)) is not None:
+            return _vending_store(os.getpid(), lease, grant.prefix or "s3", settings)
     return _s3_store(os.getpid(), settings)
 
 
 @cache
 def _s3_store(_: int, settings: frozenset[tuple[str, str]]) -> Storage:
-    """One store a process and configuration: making a client takes longer than most requests. Not across a fork."""
+    """One store per process and configuration: making a client takes longer than most requests. Not for a fork."""
     from icepuffin.ops.storage.s3 import S3Storage  # noqa: PLC0415  slow to import, of no use for local tables
 
     return S3Storage(s3_options(dict(settings)))
 
 
 @cache
-def _vending_store(_: int, held: Lease, prefix: str, settings: frozenset[tuple[str, str]]) -> Storage:
-    """The same, for what is vended for a prefix: its keys are asked for at each request."""
+def _vending_store(_: int, lease: Lease, prefix: str, settings: frozenset[tuple[str, str]]) -> Storage:
+    """The same for the vended keys of a prefix, which the lease gives at each request."""
     from icepuffin.ops.storage.s3 import S3Storage  # noqa: PLC0415
 
-    grant = held.grant(prefix)
-    return S3Storage(s3_options(combined(dict(settings), grant.properties if grant else {})), held=held, prefix=prefix)
+    grant = lease.grant(prefix)
+    return S3Storage(
+        s3_options(combined(dict(settings), grant.properties if grant else {})), lease=lease, prefix=prefix
+    )

@@ -1,4 +1,4 @@
-"""What every store can do. Objects are immutable once published; nothing half-written ever has its final name."""
+"""The protocol of all stores. Objects are immutable once published; no object under its final name is incomplete."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from icepuffin.puffin.writer import ByteSink
 
 
 class StorageError(IcepuffinError):
-    """Raised when a store cannot do what was asked; the message names the object."""
+    """Raised when a store cannot carry out a request; the message names the object."""
 
 
 class ObjectExistsError(StorageError):
@@ -50,15 +50,15 @@ class Storage(Protocol):
     def open_output(self, path: str, *, durable: bool = True) -> AbstractContextManager[ByteSink]:
         """Stream an object. It appears when the block ends without an error, whole; otherwise nothing appears.
 
-        `durable`: from then on it outlives a loss of power; what is made again when it is lost need not.
+        `durable`: once it appears it survives a loss of power. False is for objects that can be made again.
         Raises ObjectExistsError, at the latest when the block ends.
         """
         ...
 
     def concat(self, path: str, segments: Iterable[bytes | ObjectRange]) -> int:
-        """Publish the segments, joined, copying stored bytes inside the store where it can.
+        """Publish the segments, joined; stored bytes are copied inside the store where it can.
 
-        Later segments may still be made while earlier ones are copied; where making them raises, nothing appears.
+        `segments` is consumed while earlier ones are copied; where it raises, nothing appears.
         Returns how many bytes the store copied by itself. Raises ObjectExistsError.
         """
         ...
@@ -68,7 +68,7 @@ class Storage(Protocol):
         ...
 
     def now_ms(self, folder: str) -> int:
-        """What time it is to the store, by the clock that `ObjectInfo.modified_ms` is from: ms since the epoch."""
+        """The store's time, by the clock of `ObjectInfo.modified_ms`: milliseconds since the epoch."""
         ...
 
     def delete(self, path: str) -> None:
@@ -77,7 +77,7 @@ class Storage(Protocol):
 
 
 class ObjectSource:
-    """A stored object as a range source; its size is asked once."""
+    """A stored object as a range source; its size is requested once."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._storage = storage
@@ -104,6 +104,6 @@ class PartSource:
         return self.part.length
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """As `Storage.read_range`, cut at the end of the part."""
+        """The same as `Storage.read_range`, cut at the end of the part."""
         length = max(0, min(length, self.part.length - offset))
         return self._storage.read_range(self.part.path, self.part.offset + offset, length)

@@ -18,29 +18,29 @@ KEYS = tuple(
     for whose in ("s3", "client")
     for name in ("access-key-id", "secret-access-key", "session-token", "role-arn", "role-session-name", "profile-name")
 )
-"""Settings that say whose requests these are. Vended ones replace all of them, not one by one"""
+"""Settings that identify the user of a store. Where a catalog vends any of them, it replaces all of them"""
 EXPIRES = "s3.session-token-expires-at-ms"
 REMOTE_SIGNING = "s3.remote-signing-enabled"
 _EARLY_MS = 5 * 60_000.0
-"""How long before they expire credentials are renewed; a quarter of what is left of them where that is less"""
-_UNTOLD_MS = 10 * 60_000.0
-"""After which a session token is renewed where the catalog does not say when it expires"""
+"""Milliseconds between the renewal of credentials and their expiry; a quarter of their remaining time where less"""
+_RENEWAL_MS = 10 * 60_000.0
+"""Milliseconds until a session token is renewed where the catalog does not say when it expires"""
 _PAUSE_MS = 30_000.0
-"""Between two questions to a catalog that gave nothing new"""
+"""Milliseconds between two requests to a catalog that gave nothing new"""
 
 
 class AccessError(IcepuffinError):
-    """Raised when there are no credentials for a table's files, or none that are good any more. The files are well."""
+    """Raised when there are no valid credentials for a table's files. It says nothing about the files."""
 
 
 class RemoteSigningError(AccessError):
-    """Raised where the catalog gives no keys, but would sign each request itself."""
+    """Raised when the catalog gives no keys, but offers to sign each request itself."""
 
     retryable = False
 
 
 def settings_for(location: str, config: StorageConfig) -> dict[str, str]:
-    """PyIceberg's store settings for `location` as of now, with what the catalog vends for it; it is asked if need be.
+    """PyIceberg's store settings for `location` with the keys that the catalog vends for it now, renewed if need be.
 
     Vended settings win over others, as in PyIceberg and Iceberg's own clients. Raises AccessError.
     """
@@ -48,26 +48,26 @@ def settings_for(location: str, config: StorageConfig) -> dict[str, str]:
     return combined(config.properties, vended.properties if vended else {})
 
 
-def combined(own: Mapping[str, str], vended: Mapping[str, str]) -> dict[str, str]:
-    """Own settings under vended ones. Keys are taken from one of the two: a token of one fits no key of the other."""
+def combined(properties: Mapping[str, str], vended: Mapping[str, str]) -> dict[str, str]:
+    """`properties` with `vended` over them. Keys come from one of the two alone: a token fits no key of the other."""
     if any(key in vended for key in KEYS):
-        own = {key: value for key, value in own.items() if key not in KEYS and key != "s3.anonymous"}
-    if own.get(REMOTE_SIGNING) == "false":
+        properties = {key: value for key, value in properties.items() if key not in KEYS and key != "s3.anonymous"}
+    if properties.get(REMOTE_SIGNING) == "false":
         vended = {**vended, REMOTE_SIGNING: "false"}
-    return {**own, **vended}
+    return {**properties, **vended}
 
 
 class Lease:
-    """One table's vended credentials in this process, whoever of its threads uses them. Thread-safe."""
+    """One table's vended credentials in this process, shared by its threads. Thread-safe."""
 
     def __init__(self, vended: Vended) -> None:
         self._vended = vended
         self._lock = threading.Lock()
         self._refused = ""
-        """Why the catalog gave no new ones when it was asked last"""
+        """Cause of the catalog's last refusal to give new ones; empty after a success"""
         self._patience = -math.inf
-        """Until when a refusal is believed and the catalog not asked: doing so was in vain"""
-        self._take(vended.grants)
+        """Time, ms since the epoch, until which a store's refusal is final and the catalog is not asked for new keys"""
+        self._adopt(vended.grants)
 
     @property
     def fresh(self) -> bool:
@@ -76,23 +76,25 @@ class Lease:
 
     @property
     def ends(self) -> float:
-        """When the first of the credentials expires, ms since the epoch; infinite where the catalog does not say."""
+        """Time at which the first of the credentials expires, ms since the epoch; infinite where the catalog does not
+        say.
+        """
         return self._ends
 
     def offer(self, vended: Vended) -> None:
-        """Credentials of the same table that came another way: taken if they last longer."""
+        """Take credentials of the same table that came another way, if they last longer."""
         with self._lock:
             if ends_of(vended.grants) > self._ends:
                 self._vended = vended
-                self._take(vended.grants)
+                self._adopt(vended.grants)
 
     def grant(self, location: str) -> Grant | None:
-        """What is vended for a location; None where nothing is. Raises AccessError for what expired."""
+        """The grant for a location; None where nothing is vended for it. Raises AccessError where it has expired."""
         self._stay_fresh()
         return nearest(self._grants, location)
 
     def has_other_than(self, refused: Grant | None, location: str) -> bool:
-        """Whether there are other credentials than those that a store refused; the catalog is asked if need be."""
+        """Whether there are other credentials than the refused ones, after a request to the catalog if need be."""
         with self._lock:
             if nearest(self._grants, location) == refused and _now() >= self._patience:
                 self._renew()
@@ -102,11 +104,11 @@ class Lease:
         return False
 
     def in_vain(self) -> None:
-        """New credentials are refused as old ones are: it is not for their age."""
+        """Record that a store refuses new credentials too, so that their age is not the cause."""
         self._patience = _now() + _PAUSE_MS
 
     def __str__(self) -> str:
-        """What is vended, in words."""
+        """The credentials in words, for messages."""
         until = "" if math.isinf(self._ends) else f", good until {_as_text(self._ends)}"
         return f"credentials that catalog {self._vended.catalog!r} vended for {self._vended.table}{until}"
 
@@ -115,7 +117,7 @@ class Lease:
             return
         expired = _now() >= self._ends
         if not self._lock.acquire(blocking=expired):
-            return  # somebody is at it, and what there is will do
+            return  # another thread renews them, and these are still valid
         try:
             if not self.fresh:
                 self._renew()
@@ -136,18 +138,18 @@ class Lease:
                 raise self._expired() from error
             _log.warning("%s: there are no new ones (%s)", self, error)
         else:
-            self._take(grants)
-            if _now() >= self._ends:  # to this machine's clock; the store may think otherwise, and is asked with them
+            self._adopt(grants)
+            if _now() >= self._ends:  # by this machine's clock; the store's may differ, so they are tried
                 self._due = _now() + _PAUSE_MS
 
-    def _take(self, grants: tuple[Grant, ...]) -> None:
+    def _adopt(self, grants: tuple[Grant, ...]) -> None:
         now = _now()
         self._grants, self._refused = grants, ""
         self._ends = ends_of(grants)
-        left = max(0.0, self._ends - now)
-        self._due = self._ends - min(_EARLY_MS, left / 4)
+        remaining_ms = max(0.0, self._ends - now)
+        self._due = self._ends - min(_EARLY_MS, remaining_ms / 4)
         if math.isinf(self._ends) and any("s3.session-token" in grant.properties for grant in grants):
-            self._due = now + _UNTOLD_MS
+            self._due = now + _RENEWAL_MS
 
     def _expired(self) -> AccessError:
         return AccessError(
@@ -159,20 +161,20 @@ class Lease:
 
 
 def ends_of(grants: tuple[Grant, ...]) -> float:
-    """When the first of them expires, ms since the epoch; infinite where that is not told, 0 where there is none."""
-    told = (grant.properties.get(EXPIRES, "") for grant in grants)
-    return min((float(text) if text.isdecimal() else math.inf for text in told), default=0.0)
+    """Time at which the first of the grants expires, ms since the epoch; infinite where none says, 0 without grants."""
+    texts = (grant.properties.get(EXPIRES, "") for grant in grants)
+    return min((float(text) if text.isdecimal() else math.inf for text in texts), default=0.0)
 
 
 def nearest(grants: tuple[Grant, ...], location: str) -> Grant | None:
     """The grant with the longest prefix of `location`, an object or a folder."""
     whole = f"{_spelled(location)}/"
-    found = [grant for grant in grants if whole.startswith(_spelled(grant.prefix))]
-    return max(found, key=lambda grant: len(grant.prefix), default=None)
+    matching = [grant for grant in grants if whole.startswith(_spelled(grant.prefix))]
+    return max(matching, key=lambda grant: len(grant.prefix), default=None)
 
 
 def _spelled(location: str) -> str:
-    """As `normalize`; a prefix may be a scheme alone."""
+    """The same as `normalize`, but for a prefix that is a scheme alone."""
     return normalize(location) if ":" in location else location
 
 
@@ -188,9 +190,9 @@ _leases: dict[tuple[int, str], Lease] = {}
 
 
 def lease_of(vended: Vended) -> Lease:
-    """The process's lease of a table's credentials; `vended` as it was pickled may be older than what that holds."""
+    """The process's lease of a table's credentials, with `vended` offered to it: a pickled one may be older."""
     key = os.getpid(), vended.who
-    found = _leases.get(key) or _leases.setdefault(key, Lease(vended))
-    if ends_of(vended.grants) > found.ends:
-        found.offer(vended)
-    return found
+    lease = _leases.get(key) or _leases.setdefault(key, Lease(vended))
+    if ends_of(vended.grants) > lease.ends:
+        lease.offer(vended)
+    return lease

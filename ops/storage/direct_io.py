@@ -1,7 +1,7 @@
 """Writing a large file past the page cache.
 
-An index is copied whole into its next version, and seldom read again from there: through the cache it would push out
-what is, and wait for memory and for the sync of all of it at the end.
+An index is copied whole into its next version, and the copy is seldom read. Through the page cache it would displace
+files that are read, wait for memory, and wait for the sync of all its bytes at the end.
 """
 
 import errno
@@ -13,14 +13,15 @@ from types import TracebackType
 
 _BUFFER = 8 << 20
 _BLOCK = 4_096
-"""What places in memory and file, and lengths, must be multiples of"""
+"""Alignment of memory, of places in the file and of lengths, in bytes"""
 
 
 class DirectSink:
-    """Appends to an open file, in whole blocks past the cache where the file system can; the rest of a block at last.
+    """Appends to an open file in whole blocks, past the cache where the file system allows it. The last, incomplete
+    block goes through the cache.
 
-    A context manager: what is still held is written when the block ends without an error. One buffer is filled while
-    the other is written; an error of writing is raised by a later call, at the latest by the end of the block.
+    A context manager: buffered bytes are written when the block ends without an error. One buffer is filled while the
+    other is written; an error of writing is raised by a later call, at the latest by the end of the block.
     """
 
     def __init__(self, handle: int) -> None:
@@ -46,7 +47,7 @@ class DirectSink:
                 self._write(self._view[whole : self._held])
 
     def append(self, data: bytes) -> None:
-        """These bytes next."""
+        """Append bytes."""
         done = 0
         while done < len(data):
             step = min(len(data) - done, _BUFFER - self._held)
@@ -55,7 +56,7 @@ class DirectSink:
             done += step
 
     def append_range(self, source: int, offset: int, length: int) -> int:
-        """Bytes of another open file next; -> how many there were, fewer than `length` where it ends."""
+        """Append bytes of another open file; -> their number, less than `length` where the file ends."""
         done = 0
         while done < length:
             room = self._view[self._held : self._held + length - done]
@@ -93,7 +94,7 @@ class DirectSink:
 
 
 def _switch(handle: int, *, on: bool) -> bool:
-    """Writes of the file go past the cache, or through it; -> whether they go past it now."""
+    """Let writes of the file go past the cache, or through it; -> whether they go past it now."""
     flags = fcntl.fcntl(handle, fcntl.F_GETFL)
     try:
         fcntl.fcntl(handle, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)

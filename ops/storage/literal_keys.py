@@ -1,4 +1,4 @@
-"""An s3fs file system to which every character of a key stands for itself."""
+"""An s3fs file system that reads every character of a key literally."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Local files: written beside, synced, linked under the final name."""
+"""Local files: written under a temporary name, synced, linked under the final name."""
 
 import contextlib
 import ctypes
@@ -104,9 +104,9 @@ class LocalStorage:
                     yield ObjectInfo(f"file://{file}", status.st_size, status.st_mtime_ns // 1_000_000)
 
     def now_ms(self, folder: str) -> int:
-        """A folder may be mounted from another machine, so a file without a name is asked when it was made.
+        """The time of the folder's file system, which may be another machine's: that at which a nameless file is made.
 
-        Where none can be made, none can be deleted, or the disk is full: then this machine's clock is what there is.
+        Where no such file can be made (a read-only folder, a full disk), it is the time of this machine.
         """
         try:
             with tempfile.TemporaryFile(dir=to_path(folder)) as probe:

@@ -1,6 +1,6 @@
-"""Paths as engines write them, made comparable. Spark writes `file:/x`, PyIceberg `file:///x`, Hadoop `s3a://`.
+"""One spelling for the paths that engines write: Spark `file:/x`, PyIceberg `file:///x`, Hadoop `s3a://`.
 
-Every character of a path stands for itself: a folder `day=a%2Fb` has this very name, as Iceberg's writers make it.
+Every character of a path is literal: `day=a%2Fb` is the name of a folder, as Iceberg's writers make it.
 """
 
 import re
@@ -11,7 +11,7 @@ _S3_SCHEMES = ("s3", "s3a", "s3n")
 def normalize(location: str) -> str:
     """One spelling for one object: `file:///absolute/path` or `s3://bucket/key`; other schemes as they are.
 
-    To a file system several slashes are one; in a store's key each counts.
+    In a file system several slashes are one; in the key of an object each counts.
     """
     scheme, colon, rest = location.partition(":")
     if not colon or "/" in scheme:
@@ -27,6 +27,6 @@ def _single_slashes(path: str) -> str:
 
 
 def relative_to(location: str, root: str) -> str:
-    """`location` without `root` where it lies under it; as it is, normalised, otherwise."""
+    """`location`, normalised, and relative to `root` where it lies under it."""
     path, base = normalize(location), normalize(root).rstrip("/") + "/"
     return path.removeprefix(base)

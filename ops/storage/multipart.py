@@ -1,7 +1,6 @@
-"""Plans a multipart upload out of bytes and stored ranges. Pure: the caller uploads and copies.
+"""Plans of multipart uploads of bytes and stored ranges. Pure: the caller uploads and copies.
 
-A stored range that is large enough is copied inside the store; what is too small for a part of its own is read and
-sent with its neighbours.
+A stored range that is large enough is copied inside the store. Smaller ones are read, and sent with their neighbours.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,23 +14,23 @@ _PARTS_OF_ONE_SIZE = 1000
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """Bytes and counts that a store allows, by default S3's, and the sizes that are used within them."""
+    """Sizes and counts of parts that a store allows, by default S3's, and the sizes in use within them; in bytes."""
 
     min_part: int = 5 * 1024**2
-    """Of every part but the last"""
+    """Smallest size of every part but the last"""
     max_part: int = 5 * 1024**3
     max_parts: int = 10_000
     part: int = 16 * 1024**2
-    """Of the first parts that are sent; held in memory"""
+    """Size of the first parts that are sent, each of which is held in memory"""
     copy: int = 1024**3
-    """Of a part that the store copies by itself"""
+    """Largest size of a part that the store copies by itself"""
 
     def __post_init__(self) -> None:
         if not self.min_part <= self.part <= self.max_part or not 2 * self.min_part <= self.copy <= self.max_part:
             raise ValueError("part sizes must lie within the limits, and two of the smallest within one copy")
 
     def size_of(self, number: int) -> int:
-        """Bytes of the part after `number` others: doubled every 1,000: 10,000 parts hold the largest object."""
+        """Bytes of the part after `number` others, doubled every 1,000 parts: 10,000 hold the largest object."""
         return int(min(self.max_part, self.part << number // _PARTS_OF_ONE_SIZE))
 
 
@@ -63,7 +62,7 @@ class CopyPart:
 def plan_parts(
     segments: Iterable[bytes | ObjectRange], limits: PartLimits = S3_LIMITS
 ) -> Iterator[UploadPart | CopyPart]:
-    """Parts in order, each within the limits, and as soon as it is known; their number is not looked at."""
+    """Parts in order, each within the limits and as soon as it is complete. Their number is not checked."""
     plan = _Plan(limits)
     for segment in segments:
         rest: bytes | ObjectRange | None = segment
@@ -84,13 +83,13 @@ def plan_parts(
 
 
 class _Plan:
-    """Parts that are known, and the pieces that wait to become one."""
+    """Complete parts, and pieces that wait to become the next one."""
 
     def __init__(self, limits: PartLimits) -> None:
         self._limits = limits
         self._parts: list[UploadPart | CopyPart] = []
         self.number = 0
-        """Of parts so far, taken or not"""
+        """Number of parts so far, taken or not"""
         self.waiting: list[bytes | ObjectRange] = []
         self._size = 0
 
@@ -100,8 +99,8 @@ class _Plan:
 
     def take(self) -> list[UploadPart | CopyPart]:
         """Parts that have not been taken yet."""
-        taken, self._parts = self._parts, []
-        return taken
+        ready, self._parts = self._parts, []
+        return ready
 
     def fill(self, piece: bytes | ObjectRange, size: int) -> bytes | ObjectRange | None:
         """Let as much of `piece` wait as makes a part of `size`; -> the rest, None where there is none."""
@@ -122,12 +121,12 @@ def _length(piece: bytes | ObjectRange) -> int:
     return len(piece) if isinstance(piece, bytes) else piece.length
 
 
-def _split(whole: bytes | ObjectRange, at: int) -> tuple[bytes | ObjectRange, bytes | ObjectRange]:
+def _split(whole: bytes | ObjectRange, length: int) -> tuple[bytes | ObjectRange, bytes | ObjectRange]:
     if isinstance(whole, bytes):
-        return whole[:at], whole[at:]
-    at = min(at, whole.length)
-    head = ObjectRange(whole.path, whole.offset, at)
-    return head, ObjectRange(whole.path, whole.offset + at, whole.length - at)
+        return whole[:length], whole[length:]
+    length = min(length, whole.length)
+    head = ObjectRange(whole.path, whole.offset, length)
+    return head, ObjectRange(whole.path, whole.offset + length, whole.length - length)
 
 
 def _copies(whole: ObjectRange, size: int) -> list[CopyPart]:

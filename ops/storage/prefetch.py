@@ -1,4 +1,4 @@
-"""Many ranges of one stored object: planned into few requests, which a store answers side by side."""
+"""Reads of many ranges of one object, planned into few requests that a store answers in parallel."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from icepuffin.ops.storage.base import ObjectSource, Storage
 
 GAP = 1 << 20
-"""Bytes between two ranges that are cheaper to read than another request"""
+"""Largest gap, in bytes, that is cheaper to read than to skip with another request"""
 _LONGEST = 8 << 20
-"""Of one request, but for a single range that is longer: more than one is under way then"""
+"""Largest request in bytes, except for a single longer range; several smaller ones run in parallel"""
 
 
 def coalesced(ranges: Iterable[tuple[int, int]], *, longest: int | None = None) -> list[tuple[int, int]]:
@@ -26,7 +26,7 @@ def coalesced(ranges: Iterable[tuple[int, int]], *, longest: int | None = None) 
 
 
 class PrefetchedSource(ObjectSource):
-    """A stored object as a range source, of which `fetch` holds some ranges. Not to be shared between threads."""
+    """A stored object as a range source, with ranges that `fetch` reads ahead. Not to be shared between threads."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         super().__init__(storage, path)
@@ -40,9 +40,9 @@ class PrefetchedSource(ObjectSource):
         self._held = [(offset, piece) for (offset, _), piece in zip(planned, data, strict=True)]
 
     def read_range(self, offset: int, length: int) -> bytes:
-        at = bisect_right(self._held, offset, key=lambda piece: piece[0]) - 1
-        if at >= 0:
-            start, data = self._held[at]
+        place = bisect_right(self._held, offset, key=lambda piece: piece[0]) - 1
+        if place >= 0:
+            start, data = self._held[place]
             if offset + length <= start + len(data):
                 return data[offset - start : offset - start + length]
         return super().read_range(offset, length)

@@ -1,4 +1,4 @@
-"""Who reads a store: a fingerprint that stays the same while keys rotate."""
+"""Fingerprint of the user who reads a store, which stays the same while keys rotate."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ _ROLE_VARIABLES = (
 
 
 def principal(location: str, config: StorageConfig) -> str:
-    """A fingerprint of who reads `location` with this configuration: equal only where identity and endpoint are.
+    """A fingerprint of the user who reads `location` with this configuration: equal for equal users and endpoints only.
 
-    It names what was fetched for somebody, so that nobody else is served it. Nothing can be learnt from it. Where a
-    catalog vends credentials it is who the catalog takes us for, and the credentials must be good now: AccessError is
-    raised where they have expired and there are no others.
+    Cached data is keyed by it, so that it is served to the user who fetched it and to nobody else. It reveals nothing
+    about the keys. Where a catalog vends credentials it identifies the catalog's user, and the credentials must be
+    valid now: AccessError is raised where they have expired and there are no others.
     """
     if normalize(location).startswith("file:"):
         return digest(["file", os.geteuid()])
@@ -40,25 +40,25 @@ def _s3_principal(_: int, settings: frozenset[tuple[str, str]]) -> str:
     return digest(["s3", options, [] if "key" in options or "anon" in options else ambient_identity()])
 
 
-def digest(who: list[Any]) -> str:
+def digest(identity: list[Any]) -> str:
     """32 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(who, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def ambient_identity() -> list[Any]:
-    """Whose the credentials are that AWS clients find by themselves: environment, files, roles.
+    """The identity behind the credentials that AWS clients find by themselves: environment, files, roles.
 
-    Keys that stay are told by themselves; keys that rotate, by where they come from.
+    Lasting keys identify themselves; keys that rotate are identified by their source.
     """
     from botocore.credentials import RefreshableCredentials  # noqa: PLC0415  slow to import, no use for local tables
     from botocore.session import Session  # noqa: PLC0415
 
     session = Session()
-    found = session.get_credentials()
-    if found is None:
+    credentials = session.get_credentials()
+    if credentials is None:
         return []
-    if isinstance(found, RefreshableCredentials):
-        named = [os.environ.get(name, "") for name in _ROLE_VARIABLES]
-        return [found.method, session.profile, session.get_scoped_config(), named]
-    frozen = found.get_frozen_credentials()
+    if isinstance(credentials, RefreshableCredentials):
+        environment = [os.environ.get(name, "") for name in _ROLE_VARIABLES]
+        return [credentials.method, session.profile, session.get_scoped_config(), environment]
+    frozen = credentials.get_frozen_credentials()
     return [frozen.access_key, frozen.secret_key, frozen.token]

@@ -1,4 +1,4 @@
-"""An s3fs file system whose keys are a lease's: asked for at each request, and once more where a store refuses them."""
+"""An s3fs file system that takes its keys from a lease at each request, and new ones where a store refuses them."""
 
 import asyncio
 from typing import Any
@@ -14,29 +14,30 @@ from icepuffin.ops.storage.credentials import Lease
 from icepuffin.ops.storage.literal_keys import LiteralFileSystem
 
 _REFUSED = frozenset({"400", "InvalidToken", "TokenRefreshRequired"})
-"""Beside what s3fs makes a PermissionError: codes for keys that are not good any more. A HEAD has no text, only 400"""
+"""Error codes for keys that are not valid any more, beside those of which s3fs makes a PermissionError. The answer to a
+HEAD request has no text, only 400"""
 
 
 class _Keys(AioCredentials):  # type: ignore[misc]  # no types
-    def __init__(self, held: Lease, prefix: str) -> None:
+    def __init__(self, lease: Lease, prefix: str) -> None:
         super().__init__("", "", method="vended")
-        self._held = held
+        self._lease = lease
         self._prefix = prefix
 
     async def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        grant = await current(self._held, self._prefix)
-        given = grant.properties if grant else {}
+        grant = await current(self._lease, self._prefix)
+        properties = grant.properties if grant else {}
         return ReadOnlyCredentials(
             *(
-                given.get(f"s3.{name}") or given.get(f"client.{name}")
+                properties.get(f"s3.{name}") or properties.get(f"client.{name}")
                 for name in ("access-key-id", "secret-access-key", "session-token")
             )
         )
 
 
-async def current(held: Lease, prefix: str) -> Grant | None:
-    """What is vended now. All stores share one event loop: it does not wait for a catalog."""
-    return held.grant(prefix) if held.fresh else await asyncio.to_thread(held.grant, prefix)
+async def current(lease: Lease, prefix: str) -> Grant | None:
+    """The current grant. A renewal runs in a thread: all stores share one event loop, which must not wait for it."""
+    return lease.grant(prefix) if lease.fresh else await asyncio.to_thread(lease.grant, prefix)
 
 
 class _Session(AioSession):  # type: ignore[misc]
@@ -49,29 +50,29 @@ class _Session(AioSession):  # type: ignore[misc]
 
 
 class RenewedFileSystem(LiteralFileSystem):
-    """Signs each request with the keys of the moment."""
+    """Signs each request with the current keys of the lease."""
 
-    def __init__(self, held: Lease, prefix: str, **options: Any) -> None:
-        super().__init__(session=_Session(_Keys(held, prefix)), **options)
-        self._held = held
+    def __init__(self, lease: Lease, prefix: str, **options: Any) -> None:
+        super().__init__(session=_Session(_Keys(lease, prefix)), **options)
+        self._lease = lease
         self._prefix = prefix
 
     async def _call_s3(self, method: str, *arguments: Any, **named: Any) -> Any:
-        used = await current(self._held, self._prefix)
+        used = await current(self._lease, self._prefix)
         try:
             return await super()._call_s3(method, *arguments, **named)
         except OSError as error:
             if not _refuses_keys(error):
                 raise
-            if not await asyncio.to_thread(self._held.has_other_than, used, self._prefix):
-                raise PermissionError(f"{error}; with {self._held}") from error
+            if not await asyncio.to_thread(self._lease.has_other_than, used, self._prefix):
+                raise PermissionError(f"{error}; with {self._lease}") from error
         try:
             return await super()._call_s3(method, *arguments, **named)
         except OSError as error:
             if not _refuses_keys(error):
                 raise
-            self._held.in_vain()
-            raise PermissionError(f"{error}; with {self._held}") from error
+            self._lease.in_vain()
+            raise PermissionError(f"{error}; with {self._lease}") from error
 
     call_s3 = sync_wrapper(_call_s3)
 

@@ -34,21 +34,21 @@ def _key(location: str) -> str:
 class S3Storage:
     """The `Storage` of one S3 endpoint. `options` are s3fs.S3FileSystem's; they hold secrets and are never shown.
 
-    With `held` the keys are those that it has for `prefix` at each request.
+    With `lease` each request is signed with the keys that it has for `prefix` at the time.
     """
 
     def __init__(
-        self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS, held: Lease | None = None, prefix: str = "s3"
+        self, options: dict[str, Any], *, limits: PartLimits = S3_LIMITS, lease: Lease | None = None, prefix: str = "s3"
     ) -> None:
         self._limits = limits
         options = {**options, "config_kwargs": {**_TIMEOUTS, **options.get("config_kwargs", {})}}
         # s3fs is not fork-safe: skip its instance cache, so that a forked worker never meets the parent's event loop
         options |= {"skip_instance_cache": True, "use_listings_cache": False}
-        if held is None:
+        if lease is None:
             self._fs = LiteralFileSystem(**options)
         else:
             kept = {name: value for name, value in options.items() if name not in ("key", "secret", "token")}
-            self._fs = RenewedFileSystem(held, prefix, **kept)
+            self._fs = RenewedFileSystem(lease, prefix, **kept)
 
     def __repr__(self) -> str:
         return "S3Storage()"
@@ -71,12 +71,12 @@ class S3Storage:
                 return _bytes(error)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        asked = [(offset, offset + length) for offset, length in ranges if length]
-        if not asked:
+        spans = [(offset, offset + length) for offset, length in ranges if length]
+        if not spans:
             return [b""] * len(ranges)
         with _reading(path):
-            starts, ends = zip(*asked, strict=True)
-            parts = iter(self._fs.cat_ranges([_key(path)] * len(asked), starts, ends, on_error="return"))
+            starts, ends = zip(*spans, strict=True)
+            parts = iter(self._fs.cat_ranges([_key(path)] * len(spans), starts, ends, on_error="return"))
             return [_bytes(next(parts)) if length else b"" for _, length in ranges]
 
     def source(self, path: str) -> RangeSource:
@@ -93,7 +93,7 @@ class S3Storage:
             yield sink
             sink.publish()
         except BaseException:
-            # the error that is on its way matters more than parts that are left; stores drop those by a rule of theirs
+            # the first error matters more than the parts that are left: stores expire incomplete uploads
             with contextlib.suppress(StorageError):
                 sink.abort()
             raise
@@ -121,20 +121,20 @@ class S3Storage:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         with _reading(prefix):
-            found = self._fs.find(_key(prefix), detail=True)
-        for info in found.values():
+            objects = self._fs.find(_key(prefix), detail=True)
+        for info in objects.values():
             modified = info.get("LastModified") or datetime.now(UTC)
             yield ObjectInfo(f"s3://{info['name']}", int(info["size"]), int(modified.timestamp() * 1000))
 
     def now_ms(self, folder: str) -> int:
-        """As the store says with its answers."""
+        """The date in the store's answer to a request."""
         bucket, _, prefix = _key(folder).partition("/")
         with _reading(folder):
             answer = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
-        told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        if told is None:
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None:
             raise StorageError(f"{folder}: the store does not say what time it is, so nothing there is known to be old")
-        return round(parsedate_to_datetime(told).timestamp() * 1000)
+        return round(parsedate_to_datetime(date).timestamp() * 1000)
 
     def delete(self, path: str) -> None:
         bucket, key = _key(path).split("/", 1)
@@ -145,7 +145,7 @@ class S3Storage:
 class _MultipartSink(io.RawIOBase):
     """Collects writes into parts of the store's size; completes only if nobody has published the name meanwhile.
 
-    A file, since Arrow writes to nothing less; closing it publishes nothing, for whoever holds a file may close it.
+    It is a file because Arrow writes to files only. Closing it publishes nothing: any user of a file may close it.
     """
 
     def __init__(self, fs: s3fs.S3FileSystem, path: str, limits: PartLimits) -> None:
@@ -158,7 +158,7 @@ class _MultipartSink(io.RawIOBase):
         self._upload_id: str | None = None
         self._etags: list[str] = []
         self._attempt = uuid.uuid4().hex
-        """Kept with the object: tells whether one that is there is this one"""
+        """Id that is stored with the object, to recognise an object of this upload by"""
 
     def writable(self) -> bool:
         return True
@@ -222,7 +222,7 @@ class _MultipartSink(io.RawIOBase):
         try:
             self._publish()
         except (ObjectExistsError, ObjectMissingError):
-            # clients repeat a request whose answer was lost: what is in the way may be what the first one made
+            # clients repeat a request whose answer was lost: the object may be the first request's
             if not self._is_there():
                 raise
         self._upload_id = None
@@ -256,7 +256,7 @@ class _MultipartSink(io.RawIOBase):
 
 
 def _bytes(part: bytes | Exception) -> bytes:
-    """What was read of one range. Raises what went wrong; that nothing lies there, behind the end, is no error."""
+    """The bytes of one range, none for a range behind the end. Raises `part` where it is another error."""
     if not isinstance(part, Exception):
         return bytes(part)
     cause = part.__cause__
