@@ -1,8 +1,8 @@
-"""Shards of indexes, kept ready to be searched: on the local disk as files to map, and in this process's memory.
+"""The shard cache: shards that are ready to be searched, on the local disk as files to map, and in memory.
 
-Why a cache of our own: what exists keeps bytes, or pickled values. `diskcache` keeps rows of SQLite and pickles (to
-unpickle a file that something else wrote runs its code, and nothing is mapped); fsspec's caches keep an object's raw
-bytes, to be decoded at each opening, without a budget and without knowing whose credentials fetched them.
+Existing caches keep bytes or pickled values. `diskcache` keeps rows of SQLite and pickles: a pickle of another writer
+runs its code, and nothing is mapped. The caches of fsspec keep the raw bytes of an object, to be decoded at each
+opening; they have no budget, and do not separate users by the credentials that fetched the bytes.
 """
 
 from icepuffin.ops.cache.ready import ReadyShard

@@ -1,7 +1,7 @@
 """Ready shards as files in a folder, shared by all processes of one user on one machine.
 
-Files appear by renaming and go by unlinking: whoever has one open keeps it, and whoever looks for one finds it whole or
-not at all. `.lock` orders those who make room; locks/NN let one process fetch while others wait for what it fetches.
+Files appear by renaming and go by unlinking: an open file stays readable, and no file is visible before it is whole.
+`.lock` serialises the processes that make room. locks/NN let one process fetch a shard while others wait for it.
 """
 
 import contextlib
@@ -33,16 +33,16 @@ class DiskCache:
 
     @classmethod
     def opened(cls, folder: Path, budget: int) -> "DiskCache | None":
-        """The cache in a folder that is this user's alone; None, with a warning, where that cannot be had."""
+        """The cache in a folder that nobody else can write to; None, with a warning, where there is none."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 _log.warning("%s is not a folder of this user: shards are not kept on disk", folder)
                 return None
             folder.chmod(0o700)  # before anybody looks whether it is empty
-            if found.st_mode & _OTHERS_WRITE and any(folder.iterdir()):
-                folder.chmod(stat.S_IMODE(found.st_mode))
+            if status.st_mode & _OTHERS_WRITE and any(folder.iterdir()):
+                folder.chmod(stat.S_IMODE(status.st_mode))
                 _log.warning(
                     "%s could be written by other users, so what lies in it may be theirs: shards are not kept on "
                     "disk; empty it, or name another folder",
@@ -60,7 +60,7 @@ class DiskCache:
         return cls(folder, budget)
 
     def get(self, owner: str, name: str) -> ReadyShard | None:
-        """What `owner` put under `name`; one that is damaged is removed."""
+        """The shard that `owner` put under `name`, or None. A damaged file is removed."""
         path = self._path(owner, name)
         try:
             if not _is_own(path.parent.lstat()):
@@ -80,7 +80,7 @@ class DiskCache:
             return None
 
     def put(self, owner: str, name: str, shard: ReadyShard) -> None:
-        """Keep a shard, if it fits: others make room. A disk that is full is a warning, not an error."""
+        """Keep a shard, if it fits the budget: older ones make room. A full disk is a warning, not an error."""
         arrays, values = to_arrays(shard)
         label = f"{owner}/{name}"
         path = self._path(owner, name)
@@ -88,7 +88,7 @@ class DiskCache:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if not _is_own(path.parent.lstat()):
-                return  # `get` has said so
+                return  # `get` has logged why
             stream = self._claim(aside, mapped.size_of(label, arrays, values))
             if stream is None:
                 return
@@ -104,11 +104,11 @@ class DiskCache:
 
     @contextlib.contextmanager
     def fetching(self, owner: str, name: str) -> Iterator[None]:
-        """One at a time, of all processes, for what is missing; others find it when they come in."""
+        """Let one process at a time fetch a shard: the next one that enters finds it."""
         number = int(hashlib.sha256(f"{owner}/{name}".encode()).hexdigest(), 16) % _STRIPES
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             try:
-                held.enter_context(_locked(self._folder / "locks" / f"{number:02d}"))
+                locks.enter_context(_locked(self._folder / "locks" / f"{number:02d}"))
             except OSError as error:  # then several fetch
                 _log.warning("%s cannot be used: %s", self._folder, error)
             yield
@@ -122,12 +122,12 @@ class DiskCache:
         return self._folder / owner / f"{name}{_ENTRY}"
 
     def _claim(self, aside: Path, size: int) -> BinaryIO | None:
-        """A new file with its bytes counted from now on; None where they do not fit."""
+        """A new file of `size` bytes, counted against the budget from now on; None where it does not fit."""
         with _locked(self._folder / ".lock"):
             if not self._make_room(size):
                 return None
             stream = os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-            fcntl.flock(stream, fcntl.LOCK_EX)  # as long as this is held somebody writes
+            fcntl.flock(stream, fcntl.LOCK_EX)  # held while the file is written
             stream.truncate(size)
             return stream
 
@@ -135,14 +135,14 @@ class DiskCache:
         files = sorted(self._files(), key=lambda item: item[1].st_atime_ns)
         used = sum(status.st_size for _, status in files)
         for path, status in files:
-            too_many = used + size > self._budget >= size
-            if (path.suffix == _ENTRY and too_many) or (path.suffix == _ASIDE and _is_abandoned(path)):
+            over_budget = used + size > self._budget >= size
+            if (path.suffix == _ENTRY and over_budget) or (path.suffix == _ASIDE and _is_abandoned(path)):
                 path.unlink(missing_ok=True)
                 used -= status.st_size
         return used + size <= self._budget
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Each once, whatever is renamed meanwhile."""
+        """(path, status) of each file, once even if it is renamed meanwhile."""
         seen = set()
         for path in self._folder.glob("*/*"):
             if path.suffix in (_ENTRY, _ASIDE):
@@ -163,7 +163,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether a file or folder, but no link to one, is this user's and nobody else could have written to it."""
+    """Whether a file or folder, not a link, belongs to this user and nobody else can write to it."""
     plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
     return plain and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
@@ -180,7 +180,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether nobody writes it any more: its writer has died."""
+    """Whether an unfinished file has lost its writer: nobody holds its lock."""
     try:
         with path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,7 +26,7 @@ _LEAD = struct.Struct("<8sII")
 _ALIGNMENT = 64
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_MARK = 10**18
-"""In 2001, long before any file of ours is written"""
+"""First modification time, in ns, that is a mark: in 2001, long before any file of this cache was written"""
 
 
 class DamagedError(ValueError):
@@ -80,10 +80,10 @@ def read(stream: BinaryIO, name: str) -> tuple[dict[str, npt.NDArray[Any]], dict
         for key, (dtype, shape, offset) in head["arrays"].items()
     }
     if status.st_mtime_ns != _mark(lead + body):
-        found = 0
+        actual = 0
         for array in arrays.values():
-            found = zlib.crc32(_bytes(array), found)
-        if found != head["checksum"]:
+            actual = zlib.crc32(_bytes(array), actual)
+        if actual != head["checksum"]:
             raise DamagedError("the arrays do not have their checksum")
     touch(stream.fileno(), lead + body)
     return arrays, head["values"]
@@ -96,17 +96,17 @@ def _bytes(array: npt.NDArray[Any]) -> memoryview:
 def _plan(
     name: str, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any], checksum: int
 ) -> tuple[bytes, int, list[int]]:
-    """(lead and head, size of the file, offset of each array): the head is given room as if its numbers were long."""
+    """(lead and head, size of the file, offset of each array). The head has room for numbers of any length."""
     room = _LEAD.size + len(json.dumps([name, dict(values)])) + 256 + sum(len(key) + 128 for key in arrays)
-    at = room + -room % _ALIGNMENT
+    offset = room + -room % _ALIGNMENT
     places, offsets = {}, []
     for key, array in arrays.items():
-        places[key] = (array.dtype.str, array.shape, at)
-        offsets.append(at)
-        at += array.nbytes + -array.nbytes % _ALIGNMENT
-    text = {"name": name, "values": dict(values), "arrays": places, "size": at, "checksum": checksum}
+        places[key] = (array.dtype.str, array.shape, offset)
+        offsets.append(offset)
+        offset += array.nbytes + -array.nbytes % _ALIGNMENT
+    text = {"name": name, "values": dict(values), "arrays": places, "size": offset, "checksum": checksum}
     body = json.dumps(text).encode()
-    return _LEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body, at, offsets
+    return _LEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body, offset, offsets
 
 
 def _mark(head: bytes) -> int | None:

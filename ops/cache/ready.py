@@ -1,4 +1,4 @@
-"""A shard as kernels take it: decoded, validated, with its searcher. No snapshot is in it: masks come later."""
+"""A shard in memory as kernels use it: decoded, validated, with its searcher, but without a snapshot's tombstones."""
 
 import sys
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadyShard:
-    """What searching one shard takes. Arrays are shared and never written to."""
+    """Everything that a search of one shard needs. Arrays are shared and never written to."""
 
     graph: Graph
     vectors: npt.NDArray[np.float32] | None
@@ -29,9 +29,9 @@ class ReadyShard:
     file_slots: npt.NDArray[np.uint32]
     row_positions: npt.NDArray[np.int64]
     searcher: Searcher
-    """Returns every node: to be masked"""
+    """Searcher of all nodes, to be masked by a snapshot's tombstones"""
     rounded: bool
-    """Whether its vectors are the table's, rounded (f16) or coded, and not the table's own"""
+    """Whether its vectors are rounded (f16) or coded, and not exactly the table's"""
 
     @property
     def count(self) -> int:
@@ -39,12 +39,12 @@ class ReadyShard:
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays, mapped or not."""
+        """Bytes of all arrays, mapped or not."""
         return sum(array.nbytes for array in to_arrays(self)[0].values())
 
 
 def ready(shard: Shard, *, threads: int = 1) -> ReadyShard:
-    """A shard as it was decoded, made ready: vectors as f32, codes for the walk."""
+    """A decoded shard made ready: vectors as f32, codes for the graph search."""
     vectors = None if shard.vectors is None else np.ascontiguousarray(shard.vectors, np.float32)
     pq = None
     if vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None:
@@ -100,7 +100,7 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
         pq=pq,
         file_slots=arrays["file_slots"],
         row_positions=arrays["row_positions"],
-        # where none were kept, none were worth it
+        # a shard that was kept without codes gets none: they did not pay
         searcher=Searcher(graph, vectors, Metric(values["metric"]), pq=pq, codes=codes, coded_from=sys.maxsize),
         rounded=values["rounded"],
     )

@@ -1,4 +1,4 @@
-"""What the cache may take, and where."""
+"""Settings of the shard cache: its folder and its budgets."""
 
 import os
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 MB = 1 << 20
 _OFF = "off"
 DIRECTORY = "ICEPUFFIN_SHARD_CACHE"
-"""Environment: the folder, or `off`"""
+"""Environment variable of the folder, or `off`"""
 DISK_MB = "ICEPUFFIN_SHARD_CACHE_DISK_MB"
 MEMORY_MB = "ICEPUFFIN_SHARD_CACHE_MEMORY_MB"
 
@@ -27,7 +27,7 @@ class CacheSettings:
 
     @property
     def folder(self) -> Path:
-        """Where the files lie."""
+        """Folder of the files."""
         return self.directory or user_cache_directory() / "icepuffin" / "shards"
 
     @classmethod
@@ -36,19 +36,19 @@ class CacheSettings:
 
     @classmethod
     def from_environment(cls) -> "CacheSettings":
-        """The defaults, but for what the environment says. Raises ValueError for a budget that is no number."""
+        """The defaults with the environment's variables over them. Raises ValueError for a budget that is no number."""
         where = os.environ.get(DIRECTORY, "")
         if where == _OFF:
             return cls.off()
-        given = {
+        budgets = {
             name: int(os.environ[variable]) * MB
             for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
             if variable in os.environ
         }
-        return cls(directory=Path(where) if where else None, **given)
+        return cls(directory=Path(where) if where else None, **budgets)
 
 
 def user_cache_directory() -> Path:
     """$XDG_CACHE_HOME, or ~/.cache."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(given) if given else Path("~/.cache").expanduser()
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(configured) if configured else Path("~/.cache").expanduser()

@@ -117,7 +117,7 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
     again = cache.shard(keys[0], STORAGE)
     assert again is not first  # mapped now
     assert same(again, first)
-    assert cache.held_bytes == sum(cache.shard(key, STORAGE).nbytes for key in keys)
+    assert cache.bytes_in_memory == sum(cache.shard(key, STORAGE).nbytes for key in keys)
 
 
 def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_memory_stays_within_its_budget_and_drops_the_least_recently_used(tmp_pa
     for number in (0, 1, 0, 2):
         cache.shard(keys[number], STORAGE)
     assert [cache.holds(key, STORAGE) for key in keys] == [True, False, True]
-    assert cache.held_bytes <= 2 * ONE
+    assert cache.bytes_in_memory <= 2 * ONE
 
 
 def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Pa
     key = stored(tmp_path, SHARD)
     other = stored(tmp_path, made_shard(1), "other")
     with pytest.raises(ChecksumError, match="sha256"):
-        kept_by(cache_in(tmp_path), ShardKey(other.where, key.sha256, key.version))
+        kept_by(cache_in(tmp_path), ShardKey(other.where, key.sha256, key.index_snapshot_id))
     assert not files_of(tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_what_one_principal_fetched_is_not_served_to_another(tmp_path: Path, s3:
     local = stored(tmp_path, SHARD)
     path = f"s3://lake/cache/{tmp_path.name}"
     open_storage(path, s3).create(path, (tmp_path / "shard").read_bytes())
-    key = ShardKey(replace(local.where, path=path), local.sha256, local.version)
+    key = ShardKey(replace(local.where, path=path), local.sha256, local.index_snapshot_id)
     cache = cache_in(tmp_path, memory=10 * ONE)
     cache.shard(key, s3)
     stranger = StorageConfig({**s3.properties, "s3.secret-access-key": "wrong"})
