@@ -1,4 +1,4 @@
-"""Theta sketches of a snapshot: counted per data file, united, registered where every engine looks."""
+"""Theta sketches of a snapshot: counted per data file, united, registered as its standard statistics."""
 
 from typing import TYPE_CHECKING
 

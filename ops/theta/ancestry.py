@@ -1,4 +1,4 @@
-"""What a snapshot's ancestors say of distinct values: which columns have a sketch, which sketches can be extended."""
+"""Sketches of a snapshot's ancestors: the columns that have one, and the sketches that can be extended."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -21,15 +21,15 @@ from icepuffin.puffin.errors import PuffinError
 
 logger = logging.getLogger(__name__)
 
-_FARTHEST = 100
-"""How many ancestors are asked for statistics."""
-_MOST_DIFFS = 4
-"""How many ancestors' file lists are read to find one that was only added to."""
+_MAX_ANCESTORS = 100
+"""Number of ancestors whose statistics are read"""
+_MAX_FILE_LISTS = 4
+"""Number of ancestors whose file lists are read in search of one since which files were only added"""
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """An ancestor's sketch of one column, of ours, that only needs the added files."""
+    """A sketch of ours of one column of an ancestor, to be united with those of the files that were added since."""
 
     sketch: ThetaSketch
     covered: frozenset[str]
@@ -38,9 +38,10 @@ class Extension:
 
 def ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
     """The snapshot's parents, nearest first, as far as they have not expired."""
-    known = {item.snapshot_id: item for item in table.metadata.snapshots}  # by_id searches all, each time
-    for _ in range(_FARTHEST):
-        parent = known.get(snapshot.parent_snapshot_id or 0)
+    # metadata.snapshot_by_id searches all snapshots at each call
+    by_id = {candidate.snapshot_id: candidate for candidate in table.metadata.snapshots}
+    for _ in range(_MAX_ANCESTORS):
+        parent = by_id.get(snapshot.parent_snapshot_id or 0)
         if parent is None:
             return
         yield parent
@@ -64,30 +65,31 @@ def choose_extensions(
 ) -> tuple[dict[int, Extension], str]:
     """(extension by field id, note) for columns whose sketches are `missing` for some live files.
 
-    An ancestor's sketch serves if its build id proves that it counts the ancestor's live rows and nothing else, as the
-    same column type, and only files were added since. Sketches of other engines do not: nobody knows what they count.
+    An ancestor's sketch can be extended if its build id proves that it counts exactly the ancestor's live rows, with
+    the same column type, and if files were only added since. Those of other engines cannot: what they count is
+    unknown.
     """
-    found: dict[int, Extension] = {}
+    extensions: dict[int, Extension] = {}
     notes: list[str] = []
     diffs = 0
     for ancestor in ancestors(table, snapshot):
-        wanted = {i for i, paths in missing.items() if paths} - found.keys()
+        wanted = {i for i, paths in missing.items() if paths} - extensions.keys()
         statistics = find_statistics(table, ancestor.snapshot_id)
-        if not wanted or diffs == _MOST_DIFFS:
+        if not wanted or diffs == _MAX_FILE_LISTS:
             break
         candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in wanted}
         if statistics is None or not candidates:
             continue
         diffs += 1
         live = live_files(table, ancestor.snapshot_id)
-        then = {file.path: file_key(file, live.location) for file in live.files}
-        if any(keys.get(path) != key for path, key in then.items()):
+        ancestor_keys = {file.path: file_key(file, live.location) for file in live.files}
+        if any(keys.get(path) != key for path, key in ancestor_keys.items()):
             continue
-        covered = frozenset(then)
+        covered = frozenset(ancestor_keys)
         proven = {
             i: seal
             for i, (kind, seal) in candidates.items()
-            if seal == build_id(live.table_uuid, i, kind, then.values())
+            if seal == build_id(live.table_uuid, i, kind, ancestor_keys.values())
         }
         try:
             sketches = read_sketches(store, statistics, proven)
@@ -97,12 +99,12 @@ def choose_extensions(
             continue
         for field_id, sketch in sketches.items():
             if covered & missing[field_id]:
-                found[field_id] = Extension(sketch, covered)
-    return found, "; ".join(notes)
+                extensions[field_id] = Extension(sketch, covered)
+    return extensions, "; ".join(notes)
 
 
 def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, tuple[str, str]]:
-    """(type, build id) by field id, of columns of which the ancestor lists a sketch of ours, of the type of today."""
+    """(type, build id) by field id, of the columns of unchanged type of which the ancestor lists a sketch of ours."""
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {
         field_id: (then[field_id], sealed_as(blob.properties))

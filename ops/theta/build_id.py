@@ -1,8 +1,8 @@
-"""What exactly a sketch of ours counts: the build id that seals it.
+"""The build id of a sketch: a hash of the rows that it counts.
 
-Snapshot id and sequence number of a blob say for which snapshot it was written, not what was counted. Trino's INSERT
-unites the newest statistics that it finds, of whatever ancestor, with the rows of its own, and stamps the union with
-the new snapshot: rows that were deleted still count, rows that others appended do not.
+Snapshot id and sequence number of a blob say for which snapshot it was written, not which rows were counted. Trino's
+INSERT unites the newest statistics of any ancestor with its own rows and stamps the union with the new snapshot:
+deleted rows still count, and rows that others appended do not.
 """
 
 import hashlib
@@ -13,10 +13,10 @@ from icepuffin.ann_kernels.theta import DEFAULT_K
 from icepuffin.ops.theta.file_sketches import FileKey
 
 PROPERTY = "icepuffin.build-id"
-"""Of our theta blobs. A slot whose blobs have the wanted ids is left alone."""
+"""Property of our theta blobs that holds the build id. A slot whose blobs have the wanted ids is not written again"""
 FORMAT = "theta/2"
-"""Begins every build id: raise it when the same rows would give other sketches. Sketches of `theta/1` may hold what
-another engine had counted, and may lack the values of columns that a data file does not have."""
+"""First part of every build id; to be raised when the same rows give other sketches. Sketches of `theta/1` may contain
+values that another engine counted, and may lack the values of columns that a data file does not have"""
 
 
 def build_id(table_uuid: str, field_id: int, kind: str, files: Iterable[FileKey]) -> str:

@@ -1,4 +1,4 @@
-"""Which columns get a sketch. Pure rules, after Bodo's text on theta sketches."""
+"""The rules by which columns get a sketch, after Bodo's text on theta sketches. Pure."""
 
 import json
 import os
@@ -20,12 +20,12 @@ class SketchedColumn:
 
     field_id: int
     name: str
-    """Its name in the current schema."""
+    """Name of the column in the current schema"""
     type: str
-    """Its type in the snapshot's schema, in Iceberg's text form: what its values are hashed as."""
+    """Type of the column in the snapshot's schema, in Iceberg's text form, by which its values are hashed"""
     names: tuple[str, ...] | None = None
-    """What the table's name mapping calls it: that decides where its values are in files without field ids. None where
-    the table has no mapping."""
+    """Names of the column in the table's name mapping, by which its values are found in files without field ids; None
+    where the table has no mapping"""
 
     @property
     def counted_as(self) -> str:
@@ -33,13 +33,13 @@ class SketchedColumn:
 
 
 def counted_as(kind: str, names: Collection[str] | None) -> str:
-    """With a data file and its deletes, all that a sketch of a column of type `kind` depends on."""
+    """Text that a column's sketch depends on, together with a data file and its deletes: the type, and mapped names."""
     return kind if names is None else f"{kind} {json.dumps(sorted(names))}"
 
 
 def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
-    """The names, by field id, of all columns in the table's name mapping: none for a column that the mapping leaves
-    out, which has no values in files without field ids. Empty where the table has no mapping, or a broken one.
+    """Names of the columns in the table's name mapping, by field id. A column that the mapping leaves out has an empty
+    tuple, and no values in files without field ids. Empty where the table has no mapping, or a broken one.
     """
     try:
         mapping = table.name_mapping()
@@ -52,7 +52,7 @@ def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
 
 
 def is_enabled(setting: bool | None, environment: Mapping[str, str] | None = None) -> bool:
-    """Our own setting, if given, and Bodo's switch, if set, must both agree."""
+    """Whether sketches are switched on: neither our own setting nor Bodo's switch may say no."""
     value = (os.environ if environment is None else environment).get(SWITCH, "1").strip().lower()
     return setting is not False and value not in {"0", "false", "no", "off"}
 
@@ -66,8 +66,8 @@ def choose_columns(
 ) -> tuple[SketchedColumn, ...]:
     """The columns of a snapshot that get a sketch, by field id.
 
-    `sketched_before`: field ids with a sketch in the snapshot's history. If there are none this is a creation: columns
-    of the types in `CREATED_TYPES`. Otherwise it is an increment: the columns that have one, of whatever type.
+    `sketched_before`: field ids with a sketch in the snapshot's history. Without any, columns of the types in
+    `CREATED_TYPES` get one; otherwise the columns that have one, of any type.
     `wanted` (names in the current schema) overrides both; those that the snapshot does not have yet are left out.
     Columns that were dropped since never get one: an entry for them makes Spark's optimiser fail. Raises
     UnsketchableColumnError.

@@ -4,10 +4,10 @@ from icepuffin.ops.errors import IcepuffinError
 
 
 class ThetaError(IcepuffinError):
-    """Base of what goes wrong in making or reading theta sketches."""
+    """Base of the errors in making or reading theta sketches."""
 
 
 class UnsketchableColumnError(ThetaError):
-    """Raised when a column that is asked for does not exist, or can have no sketch."""
+    """Raised when a column that is to get a sketch does not exist, or has a type without sketches."""
 
     retryable = False

@@ -1,4 +1,4 @@
-"""What sketching a snapshot will take, told before it, and learned from what it took before."""
+"""Estimates of the work of sketching a snapshot, learned from measurements of earlier snapshots."""
 
 import statistics
 from typing import TYPE_CHECKING
@@ -16,32 +16,34 @@ from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome
 
 if TYPE_CHECKING:
     from icepuffin.ops.tasks.runner import TaskRunner
-    from icepuffin.ops.theta.plan import Unread, Work
+    from icepuffin.ops.theta.plan import MissingSketches, SketchPlan
 
 _FULL_SKETCH = 8 * DEFAULT_K
 
 
 def default_seconds(values: int, threads: int) -> float:
-    """By the rate of docs/performance/sketches.md: 40 million values in 0.6 s of two threads, and two commits."""
+    """Seconds by docs/performance/sketches.md: 40 million values in 0.6 s of two threads, and two commits."""
     return 0.2 + 30e-9 * values / threads
 
 
-def estimate_work(work: "Work", unread: "Unread", storage: StorageConfig, runner: "TaskRunner") -> ThetaEstimate:
-    """Reads at most one data file's footer. Raises what reading it raises: the work would raise the same."""
-    files = work.live.by_path()
-    rows = {path: files[path].record_count for path in unread.columns}
-    values = sum(rows[path] * len(columns) for path, columns in unread.columns.items())
-    per_file = sum(len(work.columns) * _sketch_bytes(file.record_count) for file in work.live.files)
-    seconds, rates = _predicted(work.table, values, runner)
+def estimate_work(
+    plan: "SketchPlan", missing: "MissingSketches", storage: StorageConfig, runner: "TaskRunner"
+) -> ThetaEstimate:
+    """Estimate the work of a plan. Reads at most one data file's footer; raises what the work would raise for it."""
+    files = plan.live.by_path()
+    rows = {path: files[path].record_count for path in missing.columns}
+    values = sum(rows[path] * len(columns) for path, columns in missing.columns.items())
+    per_file = sum(len(plan.columns) * _sketch_bytes(file.record_count) for file in plan.live.files)
+    seconds, rates = _predicted(plan.table, values, runner)
     return ThetaEstimate(
         outcome=ThetaOutcome.WRITTEN,
-        columns=len(work.columns),
-        files_sketched=len(unread.columns),
-        files_reused=len(files) - len(unread.columns),
+        columns=len(plan.columns),
+        files_sketched=len(missing.columns),
+        files_reused=len(files) - len(missing.columns),
         values=values,
-        bytes_read=_bytes_read(work, unread, storage),
-        bytes_written=len(work.columns) * _sketch_bytes(work.live.record_count)
-        + (min(BUDGET_BYTES, per_file) if unread.columns else 0),
+        bytes_read=_bytes_read(plan, missing, storage),
+        bytes_written=len(plan.columns) * _sketch_bytes(plan.live.record_count)
+        + (min(BUDGET_BYTES, per_file) if missing.columns else 0),
         seconds=round(seconds, 3),
         rates=rates,
     )
@@ -51,17 +53,19 @@ def _sketch_bytes(rows: int) -> int:
     return 24 + min(_FULL_SKETCH, 8 * rows)
 
 
-def _bytes_read(work: "Work", unread: "Unread", storage: StorageConfig) -> int:
-    if not unread.columns:
+def _bytes_read(plan: "SketchPlan", missing: "MissingSketches", storage: StorageConfig) -> int:
+    if not missing.columns:
         return 0
-    files = [work.live.by_path()[path] for path in unread.columns]
+    files = [plan.live.by_path()[path] for path in missing.columns]
     longest = max(files, key=lambda file: file.record_count)
-    shares = _shares(work, longest, storage)
-    return round(sum(file.size * sum(shares.get(c.field_id, 0.0) for c in unread.columns[file.path]) for file in files))
+    shares = _shares(plan, longest, storage)
+    return round(
+        sum(file.size * sum(shares.get(c.field_id, 0.0) for c in missing.columns[file.path]) for file in files)
+    )
 
 
-def _shares(work: "Work", file: LiveFile, storage: StorageConfig) -> dict[int, float]:
-    """By field id: the part of a file that its column takes."""
+def _shares(plan: "SketchPlan", file: LiveFile, storage: StorageConfig) -> dict[int, float]:
+    """Share of a file's bytes that each column takes, by field id."""
     parquet = open_data_file(open_storage(file.path, storage), file)
     sizes: dict[str, int] = {}
     for group in range(parquet.metadata.num_row_groups):
@@ -70,7 +74,7 @@ def _shares(work: "Work", file: LiveFile, storage: StorageConfig) -> dict[int, f
             chunk = row_group.column(number)
             name = chunk.path_in_schema.split(".")[0]
             sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
-    names = column_names(parquet.schema, file, work.schema)
+    names = column_names(parquet.schema, file, plan.schema)
     return {i: sizes.get(name, 0) / max(1, file.size) for i, name in names.items()}
 
 
@@ -80,7 +84,7 @@ def measurement_text(values: int, seconds: float, runner: "TaskRunner") -> str:
 
 
 def _predicted(table: Table, values: int, runner: "TaskRunner") -> tuple[float, str]:
-    """(seconds, what they are from): the default rate's, times the median miss of earlier snapshots."""
+    """(seconds, their source in words): those of the default rate, times the median correction of earlier snapshots."""
     expected = default_seconds(values, runner.task_threads)
     misses = [
         measurement.seconds / default_seconds(measurement.amounts["values"], measurement.threads)

@@ -1,6 +1,6 @@
-"""Sketches per data file, kept in a Puffin file of our own, so that a new snapshot costs only its new files.
+"""Sketches per data file, kept in a Puffin file of our own, so that only the new files of a snapshot are read.
 
-The file is bound to the table like an index version (tag `theta_sketches`). One blob a data file:
+The file is bound to the table like an index version (tag `theta_sketches`). One blob per data file:
 
 * type `icepuffin-theta-files-v2`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
 * properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
@@ -29,10 +29,10 @@ from icepuffin.puffin.writer import ByteSink, FileInfo
 FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 
 BUDGET_BYTES = 256 << 20
-"""What the sketches per data file may take; beyond it the cheapest to recount are not kept."""
+"""Budget of the sketches per data file, in bytes; beyond it those of the shortest files are not kept"""
 
 _FETCHED = 64 << 20
-"""Bytes that are fetched at once, or one blob"""
+"""Bytes that are fetched at once; a larger blob is fetched alone"""
 
 ColumnKey = tuple[int, str]
 """(field id, `SketchedColumn.counted_as`)"""
@@ -40,14 +40,14 @@ ColumnKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class FileKey:
-    """A data file with the deletes that apply to it: as long as both are the same, so are its live rows."""
+    """Identity of a data file's live rows: the file, and the deletes that apply to it."""
 
     path: str
-    """Relative to the table's location where it lies under it."""
+    """Path, relative to the table's location where the file lies under it"""
     deletes: str
-    """Fingerprint, hex; empty without deletes."""
+    """Fingerprint of the deletes, hex; empty without deletes"""
     added: int = 0
-    """Sequence number of the commit that added it: an imported file may come again under its name, with other rows."""
+    """Sequence number of the commit that added the file: its name may be used again for an import with other rows"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def file_key(file: LiveFile, location: str) -> FileKey:
 class FileSketchesReader:
     """One version's Puffin file. The footer is read at once, sketches on demand.
 
-    `fetch`, if there is one, is told which (offset, length) are about to be read.
+    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read.
     """
 
     def __init__(self, reader: PuffinReader, fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None) -> None:
@@ -89,16 +89,16 @@ class FileSketchesReader:
         return self._blobs[key.path, key.deletes]
 
     def field_ids(self) -> frozenset[int]:
-        """All columns of which any file has a sketch."""
+        """Field ids of the columns that have a sketch in any file."""
         return frozenset(i for blob in self._blobs.values() for i in blob.fields)
 
     def fetch(self, keys: Iterable[FileKey]) -> None:
-        """Make ready to read the sketches of these files, which are in here. Raises what the store raises."""
+        """Read ahead the sketches of these files, all of which are in here. Raises what the store raises."""
         if self._fetch is not None:
             self._fetch([(self._blob(key).offset, self._blob(key).length) for key in keys])
 
     def in_order(self, keys: Iterable[FileKey]) -> list[list[FileKey]]:
-        """These files, which are in here, as their sketches lie, in groups of some megabytes."""
+        """The files, all of which are in here, in the order of their sketches, in groups of some megabytes."""
         groups: list[list[FileKey]] = []
         size = _FETCHED
         for key in sorted(keys, key=lambda key: self._blob(key).offset):
@@ -113,12 +113,12 @@ class FileSketchesReader:
         """The sketches of one file. Raises PuffinError, KeyError for a file that is not in here."""
         blob = self._blob(key)
         data = memoryview(self._reader.read_blob(blob))
-        columns, at = {}, 0
+        columns, offset = {}, 0
         for column, length in _layout(blob):
-            columns[column] = decode(data[at : at + length])
-            at += length
-        if at != len(data):
-            raise BadBlobError(f"{FILE_SKETCHES_V2} at {blob.offset}: {at} bytes are listed, {len(data)} are there")
+            columns[column] = decode(data[offset : offset + length])
+            offset += length
+        if offset != len(data):
+            raise BadBlobError(f"{FILE_SKETCHES_V2} at {blob.offset}: {offset} bytes are listed, {len(data)} are there")
         return FileSketches(key, columns)
 
 
@@ -134,7 +134,7 @@ def _layout(blob: BlobMetadata) -> Iterator[tuple[ColumnKey, int]]:
 def within_budget(
     files: Sequence[LiveFile], sizes: Mapping[str, int], budget_bytes: int
 ) -> tuple[tuple[LiveFile, ...], int]:
-    """(files whose sketches are kept, number of those that are not): the longest to read again come first.
+    """(files whose sketches are kept, number of files whose sketches are not): files of most rows come first.
 
     `sizes`: bytes of each file's sketches by path.
     """
@@ -147,7 +147,7 @@ def within_budget(
 
 
 def image_bytes(sketches: Iterable[ThetaSketch]) -> int:
-    """What sketches take in the file, before compression."""
+    """Bytes of the sketches in the file, before compression."""
     return sum(24 + 8 * len(sketch.hashes) for sketch in sketches)
 
 

@@ -1,4 +1,4 @@
-"""Finding the sketches per data file that earlier versions keep, and keeping those of this one."""
+"""Sketches per data file that earlier versions keep, and the commit of those of a new version."""
 
 import logging
 import uuid
@@ -35,14 +35,14 @@ from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 
 if TYPE_CHECKING:
-    from icepuffin.ops.theta.plan import Work
+    from icepuffin.ops.theta.plan import SketchPlan
 
 logger = logging.getLogger(__name__)
 
 SIDE_TAG_AGE_MS = 7 * 24 * 3600 * 1000
-"""How long the sketches per file of an older snapshot (backfill) are kept for its neighbours."""
-_MOST_VERSIONS = 16
-"""How many versions' footers are read in search of a file."""
+"""Milliseconds for which the sketches per file of an older snapshot (backfill) are kept for its neighbours"""
+_MAX_VERSIONS = 16
+"""Number of versions whose footers are read in search of a file"""
 
 
 class KeptSketches:
@@ -58,56 +58,56 @@ class KeptSketches:
         return self._fields
 
     def read(self, keys: Iterable[FileKey], columns: Sequence[SketchedColumn]) -> dict[FileKey, dict[int, ThetaSketch]]:
-        """The known sketches of files by field id, of columns whose type is still the same."""
-        found: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in keys}
+        """The kept sketches of files, by field id, of the columns whose type is still the same."""
+        sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in keys}
         types = {c.field_id: c.counted_as for c in columns}
 
         def lacking(key: FileKey, there: Iterable[ColumnKey]) -> list[ColumnKey]:
-            return [(i, kind) for i, kind in there if types.get(i) == kind and i not in found[key]]
+            return [(i, kind) for i, kind in there if types.get(i) == kind and i not in sketches_by_key[key]]
 
         for reader in self._readers:
             wanted = []
-            for key in (key for key, sketches in found.items() if len(sketches) < len(types)):
+            for key in (key for key, sketches in sketches_by_key.items() if len(sketches) < len(types)):
                 with self._noting(key):
                     if lacking(key, reader.columns(key)):
                         wanted.append(key)
             for group in reader.in_order(wanted):
-                with suppress(IcepuffinError, PuffinError):  # each file will say so
+                with suppress(IcepuffinError, PuffinError):  # each file's own read raises it again
                     reader.fetch(group)
                 for key in group:
                     with self._noting(key):
                         sketches = reader.read(key).columns
-                        found[key] |= {i: sketches[i, kind] for i, kind in lacking(key, sketches)}
-        return found
+                        sketches_by_key[key] |= {i: sketches[i, kind] for i, kind in lacking(key, sketches)}
+        return sketches_by_key
 
     @contextmanager
     def _noting(self, key: FileKey) -> Iterator[None]:
-        """What is broken is counted again, with a note."""
+        """Turn the error of a broken blob into a note: its file is counted again."""
         try:
             yield
         except (IcepuffinError, PuffinError) as error:
             self._notes.append(f"the kept sketches of {key.path} are broken: {error}")
             logger.warning("%s", self._notes[-1])
 
-    def known(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
-        """Field ids of the columns that `read` would find, if nothing is broken. Reads nothing."""
-        there = {column for reader in self._readers for column in reader.columns(key)}
-        return frozenset(c.field_id for c in columns if (c.field_id, c.counted_as) in there)
+    def kept_fields(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
+        """Field ids of the columns whose sketches `read` would return, if no blob is broken. Reads nothing."""
+        kept_columns = {column for reader in self._readers for column in reader.columns(key)}
+        return frozenset(c.field_id for c in columns if (c.field_id, c.counted_as) in kept_columns)
 
     @property
     def note(self) -> str:
-        """What was lost, in words."""
+        """Sketches that were lost, in words; empty where there are none."""
         return "; ".join(self._notes)
 
 
 def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
-    """What is kept, as seen from one snapshot. A version whose file is lost or broken is passed over, with a note."""
+    """The kept sketches for one snapshot. A version whose file is lost or broken is left out, with a note."""
     readers, fields, notes = [], set[int](), []
     here = snapshot.sequence_number or 0
     nearest_first = sorted(
         sketch_versions(table), key=lambda v: (abs(v.base_sequence_number - here), -v.sequence_number)
     )
-    for version in nearest_first[:_MOST_VERSIONS]:
+    for version in nearest_first[:_MAX_VERSIONS]:
         try:
             source = PrefetchedSource(store, version.puffin_path)
             reader = FileSketchesReader(PuffinReader(source), source.fetch)
@@ -122,27 +122,29 @@ def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What became of this version's sketches per data file."""
+class KeepResult:
+    """Result of keeping a version's sketches per data file."""
 
     path: str | None
     bytes_written: int
     note: str
 
 
-def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_bytes: int, measurement: str) -> Kept:
-    """Write the sketches per file and bind them to the table. Where that fails the note says why: it is a cache.
+def keep(
+    plan: "SketchPlan", store: Storage, sketches: Sequence[FileSketches], budget_bytes: int, measurement: str
+) -> KeepResult:
+    """Write the sketches per file and bind them to the table. As they are a cache, a failure is a note, not an error.
 
     `measurement`: text of the measurement of the run, for the summary of the snapshot.
     """
-    table, snapshot, live, build_id = work.table, work.snapshot, work.live, work.version_id
+    table, snapshot, live, build_id = plan.table, plan.snapshot, plan.live, plan.version_id
     by_key = {s.key: s for s in sketches}
     files = [f for f in live.files if file_key(f, live.location) in by_key]
     sizes = {f.path: image_bytes(by_key[file_key(f, live.location)].columns.values()) for f in files}
     chosen, left_out = within_budget(files, sizes, budget_bytes)
     note = f"{left_out} files' sketches are over the budget of {budget_bytes:,} bytes" if left_out else ""
     if not chosen:
-        return Kept(None, 0, note)
+        return KeepResult(None, 0, note)
     path = f"{live.location.rstrip('/')}/metadata/theta-files-{snapshot.snapshot_id}-{uuid.uuid4()}.puffin"
     with store.open_output(path) as sink:
         info = write_file_sketches(
@@ -175,12 +177,12 @@ def keep(work: "Work", store: Storage, sketches: Sequence[FileSketches], budget_
         if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the file
             store.delete(path)
         logger.warning("%s: the sketches per file were not kept: %s", table_name(table), error)
-        return Kept(None, 0, f"the sketches per file were not kept: {error}")
-    return Kept(path, info.file_size, note)
+        return KeepResult(None, 0, f"the sketches per file were not kept: {error}")
+    return KeepResult(path, info.file_size, note)
 
 
 def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
-    """(tag, snapshot it must still point at): the main tag unless that holds a newer snapshot's sketches."""
+    """(tag, snapshot that it points at now): the main tag, unless that holds the sketches of a newer snapshot."""
     tags = {tag: v for v in sketch_versions(table) for tag in v.tags}
     main = tags.get(SKETCHES_TAG)
     if main is None or main.base_sequence_number <= (snapshot.sequence_number or 0):

@@ -1,4 +1,4 @@
-"""Theta sketches of one snapshot: per data file, united over its live files, registered as its standard statistics."""
+"""Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ from icepuffin.ops.theta.estimate import estimate_work, measurement_text
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
 from icepuffin.ops.theta.kept_sketches import keep
 from icepuffin.ops.theta.ndv import read_ndv
-from icepuffin.ops.theta.plan import Unread, Work, data_snapshot, find_unread, is_current, plan_sketches
+from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, data_snapshot, find_missing, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish
 from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome, ThetaReport
 from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.tasks.runner import TaskRunner
 
 PART_ROWS = 1 << 20
-"""A longer file is cut into shares of about so many rows, at row groups, so that several cores share one file."""
+"""Rows per share, about, into which a longer file is cut at row groups, so that several cores read one file"""
 
 Progress = Callable[[int, int], None]
 
@@ -64,10 +64,10 @@ def materialize_theta_sketches(
     started = time.perf_counter()
     name, snapshot = table_name(table), data_snapshot(table, snapshot_id)
 
-    def report(outcome: ThetaOutcome, **found: object) -> ThetaReport:
+    def report(outcome: ThetaOutcome, **counts: object) -> ThetaReport:
         statistics = find_statistics(table, snapshot_id)
         entries = read_ndv(table, snapshot_id).entries if listed_thetas(statistics) else {}
-        known = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **found}
+        all_counts = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **counts}
         seconds = time.perf_counter() - started
         return ThetaReport(
             name,
@@ -77,72 +77,72 @@ def materialize_theta_sketches(
             bool(entries) and all(entry.fresh for entry in entries.values()),
             seconds=seconds,
             outcome=outcome,
-            **known,  # type: ignore[arg-type]
+            **all_counts,  # type: ignore[arg-type]
         )
 
     if not is_enabled(enabled):
         return report(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
-    work = plan_sketches(table, snapshot, store, columns)
-    if not work.columns:
+    plan = plan_sketches(table, snapshot, store, columns)
+    if not plan.columns:
         return report(ThetaOutcome.NO_COLUMNS)
-    if is_current(work, store):
+    if is_current(plan, store):
         make_lasting(table, SKETCHES_TAG)
-        return report(ThetaOutcome.CURRENT, files_reused=len(work.live.files))
+        return report(ThetaOutcome.CURRENT, files_reused=len(plan.live.files))
 
-    sketched = _sketch(work, store, storage, runner, progress)
+    sketched = _sketch(plan, store, storage, runner, progress)
     reached(RunStep.SKETCHED)
-    new = [NewSketch(i, sketch, work.build_ids[i]) for i, sketch in sketched.united.items()]
+    new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
     written, carried, note = publish(table, store, snapshot, new)
     reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
-    kept = keep(work, store, sketched.per_file, budget_bytes, measurement) if sketched.unread.columns else None
+    kept = keep(plan, store, sketched.per_file, budget_bytes, measurement) if sketched.missing.columns else None
     refresh(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(
         ThetaOutcome.WRITTEN,
-        files_sketched=len(sketched.unread.columns),
-        files_reused=len(work.live.files) - len(sketched.unread.columns),
+        files_sketched=len(sketched.missing.columns),
+        files_reused=len(plan.live.files) - len(sketched.missing.columns),
         bytes_written=written + (kept.bytes_written if kept else 0),
         merged_columns=tuple(filter(None, merged)),
-        extended_columns=tuple(c.name for c in work.columns if c.field_id in sketched.unread.extensions),
+        extended_columns=tuple(c.name for c in plan.columns if c.field_id in sketched.missing.extensions),
         file_sketches_path=kept.path if kept else None,
         estimate=sketched.estimate,
-        note="; ".join(filter(None, (work.kept.note, sketched.unread.note, note, kept.note if kept else ""))),
+        note="; ".join(filter(None, (plan.kept.note, sketched.missing.note, note, kept.note if kept else ""))),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Sketched:
+class _SketchResult:
     united: Mapping[int, ThetaSketch]
     per_file: tuple[FileSketches, ...]
-    """Of live files, as far as known."""
-    unread: Unread
-    """What was read now."""
+    """Sketches per live file, where there are any"""
+    missing: MissingSketches
+    """Sketches that were missing, and were made now"""
     estimate: ThetaEstimate
 
 
 def _sketch(
-    work: Work, store: Storage, config: StorageConfig, runner: "TaskRunner", progress: Progress | None
-) -> _Sketched:
-    """Read what no kept sketch covers; unite."""
-    kept = work.kept.read(work.keys.values(), work.columns)
-    known = {path: kept[key] for path, key in work.keys.items()}
-    unread = find_unread(work, store, known)
-    expected = estimate_work(work, unread, config, runner)
-    for result in _run(work, config, runner, unread.columns, progress):
-        for column, image in zip(unread.columns[result.path], result.images, strict=True):
+    plan: SketchPlan, store: Storage, config: StorageConfig, runner: "TaskRunner", progress: Progress | None
+) -> _SketchResult:
+    """Read the columns of files that no kept sketch covers, and unite all sketches."""
+    kept = plan.kept.read(plan.keys.values(), plan.columns)
+    sketches_by_path = {path: kept[key] for path, key in plan.keys.items()}
+    missing = find_missing(plan, store, sketches_by_path)
+    expected = estimate_work(plan, missing, config, runner)
+    for result in _run(plan, config, runner, missing.columns, progress):
+        for column, image in zip(missing.columns[result.path], result.images, strict=True):
             sketch = theta_blob.decode(image)
-            other = known[result.path].get(column.field_id)
-            known[result.path][column.field_id] = _union([sketch, other] if other else [sketch])
-    united = {c.field_id: _united(c, known, unread.extensions.get(c.field_id)) for c in work.columns}
-    types = {c.field_id: c.counted_as for c in work.columns}
+            other = sketches_by_path[result.path].get(column.field_id)
+            sketches_by_path[result.path][column.field_id] = _union([sketch, other] if other else [sketch])
+    united = {c.field_id: _united(c, sketches_by_path, missing.extensions.get(c.field_id)) for c in plan.columns}
+    types = {c.field_id: c.counted_as for c in plan.columns}
     per_file = tuple(
-        FileSketches(work.keys[path], {(i, types[i]): sketch for i, sketch in sketches.items()})
-        for path, sketches in sorted(known.items())
+        FileSketches(plan.keys[path], {(i, types[i]): sketch for i, sketch in sketches.items()})
+        for path, sketches in sorted(sketches_by_path.items())
         if sketches
     )
-    return _Sketched(united, per_file, unread, expected)
+    return _SketchResult(united, per_file, missing, expected)
 
 
 def estimate_theta_sketches(
@@ -154,7 +154,7 @@ def estimate_theta_sketches(
     enabled: bool | None = None,
     columns: Collection[str] | None = None,
 ) -> ThetaEstimate:
-    """What `materialize_theta_sketches` would do and take. Changes nothing, starts no Spark session.
+    """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
 
     Reads metadata, footers of kept sketches and of one data file, and sketches of an ancestor that would be extended.
     """
@@ -162,21 +162,23 @@ def estimate_theta_sketches(
     if not is_enabled(enabled):
         return ThetaEstimate(ThetaOutcome.OFF)
     store = open_storage(table.location(), storage)
-    work = plan_sketches(table, snapshot, store, columns)
-    if not work.columns:
+    plan = plan_sketches(table, snapshot, store, columns)
+    if not plan.columns:
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
-    if is_current(work, store):
-        return ThetaEstimate(ThetaOutcome.CURRENT, len(work.columns), files_reused=len(work.live.files))
-    known = {path: work.kept.known(key, work.columns) for path, key in work.keys.items()}
-    return estimate_work(work, find_unread(work, store, known), storage, runner)
+    if is_current(plan, store):
+        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
+    covered_fields = {path: plan.kept.kept_fields(key, plan.columns) for path, key in plan.keys.items()}
+    return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
 
 
 def _united(
-    column: SketchedColumn, known: Mapping[str, Mapping[int, ThetaSketch]], extension: Extension | None
+    column: SketchedColumn, sketches_by_path: Mapping[str, Mapping[int, ThetaSketch]], extension: Extension | None
 ) -> ThetaSketch:
     parts = [extension.sketch] if extension else []
     covered = extension.covered if extension else frozenset()
-    parts += [s[column.field_id] for path, s in known.items() if path not in covered and column.field_id in s]
+    parts += [
+        s[column.field_id] for path, s in sketches_by_path.items() if path not in covered and column.field_id in s
+    ]
     return _union(parts)
 
 
@@ -185,20 +187,20 @@ def _union(sketches: Sequence[ThetaSketch]) -> ThetaSketch:
 
 
 def _run(
-    work: Work,
+    plan: SketchPlan,
     config: StorageConfig,
     runner: "TaskRunner",
-    todo: Mapping[str, Sequence[SketchedColumn]],
+    columns_by_path: Mapping[str, Sequence[SketchedColumn]],
     progress: Progress | None,
 ) -> list[SketchResult]:
-    files: Mapping[str, LiveFile] = work.live.by_path()
+    files: Mapping[str, LiveFile] = plan.live.by_path()
     shares = []
-    for path in sorted(todo):
-        columns = tuple((c.field_id, c.type) for c in todo[path])
+    for path in sorted(columns_by_path):
+        columns = tuple((c.field_id, c.type) for c in columns_by_path[path])
         parts = 1 if files[path].deletes else max(1, -(-files[path].record_count // PART_ROWS))
         shares += [FileShare(files[path], columns, part, parts) for part in range(parts)]
-    tasks = plan_tasks(shares, config, work.schema, parallelism=runner.parallelism, threads=runner.task_threads)
+    tasks = plan_tasks(shares, config, plan.schema, parallelism=runner.parallelism, threads=runner.task_threads)
     if not tasks:
         return []
-    done = runner.run(sketch_files, tasks, label=f"theta sketches of {work.live.table}", progress=progress)
+    done = runner.run(sketch_files, tasks, label=f"theta sketches of {plan.live.table}", progress=progress)
     return [result for results in done for result in results]

@@ -1,4 +1,4 @@
-"""Reading NDVs from a table's metadata, with the rule of when one may be used."""
+"""NDVs in a table's metadata, with the rule by which one may be used."""
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -44,21 +44,21 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     (17, True)
     """
     require_table(table, "read_ndv")
-    name, at = table_name(table), find_snapshot(table, resolve_snapshot(table, snapshot).snapshot_id)
-    statistics = _nearest(table, at)
+    name, data = table_name(table), find_snapshot(table, resolve_snapshot(table, snapshot).snapshot_id)
+    statistics = _nearest(table, data)
     entries = {}
     for field_id, blob in listed_thetas(statistics).items():
         column = table.schema().find_column_name(field_id)
         ndv = ndv_property(blob)
         if column is not None and ndv is not None:
-            fresh, why = _freshness(blob, at)
+            fresh, why = _freshness(blob, data)
             entries[column] = ColumnNdv(column, field_id, ndv, fresh, why, is_ours(blob.properties))
-    return ThetaStatistics(name, at.snapshot_id, entries, statistics.statistics_path if statistics else None)
+    return ThetaStatistics(name, data.snapshot_id, entries, statistics.statistics_path if statistics else None)
 
 
 def overwritten_by(table: Table, snapshot_id: int) -> str | None:
-    """The file in the snapshot's slot, where it lists sketches and none that we counted for it: somebody's ANALYZE
-    replaced them, and a materialisation merges the two. None where ours are there, or nothing is.
+    """The file in the snapshot's slot, where it lists sketches but none of ours: an ANALYZE of another engine replaced
+    them, and a materialisation merges the two. None where ours are there, or nothing is.
     """
     statistics = find_statistics(table, snapshot_id)
     listed = listed_thetas(statistics)

@@ -1,4 +1,4 @@
-"""What sketching a snapshot takes: its columns, what exactly their sketches are of, and the files to read for them."""
+"""Plan of a snapshot's sketches: columns, build ids, and the files to read."""
 
 import hashlib
 import json
@@ -28,8 +28,8 @@ from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Everything that is known before a row is read."""
+class SketchPlan:
+    """The sketches that a snapshot is to have, and the kept ones that can serve."""
 
     table: Table
     snapshot: Snapshot
@@ -37,10 +37,10 @@ class Work:
     keys: Mapping[str, FileKey]
     columns: tuple[SketchedColumn, ...]
     build_ids: Mapping[int, str]
-    """By field id: what exactly the column's sketch is a sketch of."""
+    """Build id of each column's sketch, by field id"""
     kept: KeptSketches
     schema: Schema
-    """The snapshot's own."""
+    """Schema of the snapshot"""
 
     @property
     def version_id(self) -> str:
@@ -48,7 +48,7 @@ class Work:
 
 
 def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
-    """Raises UnknownSnapshotError, and ThetaError for one that icepuffin made itself."""
+    """The snapshot. Raises UnknownSnapshotError, and ThetaError for a snapshot that icepuffin made itself."""
     snapshot = find_snapshot(table, snapshot_id)
     if is_derived(snapshot):
         base = snapshot.parent_snapshot_id
@@ -56,7 +56,7 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> Work:
+def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> SketchPlan:
     """The plan of a snapshot's sketches. Reads metadata, and the footers of kept sketches.
 
     Raises ThetaError, EqualityDeletesError, UnsketchableColumnError, UnsupportedFormatError, and TagTakenError where
@@ -78,47 +78,50 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     names = mapped_names(table)
     columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
     build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.counted_as, keys.values()) for c in columns}
-    return Work(table, snapshot, live, keys, columns, build_ids, kept, schema)
+    return SketchPlan(table, snapshot, live, keys, columns, build_ids, kept, schema)
 
 
-def is_current(work: Work, store: Storage) -> bool:
-    """Whether the slot already holds these sketches, and the file is there."""
-    statistics = find_statistics(work.table, work.snapshot.snapshot_id)
+def is_current(plan: SketchPlan, store: Storage) -> bool:
+    """Whether the slot already lists these sketches, and its file exists."""
+    statistics = find_statistics(plan.table, plan.snapshot.snapshot_id)
     listed = listed_thetas(statistics)
-    current = work.table.schema().field_ids
+    current = plan.table.schema().field_ids
     return (
         statistics is not None
         and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
-        and all(i in listed and _is(listed[i], wanted, work.snapshot) for i, wanted in work.build_ids.items())
+        and all(i in listed and _is(listed[i], wanted, plan.snapshot) for i, wanted in plan.build_ids.items())
         and store.exists(statistics.statistics_path)
     )
 
 
 def _is(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
-    """Not one that an engine has taken over from a snapshot with the same files: nobody may use that."""
+    """Whether a blob has the build id and was counted for this snapshot: an engine may carry blobs over to another one,
+    where no planner may use them.
+    """
     return sealed_as(blob.properties) == build_id and counted_for(blob, snapshot)
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """What no sketch covers yet."""
+class MissingSketches:
+    """Columns of files that no kept sketch covers."""
 
     columns: Mapping[str, tuple[SketchedColumn, ...]]
-    """By path of a data file: the columns that are to be read of it."""
+    """Columns to read of each data file, by its path"""
     extensions: Mapping[int, Extension]
-    """By field id: an ancestor's sketch that covers the files which are not to be read."""
+    """Sketch of an ancestor that covers the files which are not read, by field id"""
     note: str
 
 
-def find_unread(work: Work, store: Storage, known: Mapping[str, Collection[int]]) -> Unread:
-    """`known`: by path, the field ids of columns whose kept sketch serves."""
-    missing = {
-        c.field_id: frozenset(p for p, fields in known.items() if c.field_id not in fields) for c in work.columns
+def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, Collection[int]]) -> MissingSketches:
+    """The sketches to make. `covered_fields`: field ids of the columns with a kept sketch, by path of a data file."""
+    missing_paths = {
+        c.field_id: frozenset(p for p, fields in covered_fields.items() if c.field_id not in fields)
+        for c in plan.columns
     }
-    extensions, note = choose_extensions(work.table, store, work.snapshot, work.keys, missing)
+    extensions, note = choose_extensions(plan.table, store, plan.snapshot, plan.keys, missing_paths)
     columns: dict[str, tuple[SketchedColumn, ...]] = {}
-    for column in work.columns:
+    for column in plan.columns:
         extension = extensions.get(column.field_id)
-        for path in missing[column.field_id] - (extension.covered if extension else frozenset()):
+        for path in missing_paths[column.field_id] - (extension.covered if extension else frozenset()):
             columns[path] = (*columns.get(path, ()), column)
-    return Unread(columns, extensions, note)
+    return MissingSketches(columns, extensions, note)

@@ -1,4 +1,4 @@
-"""Writing a snapshot's statistics file and registering it, beside what others left in the slot."""
+"""Publication of a snapshot's statistics file, merged with the blobs of other engines in the slot."""
 
 import logging
 import uuid
@@ -23,10 +23,10 @@ _ATTEMPTS = 5
 def publish(
     table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
 ) -> tuple[int, tuple[CarriedBlob, ...], str]:
-    """(bytes written, what was carried over, note). Merges what is in the slot at this moment.
+    """(bytes written, blobs carried over, note). Merges the blobs that are in the slot at this moment.
 
-    A writer between our look and our commit is looked at and merged, too. The slot has no compare-and-swap: one who
-    comes in the very commit is overwritten, and found missing by its own next run, as ours is by the sensor.
+    Another writer between our read and our commit is merged, too. The slot has no compare-and-swap: a writer during the
+    commit itself is overwritten. Its next run notices, as the sensor does where ours is overwritten.
 
     Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, and what the catalog raises. A
     file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
@@ -43,7 +43,7 @@ def publish(
 def _publish_over(
     table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
 ) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
-    """None where somebody else has written the slot since it was looked at; our file is taken away again then."""
+    """The same as `publish`, once. None, with our file removed, where another writer came after our read."""
     name, snapshot_id = table_name(table), snapshot.snapshot_id
     refresh(table)
     find_snapshot(table, snapshot_id)
@@ -62,8 +62,8 @@ def _publish_over(
     store.create(path, data)
     reached(RunStep.STATISTICS_WRITTEN)
     sizes = {"file_size": info.file_size, "footer_size": info.footer_size}
-    over = old.statistics_path if old else None
-    if not register_statistics(table, snapshot_id, path=path, blobs=listed, over=over, **sizes):
+    replaced = old.statistics_path if old else None
+    if not register_statistics(table, snapshot_id, path=path, blobs=listed, over=replaced, **sizes):
         store.delete(path)
         return None
     return len(data), carried, note

@@ -1,4 +1,4 @@
-"""What the theta room hands out: reports and statistics, small and frozen."""
+"""Reports and statistics of theta sketches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,65 +6,65 @@ from enum import StrEnum
 
 
 class ThetaOutcome(StrEnum):
-    """What a materialisation did."""
+    """Outcome of a materialisation."""
 
     WRITTEN = "written"
     CURRENT = "current"
-    """The slot already holds these sketches; nothing was written."""
+    """The slot already held these sketches; nothing was written"""
     NO_COLUMNS = "no columns"
-    """No column of the snapshot is to have a sketch."""
+    """No column of the snapshot is to have a sketch"""
     OFF = "off"
-    """Switched off by setting or by BODO_ENABLE_THETA_SKETCHES=0."""
+    """Sketches are switched off, by the setting or by BODO_ENABLE_THETA_SKETCHES=0"""
 
 
 @dataclass(frozen=True, slots=True)
 class ThetaEstimate:
-    """What a materialisation will take, as far as can be told before it."""
+    """Estimated work of a materialisation."""
 
     outcome: ThetaOutcome
     columns: int = 0
     files_sketched: int = 0
     files_reused: int = 0
     values: int = 0
-    """Rows times columns that are read."""
+    """Values to read: rows times columns"""
     bytes_read: int = 0
-    """Of data files: their columns as stored, by the footer of the longest."""
+    """Compressed bytes of columns to read from data files, by the footer of the longest file"""
     bytes_written: int = 0
-    """At most: as if each column of each file had thousands of distinct values."""
+    """Upper bound of the bytes to write: each column of each file counts with thousands of distinct values"""
     seconds: float = 0.0
     rates: str = "nothing to do"
-    """What the seconds are from: measured, on how many earlier snapshots; or the default."""
+    """Source of the seconds, in words: measured on earlier snapshots, or the default rate"""
 
 
 @dataclass(frozen=True, slots=True)
 class ThetaReport:
-    """One snapshot's sketches, and what they cost."""
+    """Sketches of one snapshot, and their cost."""
 
     table: str
     snapshot_id: int
     statistics_path: str | None
-    """The Puffin file in the snapshot's statistics slot; None when there is none."""
+    """Puffin file in the snapshot's statistics slot; None where there is none"""
     ndv: Mapping[str, int]
     """Number of distinct values by column name, of our columns and of those that were merged in."""
     fresh: bool
     """Whether all of `ndv` was counted by us for this very snapshot."""
     files_sketched: int
-    """Data files that were read."""
+    """Number of data files that were read"""
     files_reused: int
-    """Live data files whose kept sketches, or whose part in an ancestor's sketch, served."""
+    """Number of live data files that a kept sketch or an ancestor's sketch covered"""
     bytes_written: int
     seconds: float
     outcome: ThetaOutcome
     merged_columns: tuple[str, ...] = ()
-    """Columns whose sketch by another engine was in the slot and was kept as it is: what it counts is not known."""
+    """Columns with another engine's sketch, kept unchanged: the rows that it counts are not known"""
     extended_columns: tuple[str, ...] = ()
-    """Columns for which our sketch of an ancestor was united with the added files' alone."""
+    """Columns whose sketch is that of an ancestor, united with those of the added files"""
     file_sketches_path: str | None = None
-    """The Puffin file that now keeps the sketches per data file; None where none was written."""
+    """Puffin file that keeps the sketches per data file; None where none was written"""
     estimate: ThetaEstimate | None = None
-    """What was expected before the work began; None where there was none to do."""
+    """Estimate from before the work; None where there was nothing to do"""
     note: str = ""
-    """What could not be done, in words; empty when all was."""
+    """Parts that failed, in words; empty where none did"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class ColumnNdv:
 
 @dataclass(frozen=True, slots=True)
 class ThetaStatistics:
-    """What the metadata of a table says about the distinct values of one of its snapshots."""
+    """Numbers of distinct values of one snapshot, from the table's metadata."""
 
     table: str
     snapshot_id: int
     entries: Mapping[str, ColumnNdv]
-    """By column name. From the snapshot's own slot, or else from its nearest ancestor's (then not fresh)."""
+    """Numbers by column name, from the snapshot's own slot, or else from its nearest ancestor's (then not fresh)"""
     statistics_path: str | None
 
     @property

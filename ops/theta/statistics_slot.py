@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CarriedBlob:
-    """A blob of the slot that another writer left, with its payload."""
+    """A blob of another writer in the slot, with its payload."""
 
     metadata: BlobMetadata
     data: bytes
@@ -79,10 +79,10 @@ def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mappi
 def carried_over(
     storage: Storage, statistics: StatisticsFile, *, replaced: Collection[int], current_fields: Collection[int]
 ) -> tuple[CarriedBlob, ...]:
-    """What a new statistics file must take over from the one in the slot.
+    """The blobs that a new statistics file must take over from the one in the slot.
 
-    Not the sketches of `replaced` columns, nor of columns that are no more, nor those of a release of ours whose format
-    is not trusted any more. A sketch that cannot be decoded or has no `ndv` is copied but no longer listed.
+    Sketches of `replaced` columns, of dropped columns, and of an older format of ours are left out. A sketch that
+    cannot be decoded or has no `ndv` is copied but no longer listed.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
     carried = []
