@@ -101,7 +101,9 @@ def test_deletes_whose_bounds_name_one_file_are_looked_at_for_that_file_alone(mo
     looks = []
     through = _Delete.applies_to
     monkeypatch.setattr(_Delete, "applies_to", lambda *given: looks.append(1) or through(*given))
-    assert [[found.path for found in index.of(item)] for item in data] == [[f"d{number:05}"] for number in range(2000)]
+    assert [[found.path for found in index.deletes_of(item)] for item in data] == [
+        [f"d{number:05}"] for number in range(2000)
+    ]
     assert len(looks) == 2000
 
 
@@ -118,7 +120,7 @@ def test_deletes_apply_whatever_their_writer_made_of_the_bounds() -> None:
         ],
         data,
     )
-    found = [[item.path for item in index.of(file)] for file in data]
+    found = [[item.path for item in index.deletes_of(file)] for file in data]
     first = ["a range", "cut short", "exact", "no bounds"]
     assert found == [first, first, first, ["a range", "no bounds"]], "rows name their file: too many do no harm"
 
@@ -147,14 +149,14 @@ def test_deletes_apply_by_the_rules_of_scan_planning(
     file = DeleteFile(path="d", kind=kind, record_count=1, sequence_number=2, size=1)
     made = _Delete(file=file, partition=partition, referenced=about, lower=None, upper=None, is_global=False)
     data = entry("f", of_data)
-    assert bool(_DeleteIndex([made], [data]).of(data)) is applies
+    assert bool(_DeleteIndex([made], [data]).deletes_of(data)) is applies
     assert made.applies_to(data, (0, ())) is applies
 
 
 @pytest.mark.parametrize(("lower", "upper", "applies"), [(b"e", b"g", True), (b"g", b"h", False), (b"a", b"e", False)])
 def test_deletes_whose_bounds_leave_a_file_out_are_not_of_it(lower: bytes, upper: bytes, applies: bool) -> None:
     data = entry("f")
-    assert bool(_DeleteIndex([delete("d", lower, upper)], [data]).of(data)) is applies
+    assert bool(_DeleteIndex([delete("d", lower, upper)], [data]).deletes_of(data)) is applies
 
 
 def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
