@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -260,6 +261,36 @@ def test_a_follower_that_hangs_says_so(table: Table) -> None:
     following.close()
     following._checked -= 4 * 3600
     assert "has not ended, or the reader was closed" in following.within(queries(1), 1.0).warnings[-1]
+
+
+def test_each_follower_of_a_reader_moves(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    reader = icepuffin.open_index(table)
+    other = table.catalog.load_table(table.name())
+    with reader.follow(interval=3600) as first, reader.follow(interval=3600) as second:
+        other.append(make_rows(300, 320))
+        assert first.update()
+        assert second.update()
+        assert first.reader.snapshot_id == second.reader.snapshot_id != reader.snapshot_id
+    with reader.follow(interval=3600) as third:
+        assert third.update()
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_follower_sees_that_its_index_is_dropped_and_made_anew(table: Table, built: bool) -> None:
+    icepuffin.create_index(table, DEFINITION)
+    if built:
+        icepuffin.refresh(table)
+    other = table.catalog.load_table(table.name())
+    with icepuffin.open_index(table).follow(interval=3600) as following:
+        icepuffin.drop_index(other, "e")
+        with pytest.raises(icepuffin.errors.DefinitionError, match="has no index 'e'"):
+            following.update()
+        assert "has no index 'e'" in following.search(queries(1), k=1).warnings[-1]
+        icepuffin.create_index(other.refresh(), replace(DEFINITION, metric="cosine"))
+        assert following.update()
+        assert following.reader.metric == "cosine"
+        assert not following.search(queries(1), k=1).warnings
 
 
 def test_a_moment_cannot_be_followed(table: Table) -> None:

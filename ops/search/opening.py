@@ -119,6 +119,7 @@ def open_index(
     workers = thread_count(threads)
     index = index or _only_index(table)
     definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
+    state = _state(table, snapshot, index)
     live, schema = _snapshot(table, snapshot)
     field_id = resolve_field(definition, schema, table_name(table))
     target = SearchTarget(
@@ -134,7 +135,7 @@ def open_index(
             in_process_mb=in_process_mb,
         )  # fmt: skip
 
-    reopen = _reopen(table, target, snapshot, again)
+    reopen = _reopen(table, snapshot, index, state, again)
     return IndexReader(target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen)
 
 
@@ -177,6 +178,7 @@ def open_exact(
     """
     require_table(table, "open_exact")
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
+    state = _state(table, snapshot, None)
     live, schema = _snapshot(table, snapshot)
     field_id = resolve_column(column, schema, table_name(table))
     target = SearchTarget(table, live, schema, field_id, metric, None, storage or storage_of(table))
@@ -185,9 +187,8 @@ def open_exact(
     def again(newer: Table) -> IndexReader:
         return open_exact(newer, column, metric, snapshot=snapshot, storage=storage)
 
-    return IndexReader(
-        target, choice, stale=StalePolicy.EXACT, threads=1, reopen=_reopen(table, target, snapshot, again)
-    )
+    reopen = _reopen(table, snapshot, None, state, again)
+    return IndexReader(target, choice, stale=StalePolicy.EXACT, threads=1, reopen=reopen)
 
 
 def exact_search(
@@ -228,29 +229,33 @@ def _only_index(table: Table) -> str:
     raise DefinitionError(f"{table_name(table)} has several indexes, name one: {', '.join(names)}")
 
 
+def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | None) -> tuple[object, ...]:
+    """What a reader of the table depends on: two that were opened in equal states are alike.
+
+    Raises UnknownSnapshotError; DefinitionError where the table has no such index.
+    """
+    definition = load_definition(table, index) if isinstance(index, str) else index
+    versions = index_versions(table, definition.name) if definition else ()
+    snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
+    version_ids = tuple(version.index_snapshot_id for version in versions)
+    return table.metadata.table_uuid, snapshot_id, schema_at(table, snapshot).schema_id, definition, version_ids
+
+
 def _reopen(
-    table: Table, target: SearchTarget, snapshot: SnapshotName, again: Callable[[Table], IndexReader]
+    table: Table,
+    snapshot: SnapshotName,
+    index: str | IndexDefinition | None,
+    state: tuple[object, ...],
+    again: Callable[[Table], IndexReader],
 ) -> Reopen | None:
-    """Opens what is newer in the catalog; None where `snapshot` is an id or a time, which never move."""
+    """Opens what is newer in the catalog than `state`; None where `snapshot` is an id or a time, which never move."""
     if not is_head_of_main(snapshot) and snapshot not in table.metadata.refs:
         return None
-    catalog, identifier, definition = table.catalog, table.name(), target.definition
-
-    def state(table: Table) -> tuple[object, ...]:
-        versions = index_versions(table, definition.name) if definition else ()
-        snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
-        version_ids = tuple(version.index_snapshot_id for version in versions)
-        return table.metadata.table_uuid, snapshot_id, schema_at(table, snapshot).schema_id, version_ids
-
-    last = [state(table)]
+    catalog, identifier = table.catalog, table.name()
 
     def reopen(current: IndexReader) -> IndexReader:
         newer = catalog.load_table(identifier)
-        if (now := state(newer)) == last[0]:
-            return current
-        reader = again(newer)
-        last[0] = now
-        return reader
+        return current if _state(newer, snapshot, index) == state else again(newer)
 
     return reopen
 

@@ -347,7 +347,7 @@ class IndexReader:
                 f"{self.table}: snapshot {self.snapshot_id} was named by its id or a time and stays what it is; "
                 "open the reader without a snapshot, or at a branch or tag, to follow it"
             )
-        return FollowingReader(self, self._reopen, interval=interval)
+        return FollowingReader(self, IndexReader._newest, interval=interval)
 
     def sample_vectors(self, count: int) -> npt.NDArray[np.float32]:
         """f32[n, D], n <= count: vectors of rows of the snapshot, prepared for the metric; for trying things out."""
@@ -380,6 +380,10 @@ class IndexReader:
         matches = self._matches(where, StageClock())
         parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
         return SearchRequest(k, parameters, matches), warnings
+
+    def _newest(self) -> "IndexReader":
+        """The reader that a fresh look at the catalog leads to, of what this very reader was opened by."""
+        return self._reopen(self) if self._reopen else self
 
     def _matches(self, where: str | BooleanExpression | None, clock: StageClock) -> Matches | None:
         """The live rows that satisfy the condition; None without one."""
