@@ -293,6 +293,27 @@ def test_a_follower_sees_that_its_index_is_dropped_and_made_anew(table: Table, b
         assert not following.search(queries(1), k=1).warnings
 
 
+def test_a_follower_tries_again_a_version_that_could_not_be_read(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    other = table.catalog.load_table(table.name())
+    with icepuffin.open_index(table).follow(interval=3600) as following:
+        other.append(make_rows(300, 320))
+        icepuffin.refresh(other)
+        files = list(Path(other.location().removeprefix("file://")).rglob("*.puffin"))
+        for file in files:
+            file.rename(f"{file}.away")
+        assert following.update()
+        scanning = following.reader
+        assert scanning.coverage == "exact-scan"
+        assert not following.update()
+        assert following.reader is scanning
+        for file in files:
+            Path(f"{file}.away").rename(file)
+        assert following.update()
+        assert following.reader.coverage == "exact-version"
+        assert not following.update()
+
+
 def test_a_moment_cannot_be_followed(table: Table) -> None:
     icepuffin.refresh(table, DEFINITION)
     snapshot = icepuffin.open_index(table).snapshot_id

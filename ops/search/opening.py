@@ -255,7 +255,12 @@ def _reopen(
 
     def reopen(current: IndexReader) -> IndexReader:
         newer = catalog.load_table(identifier)
-        return current if _state(newer, snapshot, index) == state else again(newer)
+        if _state(newer, snapshot, index) != state:
+            return again(newer)
+        if not current.passed_over:
+            return current
+        opened = again(newer)  # a version that could not be read may be by now
+        return current if opened.version == current.version else opened
 
     return reopen
 

@@ -117,6 +117,11 @@ class IndexReader:
         return self._choice.opened.version if self._choice.opened else None
 
     @property
+    def passed_over(self) -> bool:
+        """Whether there are index versions that could not be read when this reader was opened."""
+        return bool(self._choice.warnings)
+
+    @property
     def coverage(self) -> Coverage:
         """How the index version covers the snapshot."""
         return self._coverage.coverage
