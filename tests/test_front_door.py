@@ -314,6 +314,13 @@ def test_a_follower_tries_again_a_version_that_could_not_be_read(table: Table) -
         assert not following.update()
 
 
+@pytest.mark.parametrize("interval", [1e10, float("inf")])
+def test_a_follower_may_wait_for_any_time(table: Table, interval: float) -> None:
+    with icepuffin.open_exact(table, "embedding", "l2").follow(interval=interval) as following:
+        following._thread.join(0.1)
+        assert following._thread.is_alive()
+
+
 def test_a_moment_cannot_be_followed(table: Table) -> None:
     icepuffin.refresh(table, DEFINITION)
     snapshot = icepuffin.open_index(table).snapshot_id

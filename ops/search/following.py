@@ -103,7 +103,7 @@ class FollowingReader(Generic[R]):
         return f"FollowingReader({self._reader!r}, every {self._interval:g} s)"
 
     def _run(self) -> None:
-        while not self._closed.wait(self._interval):
+        while not self._closed.wait(min(self._interval, threading.TIMEOUT_MAX)):
             try:
                 self.update()
             except Exception as error:
