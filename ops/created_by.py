@@ -1,4 +1,4 @@
-"""Who wrote a file, as Puffin's property `created-by` wants it: the application and its version."""
+"""Value of Puffin's property `created-by`: the application and its version."""
 
 from importlib.metadata import version
 

@@ -31,7 +31,7 @@ from icepuffin.ops.storage import ObjectMissingError, Storage
 
 BATCH_ROWS = 8_192
 BATCH_BYTES = 1 << 26
-"""Of floats, at most, where rows are vectors"""
+"""Largest size of a batch of vectors, as f32"""
 _FIELD_ID = b"PARQUET:field_id"
 _DECIMAL_DIGITS = 38
 
@@ -45,25 +45,25 @@ class VectorColumnError(IcepuffinError):
 
     retryable = False
 
-    def __init__(self, said: str, row: int | None = None) -> None:
-        super().__init__(said if row is None else f"row {row} {said}")
-        self.said = said
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason if row is None else f"row {row} {reason}")
+        self.reason = reason
         self.row = row
-        """Its place in the column that was looked at; None where no single row is to blame"""
+        """Row of the column that is at fault; None where the cause is not a single row"""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBatch:
-    """Some live rows of one file."""
+    """A batch of live rows of one file."""
 
     positions: npt.NDArray[np.int64]
     """int64[n], absolute row positions in the file, ascending"""
     columns: pa.RecordBatch
-    """n rows, the fields that were asked for, under the snapshot's names and types"""
+    """n rows of the requested fields, under the snapshot's names and types"""
 
 
 def batch_rows(dims: int | None) -> int:
-    """How many vectors to take at a time: fewer where they are long; `dims` as far as they are known."""
+    """Number of vectors per batch, smaller for long vectors; `dims` None where the dimension is not known yet."""
     return min(BATCH_ROWS, max(1, BATCH_BYTES // (4 * max(1, dims or 1))))
 
 
@@ -78,8 +78,8 @@ def read_live(
 ) -> Iterator[LiveBatch]:
     """Stream the live rows of a file, row group by row group; fields that it lacks are filled in as `conform` says.
 
-    `schema` is the snapshot's. Who reads many files reads their deletes once (`deleted_by_file`) and gives those of
-    this one: int64, ascending. Raises DataFileError, EqualityDeletesError.
+    `schema` is the snapshot's. `deleted` are the deleted row positions, int64, ascending: a reader of many files reads
+    them once, by `deleted_by_file`. Raises DataFileError, EqualityDeletesError.
     """
     if deleted is None:
         deleted = deleted_positions(storage, file)
@@ -125,7 +125,7 @@ class DataFile:
         if self._as_stored is None:
             self._present = _present_fields(self._parquet, self._projected, file)
         self._columns = [field.name for field in self._present.fields] if self._as_stored is None else self._as_stored
-        """The file's own names of the fields that it has"""
+        """Names, in the file, of the fields that it has"""
         counts = [self._parquet.metadata.row_group(group).num_rows for group in range(self.groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
@@ -147,7 +147,7 @@ class DataFile:
             yield from self._parquet.batches(self._columns, batch_rows=batch_rows)
 
     def first(self, rows: int, group: int) -> pa.RecordBatch | None:
-        """The first rows of a row group, conformed, for little reading; None where it is empty."""
+        """The first rows of a row group, conformed, without a read of the rest; None where it is empty."""
         if not self._columns:
             return self.conform(_nothing(min(rows, self._parquet.metadata.row_group(group).num_rows)))
         with self._damage():
@@ -193,29 +193,29 @@ class DataFile:
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def take(self, positions: npt.NDArray[np.int64], read_group: Callable[[int], pa.Table] | None = None) -> pa.Table:
-        """Rows by absolute position, in the order given; `read_group` stands in for the method, such as a cache."""
+        """Rows by absolute position, in the order of `positions`. `read_group` replaces the method, as a cache does."""
         if not len(positions):
             return self.schema.empty_table()
         low, high = positions.min(), positions.max()
         if low < 0 or high >= self._starts[-1]:
             raise DataFileError(f"{self._file.path} has {self._starts[-1]} rows, position {high} was asked for")
         read = read_group or self.read_group
-        first, last = (int(np.searchsorted(self._starts, at, side="right")) - 1 for at in (low, high))
+        first, last = (int(np.searchsorted(self._starts, position, side="right")) - 1 for position in (low, high))
         if first == last:
             return read(first).take(pa.array(positions - self._starts[first]))
         groups = np.searchsorted(self._starts, positions, side="right") - 1
         parts, order = [], []
         for group in np.unique(groups):
-            mine = np.flatnonzero(groups == group)
-            parts.append(read(int(group)).take(pa.array(positions[mine] - self._starts[group])))
-            order.append(mine)
+            rows = np.flatnonzero(groups == group)
+            parts.append(read(int(group)).take(pa.array(positions[rows] - self._starts[group])))
+            order.append(rows)
         return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(np.concatenate(order))))
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowInvalid, OSError) as error:  # Arrow tells some damage by OSError
+        except (pa.ArrowInvalid, OSError) as error:  # Arrow raises OSError for some damage
             raise DataFileError(f"{self._file.path} is damaged: {error}") from error
 
 
@@ -225,7 +225,7 @@ def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = No
 
 
 def holds_doubles(schema: Schema, field_id: int) -> bool:
-    """Whether vectors of the column are more than f32 can hold."""
+    """Whether the column's vectors are of doubles, which f32 cannot hold exactly."""
     kind = schema.find_type(field_id)
     return isinstance(kind, ListType) and isinstance(kind.element_type, DoubleType)
 
@@ -248,17 +248,17 @@ def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -
     if array.null_count:
         raise VectorColumnError("has no vector (null)", _first(array.is_null()))
     lengths = pc.list_value_length(array)
-    wanted = dims if dims is not None else (lengths[0].as_py() if len(array) else 0)
-    bad = pc.not_equal(lengths, wanted)
+    width = dims if dims is not None else (lengths[0].as_py() if len(array) else 0)
+    bad = pc.not_equal(lengths, width)
     if pc.any(bad).as_py():
         row = _first(bad)
-        raise VectorColumnError(f"has a vector of {lengths[row].as_py()} dimensions, {wanted} were expected", row)
+        raise VectorColumnError(f"has a vector of {lengths[row].as_py()} dimensions, {width} were expected", row)
     values = array.flatten()
     if values.null_count:
-        raise VectorColumnError("has a null element in its vector", _first(values.is_null()) // max(1, wanted))
+        raise VectorColumnError("has a null element in its vector", _first(values.is_null()) // max(1, width))
     flat = values.to_numpy(zero_copy_only=False)
-    kept = np.float64 if flat.dtype == np.float64 else np.float32
-    return np.ascontiguousarray(flat, dtype=kept).reshape(len(array), wanted)
+    dtype = np.float64 if flat.dtype == np.float64 else np.float32
+    return np.ascontiguousarray(flat, dtype=dtype).reshape(len(array), width)
 
 
 def _first(mask: pa.BooleanArray) -> int:
@@ -285,18 +285,18 @@ def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:
 
 
 def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int, str]:
-    """By field id: a file's own names of its top-level columns.
+    """Names of a file's top-level columns, by field id.
 
-    Columns of imported files have no ids. They go by the names that the table's mapping gives (Iceberg spec, "Column
-    Projection"), or by the schema's where the table has no mapping; a column with another name is not looked at, nor
-    one whose value is that of an identity partition.
+    Columns of imported files have no ids. Their ids are found by name: in the table's mapping (Iceberg spec, "Column
+    Projection"), or in the schema where the table has no mapping. Columns of other names are left out, and those whose
+    value is that of an identity partition.
     """
     by_id = _by_field_id(stored)
     if by_id:
         return {field_id: field.name for field_id, field in by_id.items()}
     constant = frozenset(field_id for field_id, _ in file.constants)
-    known = {name: m.field_id for m in _mapping(file, schema) if m.field_id not in constant for name in m.names}
-    return {field_id: name for name in stored.names if (field_id := known.get(name)) is not None}
+    field_ids = {name: m.field_id for m in _mapping(file, schema) if m.field_id not in constant for name in m.names}
+    return {field_id: name for name in stored.names if (field_id := field_ids.get(name)) is not None}
 
 
 def _by_field_id(stored: pa.Schema) -> dict[int, pa.Field]:
@@ -313,33 +313,33 @@ def _mapping(file: LiveFile, schema: Schema) -> NameMapping:
 
 
 def _stored_alike(stored: pa.Schema, projected: Schema, wanted: pa.Schema) -> list[str] | None:
-    """The file's own names of the fields, where it has all of them under their ids and in the types that are wanted.
+    """The file's own names of the fields, where it has all of them under their ids and in the requested types.
 
-    So it is in most files, and then PyIceberg's projection, 0.1 ms a file and more a batch, has nothing to do. None for
-    others, and where fields lie inside a field: those have ids of their own.
+    Most files do. PyIceberg's projection, 0.1 ms per file and more per batch, is skipped for them. None for other
+    files, and for fields inside of fields, which have ids of their own.
     """
     by_id = _by_field_id(stored)
     names = []
     for field, target in zip(projected.fields, wanted, strict=True):
-        found = by_id.get(field.field_id)
-        if found is None or _plain(found.type) != target.type or _is_nested(target.type):
+        stored_field = by_id.get(field.field_id)
+        if stored_field is None or _plain(stored_field.type) != target.type or _is_nested(target.type):
             return None
-        names.append(found.name)
+        names.append(stored_field.name)
     return names
 
 
 def _is_nested(kind: pa.DataType) -> bool:
-    """Deeper than a list."""
+    """Whether a type is nested deeper than a list."""
     return bool(pa.types.is_nested(kind.value_type if pa.types.is_list(kind) else kind))
 
 
 def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:
-    """What of the projection the file has, under the file's own names and types."""
+    """The fields of the projection that the file has, under the file's own names and types."""
     names = column_names(parquet.schema, file, projected)
     wanted = {names[field.field_id] for field in projected.fields if field.field_id in names}
-    theirs = pa.schema([field.with_type(_known(field.type)) for field in parquet.schema if field.name in wanted])
+    stored = pa.schema([field.with_type(_known(field.type)) for field in parquet.schema if field.name in wanted])
     try:
-        return pyarrow_to_schema(theirs, name_mapping=_mapping(file, projected), format_version=3)
+        return pyarrow_to_schema(stored, name_mapping=_mapping(file, projected), format_version=3)
     except (UnsupportedPyArrowTypeException, TypeError) as error:
         raise DataFileError(f"{file.path} cannot be read as the snapshot's schema says: {error}") from error
     except (ValueError, StopIteration) as error:  # the latter of a mapping without a list's element
@@ -349,7 +349,7 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
 
 
 def _in_known_types(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Raises ArrowInvalid for a value that is lost by it."""
+    """The batch with types that PyIceberg knows. Raises ArrowInvalid for a value that does not fit them."""
     schema = pa.schema([field.with_type(_known(field.type)) for field in batch.schema])
     return batch if schema.equals(batch.schema) else batch.cast(schema)
 
@@ -366,7 +366,7 @@ def _known(kind: pa.DataType) -> pa.DataType:
 
 
 def _nothing(rows: int) -> pa.RecordBatch:
-    """Rows of which nothing is known but their number; Arrow needs a column to carry that."""
+    """Rows without columns; Arrow needs a column to carry their number."""
     return pa.record_batch({"_": pa.nulls(rows)})
 
 

@@ -14,8 +14,8 @@ class IcepuffinError(Exception):
 def require_type(value: object, kind: type | UnionType, argument: str, remedy: str) -> None:
     """Raises TypeError for an argument of another type, such as the name of a table in place of the table.
 
-    `argument` says what was to be given and `remedy` what to do, in words.
+    `argument` names the expected argument, and `remedy` says what to do, both for the message.
     """
     if not isinstance(value, kind):
-        given = f"the text {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
-        raise TypeError(f"{argument}, not {given}: {remedy}")
+        actual = f"the text {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
+        raise TypeError(f"{argument}, not {actual}: {remedy}")

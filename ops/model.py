@@ -1,4 +1,4 @@
-"""What rooms hand to each other: small frozen values, picklable, safe to log."""
+"""Values that several rooms share: small, frozen, picklable, safe to log."""
 
 import enum
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class DeleteFile:
     sequence_number: int
     size: int
     content_offset: int | None = None
-    """Where the deletion vector starts in its Puffin file; None for other kinds."""
+    """Offset of the deletion vector in its Puffin file; None for other kinds"""
     content_length: int | None = None
 
 
@@ -42,25 +42,25 @@ class LiveFile:
     """A data file that is live in a snapshot, with the deletes that apply to it there."""
 
     path: str
-    """Full location, as the manifest has it."""
+    """Full location, as in the manifest"""
     size: int
     record_count: int
-    """Rows in the file, deleted ones included."""
+    """Rows in the file, deleted ones included"""
     sequence_number: int
     file_format: str
     spec_id: int = 0
     deletes: tuple[DeleteFile, ...] = ()
     name_mapping: str | None = None
-    """The table's `schema.name-mapping.default`, JSON: what columns are called in files that have no field ids."""
+    """The table's `schema.name-mapping.default`, JSON: names of columns in files that have no field ids"""
     file_sequence_number: int = 0
-    """Of the commit that added the file, where `sequence_number` may be that of what was rewritten"""
+    """Sequence number of the commit that added the file; `sequence_number` may be that of the files it rewrote"""
     first_row_id: int | None = None
-    """Format v3: the `_row_id` of its first row, where the file does not say otherwise; None where rows have no ids."""
+    """`_row_id` of its first row in format v3, unless the file has the column; None where rows have no ids"""
     has_row_ids: bool = False
-    """Whether it says so: the manifest tells of a column `_row_id`."""
+    """Whether the file has a column `_row_id`, by the manifest"""
     constants: tuple[tuple[int, Any], ...] = ()
-    """(field id, value) of its identity partitions, but for nulls: what such a column is in each row, where the file
-    lacks it. Values as manifests have them: dates and times as numbers"""
+    """(field id, value) of its identity partitions without nulls: values of columns that the file lacks. Dates and
+    times are numbers, as in manifests"""
 
     @property
     def has_equality_deletes(self) -> bool:
@@ -132,35 +132,35 @@ class ObjectRange:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One stored object, as a listing tells it."""
+    """One stored object in a listing."""
 
     path: str
     size: int
     modified_ms: int
-    """Milliseconds since the epoch."""
+    """Time of the last change, milliseconds since the epoch"""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a catalog hands out for the files under a prefix: keys, mostly such as expire."""
+    """Settings that a catalog vends for the files under a prefix: keys, most of which expire."""
 
     prefix: str
-    """Of locations; empty for all"""
+    """Prefix of locations; empty for all"""
     properties: Mapping[str, str] = field(repr=False)
-    """PyIceberg's names. Values never show"""
+    """Settings under PyIceberg's names. Values are never shown"""
 
 
 @dataclass(frozen=True, slots=True)
 class Vended:
-    """What a catalog vends for one table's files, and how to ask it again."""
+    """Grants that a catalog vends for one table's files, and the function that renews them."""
 
     catalog: str
     table: str
     who: str
-    """A fingerprint of who asks, where, and for which table: the same whatever keys they are given"""
+    """Fingerprint of the user, the catalog and the table, which stays the same while keys change"""
     grants: tuple[Grant, ...]
     renew: Callable[[], tuple[Grant, ...]] = field(repr=False)
-    """Asks the catalog; picklable. Raises IcepuffinError, without what is secret"""
+    """Function that asks the catalog for new grants; picklable. Raises IcepuffinError, without secrets"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Opening Parquet objects of a store.
 
 Remote objects reach Arrow as Python files. Arrow must never call those from threads of its own: such a thread may
-still let go of the file while the interpreter shuts down, and that aborts the process. So reads of remote objects
-happen on the caller's thread, and column chunks are fetched ahead, in one request for what lies close together.
+release the file while the interpreter shuts down, and that aborts the process. So remote objects are read on the
+caller's thread, and column chunks are fetched ahead, in one request for chunks that lie close together.
 
 Executors import this: no dagster, no pyspark.
 """
@@ -18,7 +18,7 @@ from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.storage.prefetch import coalesced
 
 _READ = 1 << 20
-"""Bytes of a column chunk that Arrow takes at once: else it holds the whole of it, even for its first rows"""
+"""Bytes of a column chunk that Arrow reads at once; without a limit it reads the whole chunk for its first rows"""
 
 
 class ParquetObject:
@@ -44,7 +44,7 @@ class ParquetObject:
             yield from self._file.iter_batches(batch_rows, [group], list(columns), use_threads=self._threads(columns))
 
     def first(self, columns: Sequence[str], *, rows: int, group: int) -> pa.RecordBatch | None:
-        """The first rows of a row group, of which no more is read than holds them; None where it is empty."""
+        """The first rows of a row group, without a read of the rest; None where it is empty."""
         return next(self._file.iter_batches(rows, [group], list(columns), use_threads=False), None)
 
     def read(self, columns: Sequence[str], groups: Sequence[int]) -> pa.Table:
@@ -53,7 +53,7 @@ class ParquetObject:
         return self._file.read_row_groups(list(groups), list(columns), use_threads=self._threads(columns))
 
     def _threads(self, columns: Sequence[str]) -> bool:
-        """Whether Arrow may read with threads of its own, one a column: a single one would only be waited for."""
+        """Whether Arrow may read with threads of its own, one per column: useless for a single column."""
         return self._remote is None and len(columns) > 1
 
     def _fetch(self, groups: Iterable[int], columns: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class ParquetObject:
 
 
 def _chunk_ranges(metadata: pq.FileMetaData, groups: Iterable[int], columns: frozenset[str]) -> list[tuple[int, int]]:
-    """(offset, length) of what holds the columns' chunks."""
+    """(offset, length) of the ranges that hold the columns' chunks."""
     spans = []
     for group in groups:
         row_group = metadata.row_group(group)
@@ -75,7 +75,7 @@ def _chunk_ranges(metadata: pq.FileMetaData, groups: Iterable[int], columns: fro
 
 
 class StorageFile(io.RawIOBase):
-    """A stored object as a seekable file; reads are served from what was fetched, else they go to the store."""
+    """A stored object as a seekable file, read from the fetched ranges, or else from the store."""
 
     def __init__(self, storage: Storage, path: str, size: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class StorageFile(io.RawIOBase):
         self._fetched: list[tuple[int, memoryview]] = []
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Hold these (offset, length), in place of what was held before."""
+        """Fetch ranges (offset, length), in place of those fetched before."""
         data = self._storage.read_ranges(self._path, ranges)
         self._fetched = [(start, memoryview(piece)) for (start, _), piece in zip(ranges, data, strict=True)]
 

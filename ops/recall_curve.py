@@ -1,7 +1,7 @@
-"""What recall costs, as measured when an index was built, and the cheapest knobs for a recall that is wanted.
+"""Recall curves, measured when an index is built, and the cheapest search parameters for a target recall.
 
-Kept as JSON text in blob properties: of a shard, recall@10 by the width of the beam; of the routing blob, the share of
-neighbours in the shards that are probed. Work is counted in distances, not seconds: the same on every machine.
+They are kept as JSON text in blob properties: in a shard, recall@10 by the width of the beam; in the routing blob, the
+share of neighbours in the shards that are probed. Cost is a number of distances, which is the same on every machine.
 """
 
 import json
@@ -19,21 +19,21 @@ from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
 OVERSAMPLE = 3
-"""Candidates a result row that a lean shard hands over for exact ranking, unless a search says otherwise"""
+"""Candidates per result row that a lean shard hands over for exact ranking, by default"""
 
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """One point of a shard's curve."""
+    """One point of a shard's curve: search parameters, their recall and their cost."""
 
     search_list: int
     """L of the beam"""
     oversample: int
-    """Candidates a result row that are ranked again by exact distance; 1 where distances are exact at once"""
+    """Candidates per result row that are ranked again by exact distance; 1 where distances are exact at once"""
     recall: float
     """recall@10"""
     distances: float
-    """Computed a query"""
+    """Distances computed per query, on average"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +42,33 @@ class Reach:
 
     slack: float
     shards: float
-    """Probed a query, on average"""
+    """Shards probed per query, on average"""
     recall: float
     """Share of the 10 nearest rows that lie in them"""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Knobs for a target."""
+    """Search parameters for a target recall."""
 
     search_list: int
     oversample: int
     slack: float
-    """inf: every shard"""
+    """Slack of the routing; inf for every shard"""
     recall: float
-    """Expected"""
+    """Expected recall"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardCentroids:
-    """A codebook by the shards that its centroids lead to."""
+    """Centroids of a codebook, grouped by the shard that they lead to."""
 
     shards: npt.NDArray[np.int64]
-    """int64[S] ascending: those that a centroid leads to"""
+    """int64[S], ascending: shards that a centroid leads to"""
     centroids: npt.NDArray[np.float32]
     """f32[k, D], by shard"""
     starts: npt.NDArray[np.int64]
-    """int64[S], where a shard's begin"""
+    """int64[S]: place of the first centroid of each shard"""
     metric: Metric
 
     @classmethod
@@ -83,9 +83,11 @@ class ShardCentroids:
     def distances(self, queries: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """f32[Q, S]: Euclidean distance (or - inner product) of each query to the nearest centroid of each shard."""
         inner = self.metric is Metric.INNER_PRODUCT
-        far = internal_pairwise(queries, self.centroids, Metric.INNER_PRODUCT if inner else Metric.L2)
-        near = np.minimum.reduceat(far, self.starts, axis=1)
-        return near if inner else np.sqrt(np.maximum(near, np.float32(0)))
+        distances_to_centroids = internal_pairwise(
+            queries, self.centroids, Metric.INNER_PRODUCT if inner else Metric.L2
+        )
+        nearest = np.minimum.reduceat(distances_to_centroids, self.starts, axis=1)
+        return nearest if inner else np.sqrt(np.maximum(nearest, np.float32(0)))
 
 
 def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
@@ -96,19 +98,19 @@ def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]
 
 
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:
-    """Numbers with the digits that count."""
+    """The curve as JSON text, with four decimals."""
     return json.dumps([[round(value, 4) for value in astuple(point)] for point in points], separators=(",", ":"))
 
 
 def widths(text: str) -> tuple[Width, ...]:
-    """A shard's curve, by width; nothing where there is none or it is not readable: it is advice, not data."""
+    """A shard's curve, by cost; empty where there is none or it is not readable: it is advice, not data."""
     rows = _rows(text, 4)
     points = [Width(int(row[0]), int(row[1]), row[2], row[3]) for row in rows if row[0] >= 1 and row[1] >= 1]
     return tuple(sorted(points, key=lambda point: point.distances))
 
 
 def reaches(text: str) -> tuple[Reach, ...]:
-    """The routing curve, by slack; nothing where there is none or it is not readable."""
+    """The routing curve, by slack; empty where there is none or it is not readable."""
     points = [Reach(*row) for row in _rows(text, 3) if row[0] >= 0 and row[1] >= 1]
     return tuple(sorted(points, key=lambda point: point.slack))
 
@@ -116,32 +118,35 @@ def reaches(text: str) -> tuple[Reach, ...]:
 def _rows(text: str, length: int) -> list[list[float]]:
     try:
         rows = json.loads(text or "[]")
-        found = [[float(value) for value in row] for row in rows if len(row) == length]
+        numbers = [[float(value) for value in row] for row in rows if len(row) == length]
     except (TypeError, ValueError, OverflowError):
         return []
-    return [row for row in found if all(math.isfinite(value) for value in row) and 0 <= row[2] <= 1]
+    return [row for row in numbers if all(math.isfinite(value) for value in row) and 0 <= row[2] <= 1]
 
 
 def combined(curves: Sequence[tuple[Sequence[Width], int]]) -> tuple[Width, ...]:
     """One curve of all shards, each with its live rows as its weight: recall is the mean, distances add up.
 
-    Every shard is asked with the same width, so that only widths that all of them measured count.
+    Every shard is searched with the same width, so only widths that all of them measured are used.
     """
-    held = [(points, weight) for points, weight in curves if weight and points]
-    if not held:
+    weighted = [(points, weight) for points, weight in curves if weight and points]
+    if not weighted:
         return ()
-    common = set.intersection(*({(point.search_list, point.oversample) for point in points} for points, _ in held))
-    total = sum(weight for _, weight in held)
-    out = []
-    for knobs in sorted(common):
-        mine = [(next(p for p in points if (p.search_list, p.oversample) == knobs), weight) for points, weight in held]
-        recall = sum(point.recall * weight for point, weight in mine) / total
-        out.append(Width(*knobs, recall, sum(point.distances for point, _ in mine)))
-    return tuple(out)
+    common = set.intersection(*({(point.search_list, point.oversample) for point in points} for points, _ in weighted))
+    total = sum(weight for _, weight in weighted)
+    curve = []
+    for parameters in sorted(common):
+        points_at = [
+            (next(p for p in points if (p.search_list, p.oversample) == parameters), weight)
+            for points, weight in weighted
+        ]
+        recall = sum(point.recall * weight for point, weight in points_at) / total
+        curve.append(Width(*parameters, recall, sum(point.distances for point, _ in points_at)))
+    return tuple(curve)
 
 
 def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reach], shards: int) -> Choice | None:
-    """The knobs that compute the fewest distances among those whose recall is at least `target`.
+    """The search parameters that compute the fewest distances among those whose recall is at least `target`.
 
     The widest of all where none reaches it; None without a curve. Between two widths recall is taken as linear in the
     logarithm of L. A list for k rows is longer than one for 10 by as many rows (measured: 10 to 100 on text),
@@ -150,16 +155,16 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
     if not curve:
         return None
     ways = [*routing, Reach(math.inf, float(max(1, shards)), 1.0)]
-    found: list[tuple[float, Choice]] = []
+    choices: list[tuple[float, Choice]] = []
     for way in ways:
         point = _narrowest(curve, target / way.recall if way.recall else math.inf)
         if point is not None:
             cost = point.distances * way.shards
-            found.append((cost, _choice(point, way.slack, point.recall * way.recall, k)))
-    if not found:
+            choices.append((cost, _choice(point, way.slack, point.recall * way.recall, k)))
+    if not choices:
         widest = max(curve, key=lambda point: (point.recall, point.search_list))
         return _choice(widest, math.inf, widest.recall, k)
-    return min(found, key=lambda item: item[0])[1]
+    return min(choices, key=lambda item: item[0])[1]
 
 
 def _choice(point: Width, slack: float, recall: float, k: int) -> Choice:

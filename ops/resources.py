@@ -1,7 +1,7 @@
-"""Dagster resources: the catalogs, and where heavy work runs.
+"""Dagster resources: the catalogs, and the engine of heavy work.
 
-Both are plain objects, not `ConfigurableResource`s: what is configurable in Dagster is stored with each run and shown
-in the UI, and these hold secrets. The run process builds them again from the settings.
+Both are plain objects, not `ConfigurableResource`s: Dagster stores configuration with each run and shows it in the UI,
+and these hold secrets. The run process builds them again from the settings.
 """
 
 import os
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 POLL_SECONDS = 4.0
-"""Longest wait of a poll for a connection, and for each answer."""
+"""Longest wait of a poll for a connection, and for each answer"""
 AWAY_SECONDS = 20.0
-"""Time after a poll without an answer in which the catalog counts as away."""
+"""Seconds after a poll without an answer in which the catalog counts as away"""
 
 
 class CatalogUnreachableError(CatalogUnavailableError):
@@ -129,7 +129,7 @@ class Engine:
 
     `spark_conf` holds `spark.master` or `spark.remote` and everything else of the session; empty = never Spark.
     A table of fewer than `driver_only_rows` rows is built in this process: a Spark job would only add its start-up.
-    `prices`: what its work costs, where somebody wants to know.
+    `prices`: prices of its work; None where costs are not reported.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Engine:
         return bool(self._spark_conf) and rows >= self.driver_only_rows
 
     def runner(self, rows: int) -> "TaskRunner":
-        """The runner for a table of `rows` rows. The Spark session starts with its first task, and no sooner."""
+        """The runner for a table of `rows` rows. A Spark session starts with its first task, not before."""
         from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415  pyspark only where it is used
 
         return self.spark_runner() if self.uses_spark(rows) else LocalRunner(self.threads)
@@ -163,7 +163,7 @@ class Engine:
         return SparkRunner(lambda: self.session)
 
     def _without_secrets(self, error: Exception) -> Exception:
-        """Of what is configured nothing shows, nor of the parts of Spark Connect's URL."""
+        """The error without values of the configuration, and without the parts of Spark Connect's URL but the host."""
         shown = urlsplit(self._remote).netloc.rpartition("@")[2]
         secret = [part for part in re.split(r"[;=/@]", self._remote)[1:] if part != shown]
         parts = {f"spark.remote {number}": part for number, part in enumerate(secret)}
@@ -175,7 +175,7 @@ class Engine:
 
     @cached_property
     def session(self) -> Any:
-        """The Spark session, started when it is first asked for. Raises NoSparkError where it does not start."""
+        """The Spark session, started at the first use. Raises NoSparkError where it does not start."""
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
         from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: PLC0415
 

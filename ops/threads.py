@@ -1,4 +1,4 @@
-"""How many threads work takes where nobody says."""
+"""Default number of threads."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Clocks of work that has stages."""
+"""Clock of a run's stages."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ class StageClock:
     def __init__(self) -> None:
         self._start = self._lap_start = time.perf_counter()
         self.stages: dict[str, float] = {}
-        """Seconds, by stage"""
+        """Seconds by stage"""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Compiles every kernel into numba's cache: `python -m icepuffin.ops.warm`. Run it before processes share the cache."""
+"""Compilation of all kernels into numba's cache, before processes share it: `python -m icepuffin.ops.warm`."""
 
 import time
 
@@ -7,7 +7,7 @@ from icepuffin.puffin.varint import warm as warm_blobs
 
 
 def main() -> None:
-    """Takes half a minute the first time, a second afterwards."""
+    """Compile all kernels: half a minute the first time, a second afterwards."""
     begun = time.perf_counter()
     warm_graphs_and_sketches()
     warm_blobs()

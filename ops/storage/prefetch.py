@@ -33,7 +33,7 @@ class PrefetchedSource(ObjectSource):
         self._held: list[tuple[int, bytes]] = []
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Hold these (offset, length), in place of what was held before. Raises what the store raises."""
+        """Fetch ranges (offset, length), in place of those fetched before. Raises what the store raises."""
         self._held = []
         planned = coalesced(ranges, longest=_LONGEST)
         data = self._storage.read_ranges(self._path, planned)

@@ -74,7 +74,7 @@ def exact_vectors_at(
         return exact_vectors(column, dims)
     except VectorColumnError as error:
         where = "" if error.row is None else f"row {positions[error.row]} "
-        raise VectorColumnError(f"{file.path}: {where}{error.said}") from error
+        raise VectorColumnError(f"{file.path}: {where}{error.reason}") from error
 
 
 def prepared(
