@@ -98,14 +98,14 @@ def covered_paths(version: OpenVersion) -> dict[str, FileSlot]:
 def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, FileNumber]:
     """File numbers of the files of a snapshot that are live in the version's, too, by relative path.
 
-    A file that was added later is another file, whatever its path: imported files come again under their names. Format
-    v1 does not record when files were added; there a file with another number of rows is another file.
+    A file that was added later is another file, whatever its path: imported files come again under their names. In
+    format v1 the commit tells when that was; where it has expired, a file with another number of rows is another file.
     """
     covered = covered_paths(version)
     paths = (
         (relative_to(file.path, live.location), FileNumber(number))
         for number, file in enumerate(live.files)
-        if file.file_sequence_number <= version.sequence_number
+        if file.file_sequence_number <= version.sequence_number and file.added_ms <= version.version.base_ms
     )
     rows = {path: version.routing.files[slot].rows for path, slot in covered.items()}
     return {path: number for path, number in paths if rows.get(path) == live.files[number].record_count}

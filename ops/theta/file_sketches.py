@@ -48,6 +48,8 @@ class FileKey:
     """Fingerprint of the deletes, hex; empty without deletes"""
     added: int = 0
     """Sequence number of the commit that added the file: its name may be used again for an import with other rows"""
+    added_ms: int = 0
+    """Time of that commit in format v1, which has no sequence numbers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +63,32 @@ class FileSketches:
 def file_key(file: LiveFile, location: str) -> FileKey:
     """The key of a live file in a table at `location`."""
     deletes = fingerprint(file).hex() if file.deletes else ""
-    return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number)
+    return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number, file.added_ms)
 
 
 class FileSketchesReader:
     """One version's Puffin file. The footer is read at once, sketches on demand.
 
-    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read.
+    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read. `base_ms` is the
+    time of the version's data snapshot, in format v1.
     """
 
-    def __init__(self, reader: PuffinReader, fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None) -> None:
+    def __init__(
+        self,
+        reader: PuffinReader,
+        fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None,
+        base_ms: int = 0,
+    ) -> None:
         self._reader = reader
         self._fetch = fetch
+        self._base_ms = base_ms
         self._blobs: dict[tuple[str, str], BlobMetadata] = {}
         for blob in reader.footer.of_type(FILE_SKETCHES_V2):
             self._blobs[blob.properties.get("path", ""), blob.properties.get("deletes", "")] = blob
 
     def __contains__(self, key: FileKey) -> bool:
         blob = self._blobs.get((key.path, key.deletes))
-        return blob is not None and key.added <= blob.sequence_number
+        return blob is not None and key.added <= blob.sequence_number and key.added_ms <= self._base_ms
 
     def columns(self, key: FileKey) -> tuple[ColumnKey, ...]:
         """The columns that are kept of a file; empty where it is unknown."""

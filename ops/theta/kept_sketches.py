@@ -110,7 +110,7 @@ def open_kept(table: Table, store: Storage, snapshot: Snapshot) -> KeptSketches:
     for version in nearest_first[:_MAX_VERSIONS]:
         try:
             source = PrefetchedSource(store, version.puffin_path)
-            reader = FileSketchesReader(PuffinReader(source), source.fetch)
+            reader = FileSketchesReader(PuffinReader(source), source.fetch, version.base_ms)
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the sketches per file of snapshot {version.base_snapshot_id} are lost: {error}")
             logger.warning("%s: %s", table_name(table), notes[-1])

@@ -19,7 +19,7 @@ from icepuffin.ops.theta import publication as publish_module
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
 from icepuffin.puffin.types import THETA_V1
-from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, current, rows
+from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, current, rows
 
 CREATED = {"id", "name", "at", "price", "size"}
 
@@ -429,8 +429,12 @@ def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> N
     assert counted(None) == {"a": 52, "b": 52}
 
 
-def test_a_file_that_is_added_again_under_its_name_is_counted_anew(table: Table, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_file_that_is_added_again_under_its_name_is_counted_anew(
+    catalog: SqlCatalog, tmp_path: Path, version: str
+) -> None:
     """An import is deleted and its object written anew: neither kept sketches of its name nor an ancestor's serve."""
+    table = catalog.create_table("db.imports", SCHEMA, properties={"format-version": version})
     imported = tmp_path / "night.parquet"
     pq.write_table(rows(0, 100), imported)
     table.add_files([str(imported)])
