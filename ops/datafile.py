@@ -3,7 +3,7 @@
 Executors import this: no dagster, no pyspark.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +118,10 @@ class DataFile:
 
     def __init__(self, storage: Storage, file: LiveFile, schema: Schema, field_ids: Sequence[int]) -> None:
         self._file = file
-        self._projected = schema.select(*(_name(schema, field_id) for field_id in field_ids))
+        self._projected = _without_defaults(
+            schema.select(*(_name(schema, field_id) for field_id in field_ids)),
+            frozenset(field_id for field_id, value in file.constants if value is None),
+        )
         self.schema = arrow_schema(self._projected)
         self._parquet = open_data_file(storage, file)
         self._as_stored = _stored_alike(self._parquet.schema, self._projected, self.schema)
@@ -270,6 +273,17 @@ def _name(schema: Schema, field_id: int) -> str:
     if name is None:
         raise DataFileError(f"the snapshot's schema has no field {field_id}: the column was dropped")
     return name
+
+
+def _without_defaults(schema: Schema, field_ids: Collection[int]) -> Schema:
+    """Columns of a partition that is null are null where a file lacks them, whatever their default."""
+    if not any(field.field_id in field_ids for field in schema.fields):
+        return schema
+    fields = (
+        field.model_copy(update={"initial_default": None}) if field.field_id in field_ids else field
+        for field in schema.fields
+    )
+    return Schema(*fields, schema_id=schema.schema_id)
 
 
 def open_data_file(storage: Storage, file: LiveFile) -> ParquetObject:

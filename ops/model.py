@@ -61,8 +61,8 @@ class LiveFile:
     has_row_ids: bool = False
     """Whether the file has a column `_row_id`, by the manifest"""
     constants: tuple[tuple[int, Any], ...] = ()
-    """(field id, value) of its identity partitions without nulls: values of columns that the file lacks. Dates and
-    times are numbers, as in manifests"""
+    """(field id, value or None) of its identity partitions: values of columns that the file lacks. Dates and times are
+    numbers, as in manifests"""
 
     @property
     def has_equality_deletes(self) -> bool:

@@ -319,7 +319,5 @@ def _as_live_file(
         file_sequence_number=entry.file_sequence_number or 0,
         added_ms=times.get(entry.snapshot_id or 0, 0),
         has_row_ids=ROW_ID in (file.column_sizes or {}),
-        constants=tuple(
-            (field_id, partition[place]) for place, field_id in identities[spec_id] if partition[place] is not None
-        ),
+        constants=tuple((field_id, partition[place]) for place, field_id in identities[spec_id]),
     )

@@ -169,6 +169,16 @@ def test_columns_of_an_identity_partition_that_a_file_lacks_have_the_partitions_
     assert rows(replace(file, constants=((3, 2),)), schema, *field_ids) == expected
 
 
+def test_columns_of_a_null_partition_that_a_file_lacks_are_null_whatever_their_default(tmp_path: Path) -> None:
+    schema = Schema(
+        NestedField(1, "a", LongType(), required=False),
+        NestedField(2, "kind", StringType(), required=False, initial_default="web"),
+    )
+    file = replace(write(tmp_path, column("a", 1, [5], pa.int64())), constants=((2, None),))
+    assert rows(file, schema, 1, 2) == [{"a": 5, "kind": None}]
+    assert rows(file, schema, 2) == [{"kind": None}]
+
+
 def test_a_file_without_ids_takes_the_partitions_value_before_a_column_of_the_name(tmp_path: Path) -> None:
     file = write(tmp_path, column("a", None, [5], pa.int64()), column("kind", None, ["stale"], pa.string()))
     schema = Schema(
