@@ -351,7 +351,9 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
     """The fields of the projection that the file has, under the file's own names and types."""
     names = column_names(parquet.schema, file, projected)
     wanted = {names[field.field_id] for field in projected.fields if field.field_id in names}
-    stored = pa.schema([field.with_type(_known(field.type)) for field in parquet.schema if field.name in wanted])
+    stored = pa.schema(
+        [field.with_type(_supported_type(field.type)) for field in parquet.schema if field.name in wanted]
+    )
     try:
         return pyarrow_to_schema(stored, name_mapping=_mapping(file, projected), format_version=3)
     except (UnsupportedPyArrowTypeException, TypeError) as error:
@@ -364,11 +366,11 @@ def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -
 
 def _in_known_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with types that PyIceberg knows. Raises ArrowInvalid for a value that does not fit them."""
-    schema = pa.schema([field.with_type(_known(field.type)) for field in batch.schema])
+    schema = pa.schema([field.with_type(_supported_type(field.type)) for field in batch.schema])
     return batch if schema.equals(batch.schema) else batch.cast(schema)
 
 
-def _known(kind: pa.DataType) -> pa.DataType:
+def _supported_type(kind: pa.DataType) -> pa.DataType:
     """The type with the same values that PyIceberg knows: imported files have what their writer's Arrow had."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")

@@ -128,9 +128,9 @@ class Settings(SettingsModel):
             raise ValueError(f"no catalog is set; {_ADD_CATALOG}")
         for key, table in self.tables.items():
             if table.catalog not in self.catalogs:
-                known = ", ".join(sorted(self.catalogs))
+                names = ", ".join(sorted(self.catalogs))
                 raise ValueError(
-                    f"tables.{key}.catalog is '{table.catalog}', which is not among the catalogs set here: {known}"
+                    f"tables.{key}.catalog is '{table.catalog}', which is not among the catalogs set here: {names}"
                 )
         return self
 

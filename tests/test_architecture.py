@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -83,6 +84,11 @@ def modules() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))]
 
 
+def described_modules() -> list[Path]:
+    """Modules whose names and descriptions follow the rules of CONTRIBUTING.md, "Words"."""
+    return [path for path in modules() if path.relative_to(REPOSITORY).parts[0] != "ann_kernels"]
+
+
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
@@ -154,6 +160,47 @@ def test_every_module_says_what_it_is() -> None:
 def test_no_module_is_named_for_nothing() -> None:
     empty_names = {"utils", "util", "helpers", "helper", "common", "misc", "tools", "base_utils"}
     assert [path for path in modules() if path.stem in empty_names or path.parent.name in empty_names] == []
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in described_modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path.relative_to(REPOSITORY)}:{node.lineno}")
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
+    """One that a reader understands without the line above it, so none that begins with "Of" or "That"."""
+    dependent = re.compile(r"(?:Of|That|Theirs|Whose|By|For which|Where|Under)\b")
+    fragments = [
+        f"{path.relative_to(REPOSITORY)}:{text.lineno}: {text.value.value}"
+        for path in described_modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for before, text in pairwise(node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else ())
+        if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Expr)
+        if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        if dependent.match(text.value.value)
+    ]
+    assert fragments == []
+
+
+def test_a_name_says_what_it_holds() -> None:
+    vague = {"found", "told", "held", "asked", "known", "theirs", "mine", "given", "some", "worn", "spill"}
+    names = []
+    for path in described_modules():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ""
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                name = node.name
+            if name.lstrip("_") in vague:
+                names.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}: {name}")
+    assert names == []
 
 
 @pytest.mark.parametrize("what", PRIVATE)

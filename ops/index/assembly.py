@@ -35,7 +35,7 @@ from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 _ALIGNMENT = 64
 _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
-"""Of the centroid blob: no reader takes a larger one, and a version without one can be neither pruned nor refreshed"""
+"""Largest centroid blob, in bytes, that readers take. A version without one can be neither pruned nor refreshed"""
 _Segments = tuple[bytes | ObjectRange, ...]
 """A blob, preceded by its padding"""
 

@@ -36,7 +36,7 @@ class RowVectors:
     vectors: npt.NDArray[Any]
     """[N, D]: of unit length under cosine, f32; otherwise as the table or the index has them, f32 or f64"""
     raw: npt.NDArray[Any] | None = None
-    """Under cosine, the table's vectors whose rounded directions `vectors` are, where they are known"""
+    """Vectors of the table under cosine, whose rounded directions are `vectors`; None where they are not read"""
 
 
 class SkippedRows:

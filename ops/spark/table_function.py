@@ -58,7 +58,7 @@ _READERS = 4
 
 
 @dataclass(frozen=True)
-class Settings:
+class TableFunctionSettings:
     """What the function is registered with. It is pickled to planner and workers; `repr` hides it."""
 
     catalog: str
@@ -120,14 +120,14 @@ def register_vector_search(
     require_type(
         catalog, Catalog, "register_vector_search takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
     )
-    settings = Settings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
+    settings = TableFunctionSettings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
     # as the session is, not as the process: both kinds may live in one
     functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"
     udtf = import_module(functions).udtf
     spark.udtf.register(name, udtf(_function(settings)))
 
 
-def _function(settings: Settings) -> type:
+def _function(settings: TableFunctionSettings) -> type:
     """The class that Spark pickles, settings and all; what it does is in this module, which executors import."""
 
     class VectorSearch:
@@ -153,7 +153,7 @@ def _function(settings: Settings) -> type:
 
 
 def plan(
-    settings: Settings,
+    settings: TableFunctionSettings,
     table: AnalyzeArgument,
     index: AnalyzeArgument,
     query: AnalyzeArgument,
@@ -205,7 +205,7 @@ def plan(
     )
 
 
-def answer(settings: Settings, planned: Planned, query: Any) -> Iterator[tuple[Any, ...]]:
+def answer(settings: TableFunctionSettings, planned: Planned, query: Any) -> Iterator[tuple[Any, ...]]:
     """Body of `eval`: the rows of one call. No query (null) has no neighbours."""
     if query is None:
         return

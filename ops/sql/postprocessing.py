@@ -39,7 +39,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PostprocessingStep:
     """SELECT outputs ... WHERE ... ORDER BY ... LIMIT ... OFFSET, over given rows."""
 
     outputs: tuple[Output, ...] | None

@@ -27,7 +27,7 @@ from icepuffin.ops.sql.clauses import (
 )
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, evaluate
-from icepuffin.ops.sql.postprocessing import Step
+from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.row_filters import to_filter
 from icepuffin.ops.sql.statements import Nearest
 from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
@@ -130,7 +130,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     column, vector = _compared(function, values)
     top = nearest_first is not None and limit is not None
     where, pushed, rest = _pushed(conjuncts, values, strict=top, bound=bound)
-    step = Step(
+    step = PostprocessingStep(
         outputs=outputs_of(query, function, values),
         where=None if not rest else computed(exp.and_(*rest), values, function),
         order=() if top and len(keys) == 1 else orders_of(query, function, values),

@@ -31,7 +31,7 @@ from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, condition
 from icepuffin.ops.sql.index_statements import message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
-from icepuffin.ops.sql.postprocessing import Step, expand_star
+from icepuffin.ops.sql.postprocessing import PostprocessingStep, expand_star
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
@@ -296,7 +296,7 @@ def _plan_lines(statement: Nearest) -> list[str]:
     return lines
 
 
-def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Step:
+def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> PostprocessingStep:
     """The first step over rows of the table. Raises SqlError for a column that the table does not have."""
     names = [field.name for field in schema.fields]
     if ambiguous := sorted(statement.absent & {name.lower() for name in names}):

@@ -8,7 +8,7 @@ from typing import Any
 from pyiceberg.expressions import BooleanExpression
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.sql.postprocessing import Output, Step
+from icepuffin.ops.sql.postprocessing import Output, PostprocessingStep
 from icepuffin.ops.sql.values import Node
 
 
@@ -24,7 +24,7 @@ class Nearest:
     query: tuple[float, ...]
     limit: int | None
     """k; None for all rows within the distance"""
-    steps: tuple[Step, ...]
+    steps: tuple[PostprocessingStep, ...]
     """Steps over the nearest rows; the first one reads the table's columns"""
     where: BooleanExpression | None = None
     condition: str = field(default="", compare=False)

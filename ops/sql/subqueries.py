@@ -14,7 +14,7 @@ from icepuffin.ops.sql.clauses import (
     require_source,
 )
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.postprocessing import Step
+from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.values import Node, Values
 
 
@@ -74,7 +74,7 @@ def absent_of(query: Node) -> frozenset[str]:
     return names_beside_star(query) | before
 
 
-def outer_step(query: Node, alias: str, values: Values) -> Step:
+def outer_step(query: Node, alias: str, values: Values) -> PostprocessingStep:
     """The step of a query around a subquery that finds the nearest rows."""
     where = query.args.get("where")
     own = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
@@ -83,7 +83,7 @@ def outer_step(query: Node, alias: str, values: Values) -> Step:
             raise NotIndexableError("it computes a distance outside of the subquery that finds the rows")
         if isinstance(node, exp.Column):
             require_source(node, alias)
-    return Step(
+    return PostprocessingStep(
         outputs=tuple(output_of(item, None, values) for item in query.expressions),
         where=None if where is None else computed(where.this, values),
         order=orders_of(query, None, values),

@@ -181,8 +181,8 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.ND
     """The shard of a graph. `old_codes` u8[n, m] are the PQ codes of the first n rows, if there are any."""
     codes = None
     if task.pq_codebook is not None:
-        known = 0 if old_codes is None else len(old_codes)
-        codes = encode_pq(rows.vectors[known:], task.pq_codebook, threads=task.threads)
+        coded_rows = 0 if old_codes is None else len(old_codes)
+        codes = encode_pq(rows.vectors[coded_rows:], task.pq_codebook, threads=task.threads)
         codes = codes if old_codes is None else np.concatenate([old_codes, codes])
     kept = {
         "none": None,

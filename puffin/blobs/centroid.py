@@ -17,7 +17,7 @@ VERSION = 1
 _HEADER = struct.Struct("<4s7I")
 MAX_DIMS = 65_536
 _PATH_BYTES = 96
-"""That a short path takes in memory"""
+"""Bytes that a short path takes in memory"""
 _ALWAYS_ALLOWED = 32 << 20
 
 

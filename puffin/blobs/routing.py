@@ -21,7 +21,7 @@ from icepuffin.puffin.errors import BadBlobError, ChecksumError
 MAGIC = b"ANNR"
 VERSION = 1
 UNKNOWN_SHA256 = bytes(32)
-"""Of a shard of which an older release kept bytes unread; its sections have their CRC-32 all the same"""
+"""sha256 of a shard that an older release copied without reading it; its sections still have a CRC-32"""
 _HEADER = struct.Struct("<4s5IqII")
 _ALWAYS_ALLOWED = 16 << 20
 """Bytes of tombstones"""
@@ -40,7 +40,7 @@ class ShardEntry:
     length: int
     """Bytes of the shard blob."""
     sha256: bytes
-    """Of the shard blob's bytes, or UNKNOWN_SHA256."""
+    """sha256 of the shard blob, or UNKNOWN_SHA256"""
     tombstones: npt.NDArray[np.int64]
     """Node ids, ascending."""
 
@@ -129,8 +129,8 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     if magic != MAGIC or version != VERSION:
         raise BadBlobError(f"routing blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     body = data[_HEADER.size :]
-    if (found := zlib.crc32(body, zlib.crc32(data[: _HEADER.size - 4] + bytes(4)))) != checksum:
-        raise ChecksumError(f"routing blob has CRC-32 {found:08x}, {checksum:08x} is stored")
+    if (computed := zlib.crc32(body, zlib.crc32(data[: _HEADER.size - 4] + bytes(4)))) != checksum:
+        raise ChecksumError(f"routing blob has CRC-32 {computed:08x}, {checksum:08x} is stored")
     if reserved:
         raise BadBlobError(f"routing blob: reserved field at byte 32 is {reserved:#x}, not 0")
     cursor = Cursor(body, "routing blob")

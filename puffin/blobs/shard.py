@@ -201,10 +201,10 @@ class ShardReader:
                 if not part:
                     break
                 for at in range(0, len(part), _HASHED_AT_ONCE):
-                    some = part[at : at + _HASHED_AT_ONCE]
-                    body = some[gap:]
-                    checksum, read, gap = zlib.crc32(body, checksum), read + len(body), max(0, gap - len(some))
-                    yield some
+                    piece = part[at : at + _HASHED_AT_ONCE]
+                    body = piece[gap:]
+                    checksum, read, gap = zlib.crc32(body, checksum), read + len(body), max(0, gap - len(piece))
+                    yield piece
                 offset, length = offset + len(part), length - len(part)
             self._compare(entry, read, checksum)
         if length:  # the gap after them
@@ -297,8 +297,8 @@ class ShardReader:
         vectors = self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
         if dtype.itemsize == 2:
             for start in range(0, len(vectors), _CHECKED_ROWS):
-                some = vectors[start : start + _CHECKED_ROWS].view(np.uint16) & np.uint16(_HALF_EXPONENT)
-                if (some == _HALF_EXPONENT).any():
+                exponents = vectors[start : start + _CHECKED_ROWS].view(np.uint16) & np.uint16(_HALF_EXPONENT)
+                if (exponents == _HALF_EXPONENT).any():
                     raise BadBlobError(
                         "shard blob: an f16 vector is not finite, it was too large for half precision; create the "
                         "index with vectors = 'f32', or 'none'"

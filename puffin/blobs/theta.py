@@ -81,8 +81,8 @@ def decode(image: bytes | bytearray | memoryview) -> ThetaSketch:
     preamble, version, family, _, lg_table, flags, seed_hash = struct.unpack_from("<BBBBBBH", data)
     longs = preamble & 0x3F  # the upper bits are the resize factor of an updatable sketch
     if version != 3:
-        known = {4: " (bit-packed hashes)", 1: "", 2: ""}.get(version, ", not a theta sketch")
-        raise ThetaImageError(f"byte 1: serial version {version}{known} is not read, only 3")
+        format_name = {4: " (bit-packed hashes)", 1: "", 2: ""}.get(version, ", not a theta sketch")
+        raise ThetaImageError(f"byte 1: serial version {version}{format_name} is not read, only 3")
     if family not in _FAMILIES:
         raise ThetaImageError(f"byte 2: family {family} is no theta sketch ({_FAMILIES})")
     if flags & _BIG_ENDIAN:

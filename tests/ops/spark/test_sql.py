@@ -91,7 +91,7 @@ def test_what_is_wrong_is_said_when_a_call_is_planned(
     from pyspark.sql.types import ArrayType, DoubleType, StringType  # noqa: PLC0415
     from pyspark.sql.udtf import AnalyzeArgument  # noqa: PLC0415
 
-    from icepuffin.ops.spark.table_function import Settings, plan  # noqa: PLC0415
+    from icepuffin.ops.spark.table_function import TableFunctionSettings, plan  # noqa: PLC0415
 
     made = table_factory()
     made.append(make_rows(0, 3))
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_when_a_call_is_planned(
     }
     positional = (given.pop(name) for name in ("table", "index", "query"))
     with pytest.raises(Exception, match=re.escape(said)):
-        plan(Settings("test", dict(sql_catalog.properties), STORAGE), *positional, given)
+        plan(TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE), *positional, given)
 
 
 def test_an_option_that_is_null_is_as_if_it_were_not_given(
@@ -124,7 +124,7 @@ def test_warnings_go_to_the_log_of_the_task_once(
 ) -> None:
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from icepuffin.ops.spark.table_function import Planned, Settings, answer  # noqa: PLC0415
+    from icepuffin.ops.spark.table_function import Planned, TableFunctionSettings, answer  # noqa: PLC0415
 
     vectors = pa.array([[float("nan")] * 16], pa.list_(pa.float32()))
     table.append(make_rows(350, 351).set_column(3, "embedding", vectors))
@@ -133,5 +133,5 @@ def test_warnings_go_to_the_log_of_the_task_once(
                       index="e", k=3, columns=("id",))  # fmt: skip
     properties = dict(sql_catalog.properties)
     for _ in range(2):
-        assert len(list(answer(Settings("test", properties, properties), planned, queries(1)[0]))) == 3
+        assert len(list(answer(TableFunctionSettings("test", properties, properties), planned, queries(1)[0]))) == 3
     assert caplog.text.count("1 row has no distance from anything") == 1
