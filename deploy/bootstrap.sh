@@ -122,7 +122,7 @@ namespace() {
     folder=$PWD/.cache/namespace
     rm -rf "$folder"
     mkdir -p "$folder/icepuffin"
-    ln -s "$PWD/icepuffin/__init__.py" "$PWD/icepuffin/py.typed" "$folder/icepuffin/"
+    ln -s "$PWD"/icepuffin/*.py "$PWD/icepuffin/py.typed" "$folder/icepuffin/"
     for room in ann_kernels assets ops orchestration puffin; do ln -s "$PWD/$room" "$folder/icepuffin/$room"; done
 }
 

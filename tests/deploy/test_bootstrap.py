@@ -1,10 +1,12 @@
 """The set-up's own parts: what it says where it cannot go on, and the certificates of a Java that it unpacked."""
 
 import os
+import re
 import shutil
 import ssl
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,18 @@ def test_java_reads_the_certificates_of_the_machine(tmp_path: Path) -> None:
     )
     trusted = len(ssl.create_default_context().get_ca_certs())
     assert listed.stdout.count("trustedCertEntry") == trusted > 0
+
+
+def test_the_tools_that_read_sources_see_every_module(tmp_path: Path) -> None:
+    """Type checks and import rules read the folder that `namespace` makes of links."""
+    script = (DEPLOY / "bootstrap.sh").read_text(encoding="utf-8")
+    (function,) = re.findall(r"^namespace\(\) \{\n.*?^\}", script, re.DOTALL | re.MULTILINE)
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    folders: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
+    for folder in folders.values():
+        (tmp_path / folder).symlink_to(DEPLOY.parent / folder)
+    subprocess.run(["sh", "-euc", f"{function}\nnamespace"], cwd=tmp_path, check=True)
+    for package, folder in folders.items():
+        linked = tmp_path / ".cache" / "namespace" / package.replace(".", "/")
+        for path in (DEPLOY.parent / folder).rglob("*.py"):
+            assert (linked / path.relative_to(DEPLOY.parent / folder)).samefile(path), path
