@@ -8,6 +8,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import dagster as dg
 import pytest
@@ -19,6 +20,7 @@ from packaging.utils import canonicalize_name
 from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.instance import WORKSPACE_YAML
 from icepuffin.orchestration.settings import SettingsError, load
+from tests.deploy.wheel import build_wheel, copied_sources
 from tests.services.jars import ICEBERG_SPARK
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -154,15 +156,32 @@ def test_the_run_queue_knows_a_table_by_the_tag_that_runs_carry() -> None:
 
 
 def test_the_image_holds_every_package_of_the_project() -> None:
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
-    sources = {source for line in copied for source in line.split()}
+    sources = copied_sources()
     for source in sources:
         assert (REPOSITORY / source).exists(), source
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = set(project["tool"]["setuptools"]["package-dir"].values())
-    assert packages <= sources
+    assert set(package_folders().values()) <= set(sources)
     kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     assert {source.split("/")[0] for source in sources} <= kept
+
+
+def test_what_the_image_copies_installs_as_icepuffin_and_nothing_else(tmp_path: Path) -> None:
+    expected = {
+        f"{package.replace('.', '/')}/{path.relative_to(REPOSITORY / folder)}"
+        for package, folder in package_folders().items()
+        for path in (REPOSITORY / folder).rglob("*.py")
+    }
+    with ZipFile(build_wheel(tmp_path)) as wheel:
+        installed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        (top_level,) = (name for name in wheel.namelist() if name.endswith("/top_level.txt"))
+        assert wheel.read(top_level).decode().split() == ["icepuffin"]
+    assert installed == expected | {"icepuffin/py.typed"}
+
+
+def package_folders() -> dict[str, str]:
+    """Package -> its folder in the repository."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    folders: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
+    return folders
 
 
 def test_the_code_location_has_one_name_however_dagster_is_started() -> None:

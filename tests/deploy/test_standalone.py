@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.settings import load
 from tests.deploy.cluster import Cluster, environment_without_the_project, standalone_cluster
+from tests.deploy.wheel import build_wheel
 from tests.orchestration.lake import Lake, make_lake
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -30,16 +30,9 @@ pytestmark = [pytest.mark.jvm, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's wheel, built from a copy of the tree, under the name by which Spark unpacks it."""
+    """The project's wheel under the name by which Spark unpacks it."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(REPOSITORY / name, folder)
-    for name in ("icepuffin", "orchestration", "assets", "ops", "puffin", "ann_kernels", "requirements"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    program = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
-    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True, capture_output=True)
-    (wheel,) = (folder / "dist").glob("icepuffin-*.whl")
-    return wheel.rename(folder / "icepuffin.zip")
+    return build_wheel(folder).rename(folder / "icepuffin.zip")
 
 
 @pytest.fixture(scope="module")
