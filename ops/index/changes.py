@@ -46,7 +46,8 @@ class Changes:
 def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> Changes:
     """Compare a snapshot's live files with those of a version. Raises StorageError, PuffinError for broken deletes."""
     covered = covered_paths(base)
-    same = {path: live.files[number] for path, number in same_files(base, live).items()}
+    mended = files_mapped_since(table, base, live, storage)
+    same = {path: live.files[number] for path, number in same_files(base, live).items() if path not in mended}
     table_then = base.routing.files
     changed = {
         path: file for path, file in same.items() if fingerprint(file) != table_then[covered[path]].delete_fingerprint
@@ -67,6 +68,29 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
         lineage_files=_lineage_files(table, base, with_ids) if any(file.has_row_ids for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in reread},
     )
+
+
+def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> frozenset[str]:
+    """Relative paths of files without field ids that have no node and, by the name mapping of today, have vectors.
+
+    A mapping is of the whole table, so a few files tell of all. Raises StorageError, DataFileError.
+    """
+    field_id, slots = base.definition.field_id, covered_paths(base)
+    schema = table.schemas()[live.schema_id]
+    without = {
+        path: file
+        for path, file in ((path, live.files[number]) for path, number in same_files(base, live).items())
+        if file.name_mapping is not None and file.record_count and not file.deletes
+        if not base.routing.files[slots[path]].live_rows
+    }
+    if field_id is None or field_id not in {field.field_id for field in schema.fields}:
+        return frozenset()
+    for file in list(without.values())[:: -(-len(without) // _FILES) or 1]:
+        opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
+        rows = opened.first(_ROWS_A_FILE, 0) if opened.groups else None
+        if rows is not None and rows.column(0).null_count < rows.num_rows:
+            return frozenset(without)
+    return frozenset()
 
 
 def _lineage_files(

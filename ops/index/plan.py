@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
-from icepuffin.ops.index.changes import Changes, find_changes, known_share
+from icepuffin.ops.index.changes import Changes, files_mapped_since, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.integrity import Progress, check_integrity
 from icepuffin.ops.index.report import Action
@@ -117,7 +117,8 @@ def plan_version(
 
     opened, unreadable = _open_nearest(nearest, definition, live, lineage, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
-    if existing := next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None):
+    existing = next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None)
+    if existing and not files_mapped_since(table, existing, live, storage):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")

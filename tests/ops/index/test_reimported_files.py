@@ -90,3 +90,27 @@ def test_in_format_v1_a_file_that_was_added_again_is_another_file(
     assert_right(table.refresh())
     assert index_head(table).rows == 550 + rows
     assert_right(table.refresh())
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_files_that_a_mended_name_mapping_gives_vectors_are_indexed(
+    table_factory: TableFactory, export: Path, later: bool
+) -> None:
+    """By the mapping that the index was built under, the imported file has no vectors."""
+    table, key = table_factory(), "schema.name-mapping.default"
+    for first in range(1_000, 6_000, 1_000):
+        table.append(make_rows(first, first + 50))
+    pq.write_table(make_rows(100, 200, seed=5), export)
+    table.add_files([str(export)])
+    right = table.refresh().properties[key]
+    with table.transaction() as change:
+        change.set_properties({key: right.replace('"embedding"', '"vector"')})
+    assert index_head(table.refresh()).rows == 250
+    with table.transaction() as change:
+        change.set_properties({key: right})
+    if later:
+        table.refresh().append(make_rows(9_000, 9_050))
+    report = index_head(table.refresh())
+    assert (report.action, report.rows) == (Action.REFRESHED, 400 if later else 350)
+    assert_right(table.refresh())
+    assert index_head(table).action is Action.REUSED
