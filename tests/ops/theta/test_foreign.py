@@ -1,7 +1,9 @@
 """Sketches of other engines: what they counted is not known, so nothing is built on them and they are no fresh NDV."""
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
@@ -145,3 +147,25 @@ def test_a_build_id_tells_apart_all_that_is_counted() -> None:
         build_id.build_id("t", 1, "long", []),
     ]
     assert len(set(others)) == len(others)
+
+
+def test_a_sketch_that_an_engine_copied_from_a_snapshot_with_files_of_the_same_names_is_not_extended(
+    table: Table, tmp_path: Path
+) -> None:
+    """The file is another import under the name of the first, and the seal is of names."""
+    imported = tmp_path / "night.parquet"
+    pq.write_table(rows(0, 100), imported)
+    table.add_files([str(imported)])
+    first = table.refresh().metadata.current_snapshot_id or 0
+    kept = materialize(table, first).file_sketches_path
+    entry = find_statistics(table, first)
+    assert entry is not None
+    table.delete("id < 1000")
+    pq.write_table(rows(500, 560), imported)
+    table.add_files([str(imported)])
+    again = table.refresh().metadata.current_snapshot_id or 0
+    sizes = {"file_size": entry.file_size_in_bytes, "footer_size": entry.file_footer_size_in_bytes}
+    register_statistics(table, again, path=entry.statistics_path, blobs=entry.blob_metadata, over=None, **sizes)
+    Path(kept.removeprefix("file://")).unlink()
+    report = materialize(table, append(table, 1_000, 1_300))
+    assert (report.ndv["id"], report.extended_columns) == (360, ())

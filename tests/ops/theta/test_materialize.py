@@ -453,3 +453,9 @@ def test_a_file_that_is_added_again_under_its_name_is_counted_anew(
     table.delete("id < 1000")
     table.add_files([str(imported)])
     assert materialize(table, current(table), second).ndv == exact(table, current(table), CREATED)
+
+
+def test_columns_that_only_a_later_snapshot_has_sketches_of_do_not_count_as_sketched_before(table: Table) -> None:
+    older = append(table, 0, 100)
+    materialize(table, append(table, 100, 200), ThreadlessRunner(), columns=["weight"])
+    assert set(materialize(table, older, ThreadlessRunner()).ndv) == CREATED
