@@ -102,7 +102,7 @@ def test_a_backfill_does_not_lead_a_search_astray_either(
 ) -> None:
     index_snapshot(table, data_snapshots(table)[0].snapshot_id)
     table.refresh().append(make_rows(900, 940))
-    monkeypatch.setattr(opening, "_VERSIONS_LOOKED_AT", 1)
+    monkeypatch.setattr(opening, "_MAX_VERSIONS_OPENED", 1)
     found, recall = found_and_true(table)
     of_head = next(item for item in index_versions(table.refresh(), "e") if item.base_snapshot_id == head)
     assert found.index_snapshot_id == of_head.index_snapshot_id
