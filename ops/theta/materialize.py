@@ -22,7 +22,7 @@ from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
 from icepuffin.ops.theta.estimate import estimate_work, measurement_text
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
 from icepuffin.ops.theta.kept_sketches import keep
-from icepuffin.ops.theta.ndv import read_ndv
+from icepuffin.ops.theta.ndv import ndv_at
 from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, data_snapshot, find_missing, is_current, plan_sketches
 from icepuffin.ops.theta.publication import publish
 from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome, ThetaReport
@@ -66,7 +66,7 @@ def materialize_theta_sketches(
 
     def report(outcome: ThetaOutcome, **counts: object) -> ThetaReport:
         statistics = find_statistics(table, snapshot_id)
-        entries = read_ndv(table, snapshot_id).entries if listed_thetas(statistics) else {}
+        entries = ndv_at(table, snapshot_id, table.schema()).entries if listed_thetas(statistics) else {}
         all_counts = {"files_sketched": 0, "files_reused": 0, "bytes_written": 0, **counts}
         seconds = time.perf_counter() - started
         return ThetaReport(

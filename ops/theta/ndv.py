@@ -1,10 +1,18 @@
 """NDVs in a table's metadata, with the rule by which one may be used."""
 
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from icepuffin.ops.catalog.snapshots import SnapshotName, find_snapshot, require_table, resolve_snapshot, table_name
+from icepuffin.ops.catalog.snapshots import (
+    SnapshotName,
+    find_snapshot,
+    require_table,
+    resolve_snapshot,
+    schema_at,
+    table_name,
+)
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.theta.ancestry import ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
@@ -30,7 +38,8 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     Returns
     -------
     ThetaStatistics
-        `entries` has a ColumnNdv (ndv, fresh, why) per column name.
+        `entries` has a ColumnNdv (ndv, fresh, why) per column, by the column's name in the snapshot (at the head of
+        `main`: its name now).
 
     Raises
     ------
@@ -44,11 +53,16 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     (17, True)
     """
     require_table(table, "read_ndv")
-    name, data = table_name(table), find_snapshot(table, resolve_snapshot(table, snapshot).snapshot_id)
+    return ndv_at(table, resolve_snapshot(table, snapshot).snapshot_id, schema_at(table, snapshot))
+
+
+def ndv_at(table: Table, snapshot_id: int, schema: Schema) -> ThetaStatistics:
+    """`read_ndv` of a snapshot id, with the columns' names in `schema`; those that it lacks are left out."""
+    name, data = table_name(table), find_snapshot(table, snapshot_id)
     statistics = _nearest(table, data)
     entries = {}
     for field_id, blob in listed_thetas(statistics).items():
-        column = table.schema().find_column_name(field_id)
+        column = schema.find_column_name(field_id)
         ndv = ndv_property(blob)
         if column is not None and ndv is not None:
             fresh, why = _freshness(blob, data)

@@ -44,7 +44,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
     from icepuffin.ops.theta import read_ndv
 
     snapshot_id = context.snapshot_id(snapshot)
-    statistics = read_ndv(context.table, snapshot_id)
+    statistics = read_ndv(context.table, snapshot)
     indexes = _index_states(context, snapshot_id)
     if context.as_json:
         rows = snapshot_rows(context.table, snapshot_id)

@@ -240,6 +240,22 @@ def test_a_column_that_was_added_or_renamed_is_followed_by_field_id(table: Table
     assert materialize(table, current(table), second, columns=["title", "note"]).outcome is ThetaOutcome.CURRENT
 
 
+def test_ndvs_of_a_snapshot_have_the_names_that_columns_had_there(table: Table, runner: ThreadlessRunner) -> None:
+    snapshot = append(table, 0, 100)
+    assert materialize(table, snapshot, runner, columns=["id", "name"]).ndv == {"id": 100, "name": 7}
+    for before, after in (("id", "swapping"), ("name", "id"), ("swapping", "name")):
+        with table.update_schema() as update:
+            update.rename_column(before, after)
+    table.refresh()
+    then, now = read_ndv(table, snapshot).entries, read_ndv(table).entries
+    assert {name: entry.ndv for name, entry in then.items()} == {"id": 100, "name": 7}
+    assert {name: entry.ndv for name, entry in now.items()} == {"id": 7, "name": 100}
+    with table.update_schema() as update:
+        update.delete_column("name")
+    assert read_ndv(table.refresh(), snapshot).entries["id"].ndv == 100
+    assert read_ndv(table).entries.keys() == {"id"}
+
+
 @pytest.mark.parametrize("columns", [("kind",), ("kind", "id"), None])
 def test_a_column_that_files_lack_counts_its_default(
     table: Table, runner: ThreadlessRunner, columns: tuple[str, ...] | None
