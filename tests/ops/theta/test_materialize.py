@@ -144,7 +144,7 @@ def test_who_writes_the_slot_between_our_look_and_our_commit_is_merged(
     table: Table, runner: ThreadlessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = append(table, 0, 300)
-    through, visits = publish_module.register, []
+    through, visits = publish_module.register_statistics, []
 
     def register(*arguments: Any, **named: Any) -> bool:
         visits.append(named["over"])
@@ -153,7 +153,7 @@ def test_who_writes_the_slot_between_our_look_and_our_commit_is_merged(
             assert materialize(other, snapshot, ThreadlessRunner(), columns=("weight",)).ndv == {"weight": 300}
         return through(*arguments, **named)
 
-    monkeypatch.setattr(publish_module, "register", register)
+    monkeypatch.setattr(publish_module, "register_statistics", register)
     report = materialize(table, snapshot, runner)
     assert report.ndv == exact(table, snapshot, CREATED | {"weight"})
     assert report.merged_columns == ("weight",)
