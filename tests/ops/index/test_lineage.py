@@ -112,6 +112,20 @@ def test_rows_that_came_beside_a_compaction_are_read_once(table: Table, monkeypa
     assert found_and_true(table)[1] >= 0.95
 
 
+def test_row_ids_are_taken_of_files_that_are_gone_as_the_index_snapshot_has_them(table: Table) -> None:
+    opened = open_version(index_versions(table.refresh(), "e")[-1], STORAGE)
+    live = plan.live_files(table, table.metadata.current_snapshot_id or 0)
+    before = changes.live_files(table, opened.version.index_snapshot_id).files
+    opened = replace(opened, version=replace(opened.version, base_snapshot_id=1))  # as where it has expired
+    found = changes.find_changes(table, opened, live, STORAGE)
+    assert {file.path for _, file in found.lineage_files} == {file.path for file in before}
+    later = live.files[0].file_sequence_number
+    again = replace(before[0], file_sequence_number=later, sequence_number=later)
+    found = changes.find_changes(table, opened, replace(live, files=(*live.files, again)), STORAGE)
+    assert {file.path for file in found.added} == {live.files[0].path, again.path}
+    assert {file.path for _, file in found.lineage_files} == {file.path for file in before[1:]}, "it has other rows now"
+
+
 @pytest.mark.parametrize("after_all", [False, True])
 @pytest.mark.parametrize("stage", ["read_lineage", "match_lineage"])
 def test_a_refresh_that_is_lost_ends_equal_after_a_retry(table: Table, stage: str, after_all: bool) -> None:
