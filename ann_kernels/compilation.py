@@ -14,6 +14,10 @@ from typing import Any, TypeVar
 from numba import config, njit
 from numba.extending import overload
 
+from icepuffin.ann_kernels.compiled_code import install
+
+install()  # before the first kernel: all of the package import this module
+
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 numba_jit: Any = njit
 numba_overload: Any = overload

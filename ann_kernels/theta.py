@@ -1,4 +1,4 @@
-"""Theta sketches: the k smallest distinct hashes of a column's values, and estimates of the number of distinct values.
+"""Theta sketches: the k smallest distinct hashes of a column's values.
 
 A sketch is a pair (theta, hashes): `hashes` u64 ascending, distinct, 0 < hash < theta. It is exact while theta is
 `MAX_THETA`; else the number of distinct values is estimated as len(hashes) / (theta / 2^63). The hash of a value is
@@ -10,7 +10,6 @@ Bar-Yossef et al. 2002 (k minimum values). Keeping exactly the k smallest (theta
 a function of the set of values: it does not depend on order, batches or threads.
 """
 
-import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,11 +20,8 @@ from icepuffin.ann_kernels.arrays import U8, U64, AnyArray, read_only
 from icepuffin.ann_kernels.compilation import inline_kernel, kernel
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.hashing import murmur3_bytes, murmur3_word, murmur3_words, wrapping
+from icepuffin.ann_kernels.theta_estimates import DEFAULT_K, MAX_THETA
 
-DEFAULT_K = 4096
-"""Nominal entries: what Iceberg, Spark and Trino use. Relative standard error about 1 / sqrt(k) = 1.6 %."""
-MAX_THETA = 2**63 - 1
-"""Theta of a sketch that has dropped nothing."""
 DATASKETCHES_SEED = 9001
 
 _SEED = np.uint64(DATASKETCHES_SEED)
@@ -266,30 +262,6 @@ def union(sketches: Iterable[tuple[int, Hashes]], k: int = DEFAULT_K) -> tuple[i
     for theta, hashes in sketches:
         united.update_sketch(theta, hashes)
     return united.result()
-
-
-def estimate(theta: int, count: int) -> float:
-    """The number of distinct values; exact while theta is `MAX_THETA`. The same double as datasketches-java gives."""
-    return float(count) if theta == MAX_THETA else count * (2.0**63 / theta)
-
-
-def bounds(theta: int, count: int, deviations: int = 2) -> tuple[float, float]:
-    """(lower, upper) bound of the number of distinct values at 1, 2 or 3 standard deviations (68, 95, 99.7 %).
-
-    Normal approximation of the binomial with continuity correction, which is what datasketches uses over 120 hashes.
-    """
-    if deviations not in (1, 2, 3):
-        raise KernelError(f"bounds are given for 1, 2 or 3 standard deviations, not {deviations}")
-    if theta == MAX_THETA:
-        return float(count), float(count)
-    share = theta / 2.0**63
-    spread = deviations * math.sqrt((1 - share) / share)
-
-    def end(corrected: float, side: int) -> float:
-        guess = max(corrected, 0.0) / share
-        return guess + spread * spread / 2 + side * spread / 2 * math.sqrt(spread * spread + 4 * guess)
-
-    return max(float(count), end(count - 0.5, -1) - 0.5), end(count + 0.5, 1) + 0.5
 
 
 def warm() -> None:

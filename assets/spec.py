@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from icepuffin.ops.index.definition import IndexDefinition
-    from icepuffin.ops.index.retention import Retention
+    from icepuffin.ops.index.retention_policy import Retention
 
 
 @dataclass(frozen=True, slots=True)

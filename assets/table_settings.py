@@ -14,7 +14,7 @@ from icepuffin.ops.index.definition import (
     find_name_clash,
     validate_name,
 )
-from icepuffin.ops.index.retention import Retention, RetentionScope
+from icepuffin.ops.index.retention_policy import Retention, RetentionScope
 
 _CRON_FIELDS = 5
 

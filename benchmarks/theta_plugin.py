@@ -76,6 +76,7 @@ class IcepuffinCount(Icepuffin):
         tasks: Any = importlib.import_module("icepuffin.ops.tasks.theta")
         blob: Any = importlib.import_module("icepuffin.puffin.blobs.theta")
         kernels: Any = importlib.import_module("icepuffin.ann_kernels.theta")
+        estimates: Any = importlib.import_module("icepuffin.ann_kernels.theta_estimates")
         table = self.unused[0]
         (file,) = live.live_files(table, table.current_snapshot().snapshot_id).files
         schema = table.schema()
@@ -92,7 +93,7 @@ class IcepuffinCount(Icepuffin):
             sketches = [blob.decode(result.images[i]) for result in results]
             theta, hashes = kernels.union((s.theta, s.hashes) for s in sketches)
             image = blob.encode(blob.ThetaSketch(theta, hashes))
-            found[column] = kernels.estimate(theta, len(hashes)), image
+            found[column] = estimates.estimate(theta, len(hashes)), image
         return found
 
 

@@ -127,6 +127,24 @@ def test_a_room_imports_only_what_it_may(imported: tuple[str, ...], absent: tupl
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (("ann_kernels.metric", "ann_kernels.theta_estimates", "ann_kernels.errors"), ("numba", "pyiceberg")),
+        (("assets.table_settings", "orchestration.cli.index"), ("numba", "pyiceberg")),
+        (("ops.index.ddl", "ops.catalog.bound_versions"), ("numba",)),
+        (("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate"), ("numba",)),
+    ],
+    ids=["definitions of kernels", "settings", "lists of indexes", "statistics"],
+)
+def test_metadata_is_read_without_kernels(modules: tuple[str, ...], absent: tuple[str, ...]) -> None:
+    """Commands that read metadata alone must start fast, and numba takes a second."""
+    imports = ", ".join(f"icepuffin.{module}" for module in modules)
+    done = run(sys.executable, "-c", f"import sys, {imports}\nprint(sorted(set({absent}) & set(sys.modules)))")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
 def test_all_folders_are_installed_as_one_package() -> None:
     setuptools = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     inits = [path for room in PACKAGES for path in (REPOSITORY / room).rglob("__init__.py")]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
 from pyiceberg.table import Table
 
@@ -25,37 +24,12 @@ from icepuffin.ops.catalog.bound_versions import (
 from icepuffin.ops.catalog.commit import refresh
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import base_snapshot_id
+from icepuffin.ops.index.retention_policy import Retention, RetentionScope
 
 _DAY_MS = 24 * 3600 * 1000
 
 
-class RetentionScope(StrEnum):
-    """Snapshots whose versions stay, beside the newest version."""
-
-    ALL = "all"
-    """All snapshots that the table still has."""
-    TAGGED = "tagged"
-    """Snapshots that a branch or tag of the table's owner points at."""
-    NEWEST = "newest"
-    """No snapshots: only the newest version stays."""
-    NONE = "none"
-    """Not even the newest version stays: the index was dropped."""
-
-
 _WITH_TAGGED = (RetentionScope.ALL, RetentionScope.TAGGED)
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Policy of how many versions of an index stay, and for how long. The version at the index tag always stays."""
-
-    versions: RetentionScope = RetentionScope.ALL
-    last: int | None = None
-    """Number of versions that stay, by the newest snapshots; tagged snapshots are not counted. None: no limit."""
-    days: float | None = None
-    """Age up to which versions stay; those of tagged snapshots stay as long as the tag. None: as long as Iceberg keeps
-    them.
-    """
 
 
 @dataclass(frozen=True, slots=True)

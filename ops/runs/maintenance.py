@@ -14,7 +14,8 @@ from icepuffin.ops.index import collect_garbage, rebuild_tombstoned_shards
 from icepuffin.ops.index.ddl import defined_names
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.report import GcReport, IndexReport
-from icepuffin.ops.index.retention import Retention, carry_out_retention, plan_retention, retention_of_dropped
+from icepuffin.ops.index.retention import carry_out_retention, plan_retention, retention_of_dropped
+from icepuffin.ops.index.retention_policy import Retention
 from icepuffin.ops.index.stages import Progress
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.theta import DEFAULT_K
+from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.datafile import column_names, open_data_file

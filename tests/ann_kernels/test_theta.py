@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.theta import DEFAULT_K, MAX_THETA, ThetaAccumulator, bounds, estimate, union
+from icepuffin.ann_kernels.theta import ThetaAccumulator, union
+from icepuffin.ann_kernels.theta_estimates import DEFAULT_K, MAX_THETA, bounds, estimate
 from tests.naive import theta as naive
 
 Sketch = tuple[int, list[int]]

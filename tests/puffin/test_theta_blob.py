@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icepuffin.ann_kernels.theta import ThetaAccumulator, estimate, union
+from icepuffin.ann_kernels.theta import ThetaAccumulator, union
+from icepuffin.ann_kernels.theta_estimates import estimate
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
 from icepuffin.puffin.types import THETA_V1

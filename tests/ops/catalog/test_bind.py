@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.bindings import LASTING_MS, LostRaceError, Unsupporte
 from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
-from icepuffin.ops.index.retention import Retention
+from icepuffin.ops.index.retention_policy import Retention
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches

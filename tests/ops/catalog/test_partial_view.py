@@ -14,7 +14,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.index.retention import Retention, RetentionScope
+from icepuffin.ops.index.retention_policy import Retention, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.sensor.evaluate import evaluate
 from icepuffin.orchestration.sensor.plan import SensorCursor

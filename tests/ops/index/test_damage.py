@@ -22,7 +22,7 @@ from icepuffin.ops.index import (
     materialize_index,
 )
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.retention import Retention
+from icepuffin.ops.index.retention_policy import Retention
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
