@@ -262,8 +262,9 @@ def _prune_nodes(
     limit = neighbors.shape[1]
     ids = np.empty(limit + long_neighbors.shape[1], np.int32)
     distances = np.empty(ids.size, np.float32)
+    own_scratch, prune_scratch = scratch[0], scratch[1]
     for node in range(low, high):
-        computer = node_computer(space, node, scratch[0])
+        computer = node_computer(space, node, own_scratch)
         count = degrees[node]
         for slot in range(count):
             ids[slot] = neighbors[node, slot]
@@ -278,7 +279,7 @@ def _prune_nodes(
         for place in range(count):
             distances[place] = distance(computer, ids[place])
         candidates = Candidates(ids, distances)
-        kept = robust_prune(space, node, candidates, count, alpha_squared, neighbors[node], scratch[1])
+        kept = robust_prune(space, node, candidates, count, alpha_squared, neighbors[node], prune_scratch)
         for slot in range(kept, limit):
             neighbors[node, slot] = -1
         degrees[node] = kept

@@ -36,26 +36,6 @@ class NearestColumns(NamedTuple):
     """int32[n, k]; FAR where there are fewer"""
 
 
-class _QuadCodes(NamedTuple):
-    """The codes of a `CodeSpace`, four to an integer."""
-
-    quads: I32
-    """int32[N, P / 4]"""
-    norms: I32
-    """int32[N]"""
-    sums: I32
-    """int32[N]"""
-
-
-class _Columns(NamedTuple):
-    """The columns of a leaf, packed for tiles and padded by columns that are FAR."""
-
-    quads: I32
-    """Codes as int32[tile, step, column of the tile], flat"""
-    norms: I32
-    """int32[W]"""
-
-
 def new_nearest(rows: int, k: int) -> NearestColumns:
     """Room for the k nearest columns of each row."""
     return NearestColumns(np.empty((rows, k), np.int32), np.empty((rows, k), np.int32))
@@ -68,7 +48,7 @@ def nearest_columns(space: Space, rows: I32, columns: I32, out: NearestColumns, 
     """
     if isinstance(space, CodeSpace) and HAS_VNNI:
         quads = space.codes.view(np.int32).reshape(len(space.norms), -1)
-        _nearest_by_tiles(_QuadCodes(quads, space.norms, space.sums), rows, columns, same, out)
+        _nearest_by_tiles(space, quads, rows, columns, same, out.places, out.keys)
     else:
         nearest_by_blas(space, rows, columns, out, same=same)
 
@@ -83,30 +63,36 @@ def key_weights(space: Space, keys: I32) -> U16:
 
 
 @kernel
-def _nearest_by_tiles(codes: _QuadCodes, rows: I32, columns: I32, same: bool, out: NearestColumns) -> None:
-    quads, norms, sums = codes.quads, codes.norms, codes.sums
-    places, keys = out.places, out.keys
+def _nearest_by_tiles(
+    space: CodeSpace, quads: I32, rows: I32, columns: I32, same: bool, places: I32, keys: I32
+) -> None:
+    """Fill places and keys int32[n, k]; quads int32[N, P / 4] are the codes of the space, four to an integer."""
+    norms, sums = space.norms, space.sums
     steps = quads.shape[1]
     width = (columns.size + _TILE_COLUMNS - 1) // _TILE_COLUMNS * _TILE_COLUMNS
-    packed = _Columns(np.empty(width * steps, np.int32), np.empty(width, np.int32))
-    _pack_columns(codes, columns, packed)
-    packed_quads, packed_norms = packed.quads, packed.norms
+    packed = np.zeros(width * steps, np.int32)
+    _pack_columns(quads, columns, packed)
+    packed_norms = np.full(width, FAR)
+    for column in range(columns.size):
+        packed_norms[column] = norms[columns[column]]
     packed_rows = np.zeros(steps * TILE_ROWS, np.int32)
-    dots = np.empty((TILE_ROWS, width), np.int32)
+    dots = np.empty(TILE_ROWS * width, np.int32)
     for first in range(0, rows.size, TILE_ROWS):
         count = min(TILE_ROWS, rows.size - first)
         for r in range(count):
+            codes = quads[rows[first + r]]
             for step in range(steps):
-                packed_rows[step * TILE_ROWS + r] = quads[rows[first + r], step] ^ _SIGN
+                packed_rows[step * TILE_ROWS + r] = codes[step] ^ _SIGN
         for start in range(0, width, _TILE_COLUMNS):
-            vnni_tile(packed_rows, 0, packed_quads, start * steps, steps, dots.reshape(-1), start, width)
+            vnni_tile(packed_rows, 0, packed, start * steps, steps, dots, start, width)
         for r in range(count):
             node = rows[first + r]
-            for j in range(width):
-                dots[r, j] = np.int32(packed_norms[j] - np.int32(2) * dots[r, j])
+            line = dots[r * width : (r + 1) * width]
+            for j in range(line.size):
+                line[j] = np.int32(packed_norms[j] - np.int32(2) * line[j])
             if same:
-                dots[r, first + r] = FAR
-            _select_smallest(dots[r], places[first + r], keys[first + r])
+                line[first + r] = FAR
+            _select_smallest(line, places[first + r], keys[first + r])
             shift = np.int32(norms[node] + np.int32(256) * sums[node])  # columns are 128 too large in the products
             for place in range(places.shape[1]):
                 if places[first + r, place] >= 0:
@@ -114,16 +100,15 @@ def _nearest_by_tiles(codes: _QuadCodes, rows: I32, columns: I32, same: bool, ou
 
 
 @kernel
-def _pack_columns(codes: _QuadCodes, columns: I32, packed: _Columns) -> None:
-    quads, norms = codes.quads, codes.norms
-    packed_quads, packed_norms = packed.quads, packed.norms
+def _pack_columns(quads: I32, columns: I32, packed: I32) -> None:
+    """Write the codes of the columns as int32[tile, step, column of the tile], flat."""
     steps = quads.shape[1]
-    for column in range(packed_norms.size):
-        base = column // _TILE_COLUMNS * _TILE_COLUMNS * steps + column % _TILE_COLUMNS
-        inside = column < columns.size
-        packed_norms[column] = norms[columns[column]] if inside else FAR
+    for column in range(columns.size):
+        node = np.uint32(columns[column])  # unsigned: numba looks for negative indices otherwise
+        place = np.uint64(column // _TILE_COLUMNS * _TILE_COLUMNS * steps + column % _TILE_COLUMNS)
         for step in range(steps):
-            packed_quads[base + step * _TILE_COLUMNS] = quads[columns[column], step] if inside else 0
+            packed[place] = quads[node, np.uint64(step)]
+            place += np.uint64(_TILE_COLUMNS)
 
 
 @kernel

@@ -39,10 +39,10 @@ class Reservoirs(NamedTuple):
 @kernel
 def offer_pairs(pairs: CandidatePairs, low: int, high: int, reservoirs: Reservoirs) -> None:
     """Offer both ends of all pairs to each other, for the nodes in [low, high)."""
-    neighbors, weights = pairs.neighbors, pairs.weights
+    nodes, neighbors, weights = pairs.nodes, pairs.neighbors, pairs.weights
     ids, kept_weights, counts, worst = reservoirs.ids, reservoirs.weights, reservoirs.counts, reservoirs.worst
-    for i in range(pairs.nodes.size):
-        node = pairs.nodes[i]
+    for i in range(nodes.size):
+        node = nodes[i]
         inside = low <= node < high
         for t in range(neighbors.shape[1]):
             other = neighbors[i, t]
