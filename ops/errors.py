@@ -17,5 +17,5 @@ def require_type(value: object, kind: type | UnionType, argument: str, remedy: s
     `argument` names the expected argument, and `remedy` says what to do, both for the message.
     """
     if not isinstance(value, kind):
-        actual = f"the text {value!r:.60}" if isinstance(value, str) else f"a {type(value).__name__}"
+        actual = f"the text {value!r:.60}" if isinstance(value, str) else f"a value of type {type(value).__name__}"
         raise TypeError(f"{argument}, not {actual}: {remedy}")

@@ -72,6 +72,8 @@ class IndexParameter:
         """Raises DefinitionError for a value that is not valid."""
         if value is None and self.default is None:
             return
+        if not self.choices and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
         if not (value in self.choices if self.choices else self.low <= value <= self.high):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
 
@@ -103,8 +105,8 @@ class IndexDefinition:
     column: str
     """Name of the vector column when the index was made; `field_id` is what counts afterwards."""
     field_id: int | None = None
-    metric: str = _parameter("cosine", "Which rows are near.", choices=get_args(MetricName))
-    max_degree: int = _parameter(64, "R: edges a node. More: larger, better recall.", low=4, high=512)
+    metric: str = _parameter("cosine", "How distances are measured.", choices=get_args(MetricName))
+    max_degree: int = _parameter(64, "R: edges per node, at most. More: larger, better recall.", low=4, high=512)
     search_list: int = _parameter(
         100, "L of searches that name none, and of inserts. More: slower, better recall.", low=8, high=4096
     )
@@ -125,7 +127,8 @@ class IndexDefinition:
         4, "Small shards of new rows beside the others; 0: new rows are inserted into those.", high=64
     )
     delta_share: float = _parameter(
-        0.25, "Rows of deltas, as a share of the others', over which they are merged into those."
+        0.25,
+        "Largest share of rows in deltas, compared with the other shards; over it they are distributed over those.",
     )
 
     def __post_init__(self) -> None:

@@ -113,6 +113,7 @@ def open_index(
     begun = time.perf_counter()
     require_table(table, "open_index")
     require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
+    _require_storage(storage)
     if stale not in tuple(StalePolicy):
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
@@ -177,6 +178,7 @@ def open_exact(
     <Coverage.EXACT_SCAN: 'exact-scan'>
     """
     require_table(table, "open_exact")
+    _require_storage(storage)
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
     state = _state(table, snapshot, None)
     live, schema = _snapshot(table, snapshot)
@@ -206,6 +208,11 @@ def exact_search(
     """The true k nearest rows (that satisfy `where`), by `open_exact`."""
     reader = open_exact(table, column, metric, snapshot=snapshot, storage=storage)
     return reader.search(queries, k, columns=columns, where=where)
+
+
+def _require_storage(storage: object) -> None:
+    """Raises TypeError for a dictionary of properties, which local files would not notice."""
+    require_type(storage, StorageConfig | None, "storage is a StorageConfig", "write icepuffin.StorageConfig({...})")
 
 
 def _parsed_metric(name: str) -> Metric:

@@ -32,7 +32,7 @@ class RowPredicate:
     def __init__(self, where: str | BooleanExpression, schema: Schema) -> None:
         if not isinstance(where, str | BooleanExpression):
             raise FilterError(
-                f"a condition does not fit that is a {type(where).__name__}: write a text or a PyIceberg expression"
+                f"where is a value of type {type(where).__name__}: write a text or a PyIceberg expression"
             )
         self._text = condition_text(where)
         try:

@@ -120,5 +120,7 @@ class _Text:
 
     def _value(self, name: str) -> Any:
         if name not in self._parameters:
-            raise SqlError(f"parameter :{name} has no value; given are {', '.join(self._parameters) or 'none'}")
+            raise SqlError(
+                f"parameter :{name} has no value; values are given for: {', '.join(self._parameters) or 'none'}"
+            )
         return encodable(self._parameters[name], name)

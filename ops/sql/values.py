@@ -98,7 +98,9 @@ class Values:
 
     def _parameter(self, node: Node) -> Any:
         if node.name not in self._parameters:
-            raise SqlError(f"parameter :{node.name} has no value; given are {', '.join(self._parameters) or 'none'}")
+            raise SqlError(
+                f"parameter :{node.name} has no value; values are given for: {', '.join(self._parameters) or 'none'}"
+            )
         value = self._parameters[node.name]
         return plain(value) if isinstance(value, np.generic) else encodable(value, node.name)
 

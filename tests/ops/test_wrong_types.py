@@ -1,5 +1,6 @@
 """The name of a table in place of the table: each function says what to pass."""
 
+import pickle
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from icepuffin.ops.runs.refresh import refresh
 from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.theta import read_ndv
+from tests.conftest import make_rows
 
 OPENED: dict[str, Callable[[Any], object]] = {
     "open_index": lambda table: open_index(table, "embedding"),
@@ -28,17 +30,32 @@ def test_a_name_in_place_of_a_table_is_refused(name: str) -> None:
     remedy = 'load it first, as in catalog.load_table("ns.t")'
     with pytest.raises(TypeError, match=re.escape(f"{name} takes a PyIceberg table, not the text 'ns.t': {remedy}")):
         OPENED[name]("ns.t")
-    with pytest.raises(TypeError, match=f"{name} takes a PyIceberg table, not a NoneType"):
+    with pytest.raises(TypeError, match=f"{name} takes a PyIceberg table, not a value of type NoneType"):
         OPENED[name](None)
 
 
 def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[..., Table]) -> None:
     table = table_factory()
     for call, says in (
-        (lambda: open_index(table, 5), "index is a name, not a int: leave it out"),
+        (lambda: open_index(table, 5), "index is a name, not a value of type int: leave it out"),
+        (
+            lambda: open_index(table, storage={}),
+            "storage is a StorageConfig, not a value of type dict: write icepuffin.",
+        ),
+        (
+            lambda: open_exact(table, "embedding", "l2", storage={}),
+            "storage is a StorageConfig, not a value of type dict",
+        ),
         (lambda: create_index(table, "i"), "create_index takes an IndexDefinition, not the text 'i': write Index"),
         (lambda: SqlSession("ns.t"), "SqlSession takes a function that loads a table by its name; SqlSession.on takes"),
         (lambda: SqlSession.on("lake"), "SqlSession.on takes a PyIceberg catalog, not the text 'lake': open it first"),
     ):
         with pytest.raises(TypeError, match=re.escape(says)):
             call()
+
+
+def test_a_reader_that_is_pickled_says_what_to_do(table_factory: Callable[..., Table]) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 10))
+    with pytest.raises(TypeError, match=r"open one in each process, or send queries to it by icepuffin\.knn_join"):
+        pickle.dumps(open_exact(table, "embedding", "l2"))

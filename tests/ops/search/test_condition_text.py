@@ -56,5 +56,5 @@ def test_a_condition_that_does_not_fit_says_which_column_is_not_there() -> None:
 
 
 def test_what_is_no_condition_is_named_by_its_type() -> None:
-    with pytest.raises(FilterError, match="a condition does not fit that is a dict: write a text or"):
+    with pytest.raises(FilterError, match="where is a value of type dict: write a text or"):
         RowPredicate({"id": 1}, SCHEMA)  # type: ignore[arg-type]
