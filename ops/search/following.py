@@ -31,9 +31,10 @@ R = TypeVar("R", bound=Reader)
 class FollowingReader(Generic[R]):
     """A reader for services: it answers from one whole snapshot at a time, and moves to newer ones by itself.
 
-    Made by `IndexReader.follow`. A thread asks the catalog every `interval` seconds. When the table has a newer
-    snapshot, or the snapshot got its own index version, that is opened beside the reader in use, and then takes its
-    place at once. A search that has begun ends on the reader it began with. Use it as a context manager, or `close` it.
+    Made by `IndexReader.follow`. `reader` is the reader in use. A thread asks the catalog every `interval` seconds.
+    When the table has a newer snapshot, or the snapshot got its own index version, that is opened beside the reader in
+    use, and then takes its place at once. A search that has begun ends on the reader it began with. Use it as a context
+    manager, or `close` it.
 
     Where the catalog or the store does not answer, the reader in use goes on. Each answer then carries a warning with
     the time of the last check, and `error` has the reason.

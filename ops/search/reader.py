@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,11 @@ Reopen = Callable[["IndexReader"], "IndexReader"]
 class IndexReader:
     """One index of one table at one snapshot, open for searching. Made by `open_index` or `open_exact`.
 
-    It never changes and is safe for threads: a service keeps one, or one that `follow` gives.
+    It never changes and is safe for threads: a service keeps one, or one that `follow` gives. It cannot be pickled:
+    each process opens its own.
+
+    `table`, `snapshot_id`, `definition`, `metric`, `dims` and `row_count` say what is open. `coverage`, `version`,
+    `why`, `tier` and `warnings` say how it answers.
 
     Examples
     --------
@@ -90,6 +95,11 @@ class IndexReader:
         dims = "" if self.dims is None else f"{self.dims} dimensions, "
         shape = f"{self.row_count:,} rows, {dims}{self.metric}"
         return f"IndexReader({self.table!r}, {index}, snapshot {self.snapshot_id}, {shape}, {self.coverage})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an IndexReader cannot be pickled: open one in each process, or send queries to it by icepuffin.knn_join"
+        )
 
     @property
     def dims(self) -> int | None:

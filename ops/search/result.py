@@ -111,6 +111,10 @@ class SearchResult:
 
     `len`, iteration (one dictionary per row), `to_pandas` and `to_polars` give the rows; `rows` is the Arrow table.
 
+    `snapshot_id` is the data snapshot that was searched. `index_snapshot_id` is the index snapshot whose version
+    answered, and `base_snapshot_id` the data snapshot that this version was made for; both are None without an index.
+    `coverage`, `warnings`, `profile` and `opening` say how complete the answer is, what path it took, and what it cost.
+
     Examples
     --------
     >>> result = reader.search(query, k=3, columns=["name"])
@@ -126,11 +130,11 @@ class SearchResult:
     """query int32, rank int32 (1 = nearest), distance double, then the columns; by query, then rank"""
     coverage: Coverage
     snapshot_id: int
-    """The data snapshot that the answer is about."""
+    """The data snapshot that was searched"""
     index_snapshot_id: int | None
     """Id of the index snapshot whose version was searched; None without one"""
     base_snapshot_id: int | None
-    """The data snapshot that the index was made for."""
+    """The data snapshot that this version was made for; None without one"""
     profile: Profile
     warnings: tuple[str, ...] = field(default=())
     opening: OpeningCost | None = None
