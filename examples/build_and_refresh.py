@@ -30,7 +30,7 @@ def main() -> None:
         print(f"{what}: {index.action}, {index.rows:,} rows, recall {index.recall:.3f}, {index.seconds:.2f} s")
         print(f"  inserted {index.inserted:,}, tombstones {index.tombstones:,}, wrote {index.bytes_written:,} bytes")
 
-    print("\ndistinct values, for query planners")
+    print("\ndistinct values (estimates), for query planners")
     for name, column in icepuffin.read_ndv(table).entries.items():
         print(f"{name:>12}  {column.ndv:,}{'' if column.fresh else ', not fresh: ' + column.why}")
 

@@ -113,7 +113,10 @@ def create_command(context: TableContext, definition: "IndexDefinition", /) -> N
 @command.command("list")
 @table_command
 def list_command(context: TableContext) -> None:
-    """List the indexes of a table, how many versions each has, and the snapshot that the one at its tag is of."""
+    """List the indexes of a table.
+
+    For each: how many versions it has, and the data snapshot of the version at its tag.
+    """
     from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 
     documents: list[dict[str, object]] = []
@@ -158,9 +161,10 @@ class IndexDescription:
 def show_command(
     context: TableContext, /, name: str | None, *, snapshot: str | None, plot: Path | None, measure: bool
 ) -> None:
-    """Show an index: its definition and versions, and of one the shards, what it covers, and recall over cost.
+    """Show an index: its definition, its versions, and one of them.
 
-    That is the version at the index tag, or the last one that was made for --snapshot.
+    Of that one: the shards, what it covers, and recall over cost. It is the version at the index tag, or the last one
+    that was made for --snapshot.
 
     NAME may be left out if there is one index.
 
@@ -270,9 +274,10 @@ def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVer
 @table_command
 @click.argument("name", required=False)
 def verify_command(context: TableContext, /, name: str | None) -> None:
-    """Read the whole file of the version at the index tag, and say whether it is what was published.
+    """Read an index's whole file, and compare it with the table.
 
-    NAME may be left out if there is one index. The exit code is 1 where it is not.
+    NAME may be left out if there is one index. The exit code is 1 where the file is damaged, or its nodes are not the
+    table's rows.
 
     \b
     Example:

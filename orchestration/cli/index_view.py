@@ -53,7 +53,7 @@ def _coverage(overview: "Overview") -> "Text":
     filled = bar(overview.coverage)
     return Text(
         f"covers {overview.coverage:6.1%} {filled}{'░' * (_BAR_CELLS - len(filled))} "
-        f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head{behind}\n"
+        f"{overview.rows_covered:,} of {overview.rows:,} rows in files of the head, deleted ones included{behind}\n"
     )
 
 

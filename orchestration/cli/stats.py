@@ -20,7 +20,7 @@ _NAME_WIDTH = 80
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """How far one index is."""
+    """How far behind one index is."""
 
     name: str
     version_snapshots: tuple[int, ...]
@@ -34,7 +34,9 @@ class IndexState:
 @table_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: main]")
 def command(context: TableContext, /, snapshot: str | None) -> None:
-    """Show how many distinct values each column has, whether that is fresh, and how far each index is.
+    """Show how many distinct values each column has, whether that is fresh, and how far behind each index is.
+
+    The numbers are estimates by theta sketches: exact up to some 4,096 values, within a few percent above.
 
     \b
     Example:
@@ -106,7 +108,7 @@ def _show_statistics(console: "Console", table: str, statistics: "ThetaStatistic
         return
     entries = statistics.entries.items()
     rows = ((name, f"{entry.ndv:,}", "yes" if entry.fresh else "no") for name, entry in entries)
-    print_table(console, ("column", "distinct values", "fresh"), rows, title=title, width=_NAME_WIDTH)
+    print_table(console, ("column", "distinct values (estimates)", "fresh"), rows, title=title, width=_NAME_WIDTH)
     reasons = dict.fromkeys(entry.why for _, entry in entries if not entry.fresh)
     if reasons:
         print_lines(console, *(f"not fresh: {reason}" for reason in reasons))

@@ -15,7 +15,7 @@ Policy = Literal["every", "newest"]
 
 @dataclass(frozen=True, slots=True)
 class WatchedSnapshot:
-    """A data snapshot in the lineage of a watched ref."""
+    """A data snapshot that is the head of a watched ref, or an ancestor of it."""
 
     snapshot_id: int
     sequence_number: int

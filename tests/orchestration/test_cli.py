@@ -316,9 +316,9 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         why = [item["why"] for item in told["retired"] if item["name"] == "embedding"]
         assert why == ["there are 2 newer ones"] * (known - 2)
         assert len(told["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
-        assert "would let go of embedding's version of snapshot" in run(*arguments)
+        assert "would retire embedding's version of snapshot" in run(*arguments)
         told = run("gc", "demo.packages", "--dry-run")
-        assert "demo.packages: would let go of versions: 0, would delete files: 0, 0.0 MiB\n" in told
+        assert "demo.packages: would retire versions: 0, would delete files: 0, 0.0 MiB\n" in told
         (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", told)
         assert int(later) >= known - 2
     assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == known
