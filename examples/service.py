@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from lake import packages
 from pyiceberg.expressions import EqualTo
 
@@ -22,7 +22,9 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.get("/like/{name}")
-def like(request: Request, name: str, k: int = 5, section: str | None = None) -> dict[str, Any]:
+def like(
+    request: Request, name: str, k: Annotated[int, Query(ge=1, le=100)] = 5, section: str | None = None
+) -> dict[str, Any]:
     """The packages that are most like `name`, itself among them."""
     # one snapshot for the query and the answer, whatever is swapped in meanwhile
     reader = request.app.state.following.reader

@@ -29,7 +29,7 @@ _ALWAYS_ALLOWED = 16 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardEntry:
-    """One shard, as the router knows it."""
+    """What the blob says of one shard."""
 
     count: int
     """Nodes, tombstones included."""
