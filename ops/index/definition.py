@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.metric import Metric
@@ -72,7 +73,7 @@ class IndexParameter:
         """Raises DefinitionError for a value that is not valid."""
         if value is None and self.default is None:
             return
-        if not self.choices and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if not self.choices and (isinstance(value, bool) or not isinstance(value, Real)):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
         if not (value in self.choices if self.choices else self.low <= value <= self.high):
             raise DefinitionError(f"{self.name} is {value!r}; it takes {self.takes}")
