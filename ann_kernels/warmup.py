@@ -8,6 +8,7 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.locality import locality_order, reorder
+from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE
 from icepuffin.ann_kernels.matching import pair_equal
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.row_sums import add_rows
@@ -29,6 +30,12 @@ def warm() -> None:
         graph = vamana.insert(vamana.build(ready[:-8], metric, params), ready, metric, params)
         ids, distances, _ = Searcher(graph, ready, metric).search(ready[:2], 3, search_list=16)
         merge_top_k([(ids, distances), exact_top_k(ready[:2], ready, 3, metric)], 3)
+        exact_top_k(ready[:QUERIES_AT_ONCE], ready, 3, metric)
+    prepare(even, Metric.COSINE)
+    few = even[:64]  # a searcher codes no graph as small as this
+    Searcher(vamana.build(few, Metric.INNER_PRODUCT, params), few, Metric.INNER_PRODUCT).search(
+        few[:2], 3, search_list=16
+    )
     codebook = product_quantization.train_pq(even, 4, seed=0, iterations=1)
     pq_codes = product_quantization.encode_pq(even, codebook)
     Searcher(graph, None, Metric.L2, pq=(codebook, pq_codes)).search(even[:2], 3, search_list=16)

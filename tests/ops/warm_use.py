@@ -1,0 +1,57 @@
+"""A process that warms the kernels, then builds and searches: `python -m tests.ops.warm_use FOLDER`.
+
+Prints JSON: the kernels that met types of arguments for which `icepuffin.ops.warm` had not compiled them.
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba.core.dispatcher import Dispatcher
+
+import icepuffin
+from icepuffin.ops import warm
+from icepuffin.ops.index.definition import IndexDefinition
+from tests.orchestration.lake import DIMS, make_lake
+
+METRICS = ("cosine", "l2", "ip")
+QUERIES = np.random.default_rng(1).standard_normal((16, DIMS)).astype(np.float32)  # more than are compared in place
+
+
+def main() -> None:
+    lake = make_lake(Path(sys.argv[1]), snapshots=1)
+    table = lake.table.refresh()
+    for metric in METRICS:
+        icepuffin.create_index(table, IndexDefinition(name=metric, column="embedding", metric=metric))
+    warm.main()
+    before = signatures()
+    icepuffin.refresh(table)
+    lake.append()
+    icepuffin.refresh(table)
+    table.refresh()
+    for metric in METRICS:
+        reader = icepuffin.open_index(table, metric)
+        reader.search(QUERIES, k=3)
+        reader.search(QUERIES[0], k=3)
+        reader.search(QUERIES, k=3, where="name = 'package 1'")
+        reader.within(QUERIES[0], 0.3)
+    after = signatures()
+    missing = {name: sorted(after[name] - before.get(name, set())) for name in after}
+    sys.stdout.write("\n" + json.dumps({name: types for name, types in missing.items() if types}) + "\n")
+
+
+def signatures() -> dict[str, set[str]]:
+    """Kernel -> the types of arguments that its compiled forms take."""
+    kernels: list[Any] = [found for found in gc.get_objects() if isinstance(found, Dispatcher)]
+    ours = [kernel for kernel in kernels if kernel.py_func.__module__.startswith("icepuffin.")]
+    return {
+        f"{kernel.py_func.__module__}.{kernel.py_func.__qualname__}": {str(types) for types in kernel.signatures}
+        for kernel in ours
+    }
+
+
+if __name__ == "__main__":
+    main()
