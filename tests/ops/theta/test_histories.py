@@ -176,7 +176,8 @@ def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int) -> None:
         rows = table.scan(snapshot_id=snapshot_id).to_arrow().rename_columns([field.name for field in then.fields])
         for name, ndv in told.ndv.items():
             field = table.schema().find_field(name)
-            exact = distinct(rows[str(then.find_column_name(field.field_id))])
-            assert ndv == exact or not entries[name].ours, (step, name)
-            assert entries[name].fresh == entries[name].ours
+            name_then = str(then.find_column_name(field.field_id))
+            entry = entries[name_then]
+            assert ndv == distinct(rows[name_then]) or not entry.ours, (step, name)
+            assert entry.fresh == entry.ours
         assert told.fresh == (bool(entries) and all(entry.ours for entry in entries.values()))
