@@ -57,12 +57,21 @@ def new_table(title: str = "") -> "Table":
 
 
 def print_table(
-    console: "Console", columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", width: int = 200
+    console: "Console",
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str = "",
+    width: int = 200,
+    whole: int = 1,
 ) -> None:
-    """A table of values. Names and values are cut at `width` letters, and folded where the terminal is narrow."""
+    """A table of values. Names and values are cut at `width` letters, and folded where the terminal is narrow.
+
+    The first `whole` columns are never folded: they name the row, and somebody may copy a snapshot id from them.
+    """
     table = new_table(title)
-    for name in columns:
-        table.add_column(cell(name, width), overflow="fold")
+    for place, name in enumerate(columns):
+        table.add_column(cell(name, width), overflow="fold", no_wrap=place < whole)
     for row in rows:
         table.add_row(*(cell(value, width) for value in row))
     console.print(table)

@@ -50,6 +50,7 @@ def command(context: TableContext, /, operation: str | None, since: datetime | N
             context.console,
             ("snapshot", "committed (UTC)", "operation", "added", "removed", "rows", "refs", "derived", "missing"),
             [_row(entry) for entry in entries],
+            whole=3,
         )
     else:
         print_lines(context.console, f"{context.name} has no such snapshot")
