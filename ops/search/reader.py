@@ -76,7 +76,7 @@ class IndexReader:
         self._opening = opening
         self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._reopen = reopen
-        self._row_count = max(1, target.live.record_count)
+        self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
         self._rows = RowReader(target.live, target.schema, target.storage)
         self._vectors = VectorSource(
@@ -216,7 +216,7 @@ class IndexReader:
         options = SearchOptions(search_list, shards, oversample, target_recall, rerank)
         vectors = prepare_queries(queries, self._metric, self._choice.dims)
         returned = field_ids(self._target.schema, columns, self.table)
-        k = min(k, self._row_count)
+        k = min(k, self._max_k)
         matches = self._matches(where, clock)
         parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
         rerank_meter, settle_meter, row_meter = Meter(), Meter(), Meter()
@@ -391,7 +391,7 @@ class IndexReader:
         Raises QueryError, FilterError.
         """
         require_at_least_one(k=k, search_list=options.search_list, shards=options.shards, oversample=options.oversample)
-        k = min(k, self._row_count)
+        k = min(k, self._max_k)
         matches = self._matches(where, StageClock())
         parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
         return SearchRequest(k, parameters, matches), warnings
