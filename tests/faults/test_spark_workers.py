@@ -15,12 +15,7 @@ from tests.faults.stages import Outcome, Stage, assert_swept_and_nothing_else, r
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.jvm,
-    # PySpark leaves its sockets to the garbage collector
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.jvm
 
 
 KILLED_AT = (RunStep.TASK_WRITTEN, RunStep.TASK_RECORDED)

@@ -24,10 +24,7 @@ from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import write_delete_file
 from tests.ops.index.comparison import DEFINITION, index_head
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture(scope="module")

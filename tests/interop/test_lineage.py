@@ -19,10 +19,7 @@ from tests.conftest import STORAGE
 from tests.interop import changes as by
 from tests.interop.changes import Lake
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = pytest.mark.jvm
 FILES, ROWS_A_FILE = 4, 80
 ROWS = FILES * ROWS_A_FILE
 

@@ -21,11 +21,7 @@ from tests.conftest import make_rows, queries
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, ids_by_query
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.services,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 RUNNER = LocalRunner(2)
 ARROW, FSSPEC = "pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"
 

@@ -11,10 +11,7 @@ from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1
 from tests.puffin import samples
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = pytest.mark.jvm
 
 BLOBS = {
     ROUTING_V1: (routing.encode(samples.routing()), "zstd"),

@@ -12,10 +12,7 @@ from icepuffin.ops.search import Coverage
 from tests.interop import changes as by
 from tests.interop.changes import Lake
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = pytest.mark.jvm
 
 CHANGES: list[Callable[[Lake], None]] = [
     by.insert,

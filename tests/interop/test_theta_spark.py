@@ -39,10 +39,7 @@ from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
 from icepuffin.puffin.types import THETA_V1
 from tests.ops.theta.conftest import ThreadlessRunner
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = pytest.mark.jvm
 
 
 @dataclass

@@ -21,11 +21,7 @@ from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.index.comparison import DEFINITION, found_and_true
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.services,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, closed when collected
-]
+pytestmark = [pytest.mark.jvm, pytest.mark.services]
 RUNNER = LocalRunner(1)
 
 

@@ -23,13 +23,7 @@ from tests.services.vending import Vending
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves its sockets to the garbage collector
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.usefixtures("no_keys"),
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("no_keys")]
 VECTOR = [0.5] * 16
 
 

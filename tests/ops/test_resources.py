@@ -117,7 +117,6 @@ def own_session() -> Iterator[None]:
 
 @pytest.mark.jvm
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # py4j's sockets, closed when collected
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("own_session")
 def test_spark_builds_the_same_version_as_threads(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, snapshots=2)

@@ -23,12 +23,6 @@ from tests.ops.index.comparison import DEFINITION, content, found_and_true, inde
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves its sockets to the garbage collector
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 class DriverLostError(Exception):
     """The driver is gone."""

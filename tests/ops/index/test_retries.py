@@ -26,11 +26,6 @@ from tests.ops.index.test_materialize import drop_everything
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves its sockets to the garbage collector
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 TableFactory = Callable[..., Table]
 _DEATH_NOTE = "ICEPUFFIN_TEST_DEATH_NOTE"
 

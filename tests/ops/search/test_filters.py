@@ -194,7 +194,7 @@ def test_files_that_statistics_exclude_are_not_read(table: Table) -> None:
         ("", "cannot be read"),
         ("nothing = 1", "its columns are"),
         ("id = 'x'", "does not fit"),
-        (5, "does not fit"),
+        (5, "of type int: write a text"),
     ],
 )
 def test_a_condition_that_cannot_be_is_refused(table: Table, where: Any, said: str) -> None:

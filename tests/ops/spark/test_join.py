@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.spark.knn_join import KnnJoin
 
-# PySpark leaves its sockets to the garbage collector
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.jvm
 LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 
 

@@ -18,12 +18,6 @@ from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves its sockets to the garbage collector
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Number:

@@ -17,12 +17,7 @@ from tests.ops.index.comparison import DEFINITION, index_head
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# PySpark leaves its sockets to the garbage collector
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture

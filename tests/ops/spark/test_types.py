@@ -25,8 +25,6 @@ def as_text(found: Any) -> Any:
 
 
 @pytest.mark.jvm
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_columns_of_each_type_are_returned(session: "SparkSession", sql_catalog: Catalog) -> None:
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
     from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415

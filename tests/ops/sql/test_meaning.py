@@ -302,7 +302,6 @@ def test_statements_on_indexes_that_say_two_things(text: str) -> None:
 
 
 @pytest.mark.jvm
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_spark_is_asked_where_it_can_answer(catalog: Catalog, spark: Any) -> None:
     spark.createDataFrame(rows()).createOrReplaceTempView("answers")
 

@@ -291,7 +291,6 @@ def test_unknown_is_not_true() -> None:
 
 
 @pytest.mark.jvm
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_spark_computes_distances_that_no_index_answers(catalog: Catalog, spark: Any) -> None:
     rows = make_rows(0, 50)
     spark.createDataFrame(rows.select(["id", "embedding"])).createOrReplaceTempView("packages")

@@ -135,7 +135,6 @@ def test_an_unknown_knob_is_refused(session: SqlSession) -> None:
 
 
 @pytest.mark.jvm
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, spark: Any) -> None:
     found = SqlSession.on(sql_catalog, storage=STORAGE, spark=spark).sql("SELECT 6 * 7 AS answer")
     assert found.rows.to_pylist() == [{"answer": 42}]
@@ -143,7 +142,6 @@ def test_spark_runs_what_no_index_answers(sql_catalog: Catalog, table: Table, sp
 
 
 @pytest.mark.jvm
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_spark_searches_indexes_over_the_threshold(
     session: SqlSession, sql_catalog: Catalog, table: Table, spark: Any
 ) -> None:

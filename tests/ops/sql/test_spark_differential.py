@@ -38,7 +38,7 @@ PLACES = {
 }
 ZONES = ("UTC", "Asia/Kolkata", "America/Phoenix")
 """Without daylight saving: a time that a clock skips is another one to Spark's session"""
-pytestmark = [pytest.mark.jvm, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+pytestmark = pytest.mark.jvm
 
 
 @pytest.fixture
