@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 
 from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
-from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, refresh
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
@@ -101,7 +101,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     that nothing came to refer to.
 
     Raises LostRaceError, UnknownOutcomeError, UnknownSnapshotError (the base expired meanwhile), TagTakenError,
-    UnsupportedCatalogError, BindingError, and the errors of `icepuffin.ops.catalog.commit.refresh`.
+    UnsupportedCatalogError, BindingError, and the errors of `icepuffin.ops.catalog.commit.reload_table`.
     """
     require_bindable(table)
     unanswered: list[Snapshot] = []
@@ -123,7 +123,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
             unanswered.append(snapshot)
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
-            refresh(table, patient=True)
+            reload_table(table, patient=True)
             return _verify_committed(table, binding, snapshot.snapshot_id, previous_ref)
     unanswered = _refresh(table, binding, unanswered)
     if version := _find_committed(table, binding, sent):
@@ -151,7 +151,7 @@ def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
 def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list[Snapshot]:
     """Refresh the table; -> snapshots of the unanswered commits that have happened or may still happen."""
     try:
-        refresh(table, patient=bool(unanswered))
+        reload_table(table, patient=bool(unanswered))
     except CatalogUnavailableError as error:
         if unanswered:
             raise _unknown_outcome(table, binding) from error
@@ -197,7 +197,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
     """
     dropped: tuple[str, ...] = ()
     for attempt in range(_ATTEMPTS):
-        refresh(table, patient=attempt > 0)
+        reload_table(table, patient=attempt > 0)
         targets = {tag: target for tag in tags if (target := own_tag_target(table, tag)) is not None}
         if not targets:
             return dropped
@@ -205,7 +205,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
         updates = tuple(RemoveSnapshotRefUpdate(ref_name=tag) for tag in targets)
         unmoved = tuple(AssertRefSnapshotId(ref=tag, snapshot_id=target) for tag, target in targets.items())
         if attempt_commit(table, updates, unmoved, attempt) is CommitOutcome.DONE:
-            refresh(table, patient=True)
+            reload_table(table, patient=True)
             return dropped
     raise BindingError(
         f"{table_name(table)}: {', '.join(tags)} could not be dropped in {_ATTEMPTS} attempts; try again"
@@ -240,7 +240,7 @@ def _change_tag(
 ) -> None:
     """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit."""
     for attempt in range(_ATTEMPTS):
-        refresh(table, patient=attempt > 0)
+        reload_table(table, patient=attempt > 0)
         previous_target = tag_target(table, tag)
         if table.metadata.refs.get(tag) == new_ref:
             return
@@ -248,7 +248,7 @@ def _change_tag(
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
         if attempt_commit(table, (_tag_update(tag, new_ref), *more), requirements, attempt) is CommitOutcome.DONE:
-            refresh(table, patient=True)
+            reload_table(table, patient=True)
             if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
                 raise _tag_not_kept(table, tag)
             return

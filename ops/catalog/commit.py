@@ -72,7 +72,7 @@ def attempt_commit(
     return outcome
 
 
-def refresh(table: Table, *, patient: bool = False) -> None:
+def reload_table(table: Table, *, patient: bool = False) -> None:
     """Bring `table` up to date; `patient` waits up to a minute for a catalog that does not answer.
 
     Raises CatalogUnavailableError, TableUnavailableError where the table is gone, TableReplacedError where another

@@ -13,7 +13,7 @@ from pyiceberg.table.update import (
 
 from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.bound_versions import own_names, tag_target
-from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, refresh
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.snapshots import is_derived, table_name
 
 _ATTEMPTS = 12
@@ -29,7 +29,7 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
     """
     wanted = frozenset(snapshot_ids)
     for attempt in range(_ATTEMPTS):
-        refresh(table, patient=attempt > 0)
+        reload_table(table, patient=attempt > 0)
         refs = table.metadata.refs
         foreign = {ref.snapshot_id for name, ref in refs.items() if name not in own_tags}
         present = {
@@ -48,6 +48,6 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
             AssertRefSnapshotId(ref=name, snapshot_id=tag_target(table, name)) for name in ours
         ]
         if attempt_commit(table, tuple(updates), tuple(unmoved), attempt) is CommitOutcome.DONE:
-            refresh(table, patient=True)
+            reload_table(table, patient=True)
             return tuple(sorted(present))
     raise BindingError(f"{table_name(table)}: versions could not be expired in {_ATTEMPTS} attempts; try again")

@@ -4,7 +4,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.table.update import SetStatisticsUpdate
 
-from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, refresh
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 
@@ -45,7 +45,7 @@ def register_statistics(
     )
     unanswered = False
     for attempt in range(_ATTEMPTS):
-        refresh(table, patient=attempt > 0)
+        reload_table(table, patient=attempt > 0)
         path_now = _registered_path(table, snapshot_id)
         if path_now == path:
             return True
@@ -54,7 +54,7 @@ def register_statistics(
         outcome = attempt_commit(table, (SetStatisticsUpdate(statistics=entry),), (), attempt)
         unanswered |= outcome is CommitOutcome.UNKNOWN  # it may land yet, and the file must be there then
         if outcome is CommitOutcome.DONE:
-            refresh(table, patient=True)
+            reload_table(table, patient=True)
             path_now = _registered_path(table, snapshot_id)
             if path_now == path:
                 return True

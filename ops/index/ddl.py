@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.bound_versions import own_tag_target, own_tags
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import require_table, table_name
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index.definition import (
@@ -90,7 +90,7 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         "create_index takes an IndexDefinition",
         'write IndexDefinition(name="i", column="embedding")',
     )
-    refresh(table)
+    reload_table(table)
     bindings.require_bindable(table)
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
@@ -146,7 +146,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     ('ann_embedding',)
     """
     require_table(table, "drop_index")
-    refresh(table)
+    reload_table(table)
     keys = [key for key in table.properties if index_of_property(key) == name]
     tags = sorted(own_tags(table, index_tag(name)))
     if not keys and not tags:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bindings import STATISTICS_FILE_KEY
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
 from icepuffin.ops.index.report import GcReport
@@ -35,12 +35,12 @@ def collect_garbage(
 
     Raises PartialMetadataError, and what the catalog and the store raise.
     """
-    refresh(table)
+    reload_table(table)
     root = f"{normalize(table.metadata.location).rstrip('/')}/metadata"
     store = open_storage(root, storage)
     youngest = store.now_ms(root) - int(grace.total_seconds() * 1000)
     ours = [item for item in store.list(root) if _is_ours(normalize(item.path).removeprefix(f"{root}/"))]
-    refresh(table)  # after the listing, so that files that were referenced meanwhile stay
+    reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
     staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
     referenced = {normalize(item.manifest_list) for item in staying}

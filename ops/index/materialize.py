@@ -13,7 +13,7 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
 from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.build import build_shards
@@ -125,7 +125,7 @@ def rebuild_tombstoned_shards(
     progress: Progress | None = None,
 ) -> IndexReport | None:
     """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
-    refresh(table)
+    reload_table(table)
     head = head_of(table, watched_ref)
     if head is None:
         return None

@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, own_tag_target
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
@@ -98,7 +98,7 @@ def plan_version(
     Raises the errors of bad input (unknown snapshot, dropped or re-typed column, equality deletes), and PuffinError
     where a version that was not verified turns out to be damaged.
     """
-    refresh(table)
+    reload_table(table)
     require_data_snapshot(table, snapshot_id)
     plan = _build_plan(table, definition, snapshot_id, watched_ref)
     definition, live = plan.definition, plan.live

@@ -21,7 +21,7 @@ from icepuffin.ops.catalog.bound_versions import (
     tag_target,
     versions,
 )
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import base_snapshot_id
 from icepuffin.ops.index.retention_policy import Retention, RetentionScope
@@ -168,7 +168,7 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Re
         bindings.move_tag(table, own, version.index_snapshot_id, expected_ref=own_tag_target(table, own))
     if not plan.retire:
         return ()
-    refresh(table)
+    reload_table(table)
     side_tags = own_tags(table, tag) - {tag}
     gone = expire_derived(table, {item.index_snapshot_id for item in plan.retire}, side_tags)
     return tuple(item for item in plan.retire if item.index_snapshot_id in gone)

@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind, index_tag
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import head_of, require_all_snapshots, snapshot_rows
 from icepuffin.ops.index import collect_garbage, rebuild_tombstoned_shards
 from icepuffin.ops.index.ddl import defined_names
@@ -57,7 +57,7 @@ def collect_table_garbage(
     `retentions`: policy per index; `default` for all others and for the kept sketches. Raises PartialMetadataError, and
     what the catalog and the store raise.
     """
-    refresh(table)
+    reload_table(table)
     require_all_snapshots(table)
     grace = timedelta(hours=grace_hours)
     folder = f"{table.metadata.location.rstrip('/')}/metadata"

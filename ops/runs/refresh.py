@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.commit import refresh as reload
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, resolve_snapshot, table_name
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
@@ -102,7 +102,7 @@ def refresh(
     True
     """
     require_table(table, "refresh")
-    reload(table)
+    reload_table(table)
     storage = storage or storage_of(table)
     at = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id
     runner = _runner(spark, threads)

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.theta import union
 from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import LiveFile, StorageConfig
@@ -97,7 +97,7 @@ def materialize_theta_sketches(
     reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
     kept = keep(plan, store, sketched.per_file, budget_bytes, measurement) if sketched.missing.columns else None
-    refresh(table)
+    reload_table(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(
         ThetaOutcome.WRITTEN,

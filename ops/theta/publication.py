@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError
@@ -45,7 +45,7 @@ def _publish_over(
 ) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
     """The same as `publish`, once. None, with our file removed, where another writer came after our read."""
     name, snapshot_id = table_name(table), snapshot.snapshot_id
-    refresh(table)
+    reload_table(table)
     find_snapshot(table, snapshot_id)
     current = table.schema().field_ids
     new = [sketch for sketch in sketches if sketch.field_id in current]

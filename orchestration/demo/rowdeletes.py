@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from icepuffin.ops.catalog.bindings import BindingError
-from icepuffin.ops.catalog.commit import attempt_commit, refresh
+from icepuffin.ops.catalog.commit import attempt_commit, reload_table
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 
@@ -55,7 +55,7 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
     """
     if table.metadata.format_version != 2:
         raise BindingError(f"{table_name(table)}: position deletes are written to v2 tables only")
-    refresh(table)
+    reload_table(table)
     head = table.metadata.current_snapshot_id
     if head is None:
         raise BindingError(f"{table_name(table)} has no rows to delete")
@@ -90,7 +90,7 @@ def commit_delete_files(table: Table, files: Sequence[DataFile]) -> int:
         ),
     )
     attempt_commit(table, updates, (AssertRefSnapshotId(ref="main", snapshot_id=head),))
-    refresh(table, patient=True)
+    reload_table(table, patient=True)
     if table.metadata.snapshot_by_id(snapshot_id) is None:
         raise BindingError(f"{table_name(table)}: somebody else wrote to main first; try again")
     return snapshot_id

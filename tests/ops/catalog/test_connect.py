@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from icepuffin.ops.catalog import connection
-from icepuffin.ops.catalog.commit import refresh
+from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
 from tests.conftest import make_rows
 from tests.services.forwarding import Answer, Request, serving
@@ -117,7 +117,7 @@ def test_a_catalog_that_went_away_is_named(tmp_path: Path) -> None:
     for extra in ("-wal", "-shm"):
         (tmp_path / f"catalog.db{extra}").unlink(missing_ok=True)
     with pytest.raises(CatalogUnavailableError, match=r"db\.t: catalog 'lake' does not answer"):
-        refresh(table)
+        reload_table(table)
 
 
 @pytest.mark.parametrize("kind", ["sql", pytest.param("rest", marks=pytest.mark.services)])
