@@ -178,7 +178,7 @@ def with_zone(time: datetime) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def lineage_ids(table: Table, snapshot_id: int) -> frozenset[int]:
+def ancestor_ids(table: Table, snapshot_id: int) -> frozenset[int]:
     """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest of them may have expired."""
     lineage = tuple(_ancestors(table, snapshot_id))
     return frozenset(

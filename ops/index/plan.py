@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions,
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
-from icepuffin.ops.catalog.snapshots import head_of, lineage_ids, require_data_snapshot, table_name
+from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, files_mapped_since, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.integrity import Progress, check_integrity
@@ -107,7 +107,7 @@ def plan_version(
     versions = index_versions(table, definition.name)
     # without any tag the index was dropped, which is what users do about a broken version
     must_verify = verify or not any(version.tags for version in versions)
-    lineage = lineage_ids(table, snapshot_id)
+    lineage = ancestor_ids(table, snapshot_id)
     nearest = _nearest_first(versions, live)
 
     def faults(version: DerivedVersion) -> tuple[str, ...]:
