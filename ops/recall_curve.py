@@ -38,9 +38,9 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """One point of the routing curve: shards with a centroid at most (1 + slack) times as far as the nearest one."""
+    """One point of the routing curve: shards with a centroid at most (1 + probe_slack) times as far as the nearest."""
 
-    slack: float
+    probe_slack: float
     shards: float
     """Shards probed per query, on average"""
     recall: float
@@ -53,8 +53,8 @@ class Choice:
 
     search_list: int
     oversample: int
-    slack: float
-    """Slack of the routing; inf for every shard"""
+    probe_slack: float
+    """As in `Reach`; inf for every shard"""
     recall: float
     """Expected recall"""
 
@@ -112,7 +112,7 @@ def widths(text: str) -> tuple[Width, ...]:
 def reaches(text: str) -> tuple[Reach, ...]:
     """The routing curve, by slack; empty where there is none or it is not readable."""
     points = [Reach(*row) for row in _rows(text, 3) if row[0] >= 0 and row[1] >= 1]
-    return tuple(sorted(points, key=lambda point: point.slack))
+    return tuple(sorted(points, key=lambda point: point.probe_slack))
 
 
 def _rows(text: str, length: int) -> list[list[float]]:
@@ -160,17 +160,17 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
         point = _narrowest(curve, target / way.recall if way.recall else math.inf)
         if point is not None:
             cost = point.distances * way.shards
-            choices.append((cost, _choice(point, way.slack, point.recall * way.recall, k)))
+            choices.append((cost, _choice(point, way.probe_slack, point.recall * way.recall, k)))
     if not choices:
         widest = max(curve, key=lambda point: (point.recall, point.search_list))
         return _choice(widest, math.inf, widest.recall, k)
     return min(choices, key=lambda item: item[0])[1]
 
 
-def _choice(point: Width, slack: float, recall: float, k: int) -> Choice:
+def _choice(point: Width, probe_slack: float, recall: float, k: int) -> Choice:
     longer = max(0, k - MEASURED_K) * (2 * point.oversample if point.oversample > 1 else 1)
     oversample = -(-point.oversample * max(k, MEASURED_K) // k)  # as many candidates as were measured, at least
-    return Choice(max(k * oversample, point.search_list + longer), oversample, slack, recall)
+    return Choice(max(k * oversample, point.search_list + longer), oversample, probe_slack, recall)
 
 
 def _narrowest(curve: Sequence[Width], target: float) -> Width | None:

@@ -107,7 +107,7 @@ def plan_version(
     versions = index_versions(table, definition.name)
     # without any tag the index was dropped, which is what users do about a broken version
     must_verify = verify or not any(version.tags for version in versions)
-    lineage = ancestor_ids(table, snapshot_id)
+    ancestors = ancestor_ids(table, snapshot_id)
     nearest = _nearest_first(versions, live)
 
     def faults(version: DerivedVersion) -> tuple[str, ...]:
@@ -115,17 +115,17 @@ def plan_version(
             return ()
         return check_integrity(table, version, storage, runner=runner, progress=progress).faults
 
-    opened, unreadable = _open_nearest(nearest, definition, live, lineage, storage, faults)
+    opened, unreadable = _open_nearest(nearest, definition, live, ancestors, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None)
     if existing and not files_mapped_since(table, existing, live, storage):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
-    # after a rewrite no version shares a file; then the last one of the snapshot's own lineage is the most similar
+    # after a rewrite no version shares a file; then the last one of the snapshot's own ancestors is the most similar
     base = max(
         candidates,
-        key=lambda item: (shared_rows(item, live), item.version.base_snapshot_id in lineage),
+        key=lambda item: (shared_rows(item, live), item.version.base_snapshot_id in ancestors),
         default=None,
     )
     if base is not None:
@@ -188,13 +188,13 @@ def _open_nearest(
     versions: Sequence[DerivedVersion],
     definition: IndexDefinition,
     live: LiveFiles,
-    lineage: Collection[int],
+    ancestors: Collection[int],
     storage: StorageConfig,
     faults_of: Callable[[DerivedVersion], tuple[str, ...]],
 ) -> tuple[list[OpenVersion], list[str]]:
     """(open versions in the given order, one line on each that cannot be read).
 
-    Stops at the first version of the snapshot's lineage that shares at least as many files as any later one.
+    Stops at the first version of an ancestor that shares at least as many files as any later one.
     """
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
@@ -204,7 +204,7 @@ def _open_nearest(
             readable, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken
         opened += readable
-        if version.base_snapshot_id not in lineage:
+        if version.base_snapshot_id not in ancestors:
             continue
         own = version.base_snapshot_id == live.snapshot_id
         if any(_same_graphs(item, definition) and (own or covers_all_older_files(item, live)) for item in readable):

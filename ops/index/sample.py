@@ -24,7 +24,7 @@ SMALLEST_SAMPLE = 20_000
 LARGEST_SAMPLE = 200_000
 PARTITIONS_A_SHARD = 16
 ROUTING_QUERIES = 256
-ROUTING_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
+PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 SHARD_BYTES = 512 * 1024**2
 """Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB a blob."""
 
@@ -121,7 +121,7 @@ def measure_routing(
     of_neighbor[shard_centroids.shards[places] != wanted] = 0  # no centroid leads there: it is always probed
     points = [
         Reach(slack, float((ratios <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
-        for slack in ROUTING_SLACKS
+        for slack in PROBE_SLACKS
     ]
     return encode([point for point in points if point.shards < ratios.shape[1]])
 

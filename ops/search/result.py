@@ -217,6 +217,6 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
 def _probed_shards(parameters: SearchParameters) -> str:
     if parameters.shards is not None:
         return f"the nearest {parameters.shards} shards"
-    if math.isinf(parameters.slack):
+    if math.isinf(parameters.probe_slack):
         return "every shard"
-    return f"shards up to {parameters.slack:.0%} farther than the nearest one"
+    return f"shards up to {parameters.probe_slack:.0%} farther than the nearest one"

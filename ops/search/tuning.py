@@ -64,12 +64,12 @@ class RecallModel:
         """bool[Q, shards]: the shards that each query probes; None where every query probes all."""
         routed = self.routed.shards
         nearest = len(routed) if parameters.shards is None else min(parameters.shards, len(routed))
-        if self.shards == 1 or not len(routed) or (math.isinf(parameters.slack) and nearest == len(routed)):
+        if self.shards == 1 or not len(routed) or (math.isinf(parameters.probe_slack) and nearest == len(routed)):
             return None
         distances = self.routed.distances(queries)
         limit = np.partition(distances, nearest - 1, axis=1)[:, nearest - 1 : nearest]
-        if not math.isinf(parameters.slack):
-            limit = np.minimum(limit, distances.min(axis=1, keepdims=True) * (1 + parameters.slack))
+        if not math.isinf(parameters.probe_slack):
+            limit = np.minimum(limit, distances.min(axis=1, keepdims=True) * (1 + parameters.probe_slack))
         probed = np.ones((len(queries), self.shards), np.bool_)
         probed[:, routed] = distances <= limit
         return probed
@@ -100,9 +100,9 @@ class SearchParameters:
     oversample: int = OVERSAMPLE
     """Candidates per result row, of shards whose distances are not exact"""
     shards: int | None = None
-    """Number of shards that a query probes, the nearest ones; None: as many as `slack` admits"""
-    slack: float = math.inf
-    """Shards up to (1 + slack) times as far as the nearest one are probed; inf: all"""
+    """Number of shards that a query probes, the nearest ones; None: as many as `probe_slack` admits"""
+    probe_slack: float = math.inf
+    """Shards up to (1 + probe_slack) times as far as the nearest one are probed; inf: all"""
     expected: float | None = None
     """recall@10 by the measured curve, where the parameters were chosen by it"""
     why: str = "the index's own"
@@ -187,7 +187,7 @@ def choose_parameters(
     by_curve = (
         SearchParameters(own)
         if choice is None
-        else SearchParameters(choice.search_list, choice.oversample, None, choice.slack)
+        else SearchParameters(choice.search_list, choice.oversample, None, choice.probe_slack)
     )
     explicit = [name for name in ("search_list", "shards", "oversample") if getattr(options, name) is not None]
     why = (
@@ -199,7 +199,7 @@ def choose_parameters(
         search_list=options.search_list or by_curve.search_list,
         oversample=(options.oversample or by_curve.oversample) if rerank else 1,
         shards=None if filtered else options.shards,
-        slack=math.inf if options.shards is not None else by_curve.slack,
+        probe_slack=math.inf if options.shards is not None else by_curve.probe_slack,
         expected=choice.recall if choice and not explicit else None,
         why=f"{why}; given: {', '.join(explicit)}" if explicit else why,
         rerank=rerank,

@@ -46,7 +46,7 @@ def measure_recall(
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
-    limits = _slack(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
+    limits = _with_tolerance(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
     hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
     return float(np.mean(np.minimum(hits, wanted) / wanted))
 
@@ -69,7 +69,7 @@ def measure_curve(
     others[query_nodes] = False
     metric = Metric(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, live=others)
-    limits = _slack(exact[:, -1:])
+    limits = _with_tolerance(exact[:, -1:])
     searcher = _searcher(shard, vectors, others)
     lean = _lean(shard)
     lean_settings = (
@@ -139,6 +139,6 @@ def _exact_of(
     return out
 
 
-def _slack(limit: Any) -> Any:
+def _with_tolerance(limit: Any) -> Any:
     """A limit a little above a distance of any sign and size: those of the inner product are negative."""
     return limit + 1e-6 * np.abs(limit)

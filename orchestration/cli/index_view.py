@@ -83,5 +83,5 @@ def _routing(overview: "Overview") -> "Table | None":
     for name in ("farther by", "shards per query", "share", ""):
         table.add_column(name, justify="right" if name else "left")
     for point in overview.routing:
-        table.add_row(f"{point.slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", bar(point.recall))
+        table.add_row(f"{point.probe_slack:.0%}", f"{point.shards:.1f}", f"{point.recall:.4f}", bar(point.recall))
     return table

@@ -30,7 +30,7 @@ def test_the_narrowest_list_that_reaches_the_target_is_chosen(target: float, low
     assert chosen is not None
     assert low <= chosen.search_list <= high
     assert chosen.recall >= target
-    assert chosen.slack == math.inf
+    assert chosen.probe_slack == math.inf
 
 
 def test_out_of_reach_is_the_best_there_is_and_says_what_it_expects() -> None:
@@ -66,11 +66,11 @@ def test_fewer_shards_are_probed_where_that_is_cheaper() -> None:
     ways = (Reach(0.0, 1.0, 0.6), Reach(0.2, 4.0, 0.98))
     cheap = choose(0.95, 10, CURVE, ways, 16)
     assert cheap is not None
-    assert cheap.slack == 0.2
+    assert cheap.probe_slack == 0.2
     assert cheap.recall >= 0.95
     costly = choose(0.985, 10, CURVE, ways, 16)
     assert costly is not None
-    assert costly.slack == math.inf
+    assert costly.probe_slack == math.inf
 
 
 def test_shards_count_by_their_rows() -> None:

@@ -124,7 +124,7 @@ def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     probed = model.probed(asked, SearchParameters(10, shards=1))
     assert probed is not None
     assert probed.tolist() == [[True, False, False, True, True], [False, False, True, True, True]]
-    probed = model.probed(np.array([[5, 0]], np.float32), SearchParameters(10, slack=0.1))
+    probed = model.probed(np.array([[5, 0]], np.float32), SearchParameters(10, probe_slack=0.1))
     assert probed is not None
     assert probed.tolist() == [[True, True, False, True, True]]
     assert model.probed(asked, SearchParameters(10)) is None
