@@ -25,7 +25,7 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
     A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
     and `icepuffin.ops.index.collect_garbage`: nothing names them afterwards.
 
-    Raises BindingError, and the errors of `refresh`.
+    Raises BindingError, and the errors of `reload_table`.
     """
     wanted = frozenset(snapshot_ids)
     for attempt in range(_ATTEMPTS):

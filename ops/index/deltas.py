@@ -30,11 +30,11 @@ class Placement:
 
 
 def place(
-    definition: IndexDefinition, *, base_rows: int, deltas: Mapping[ShardId, int], arriving: int, largest: int
+    definition: IndexDefinition, *, routed_rows: int, deltas: Mapping[ShardId, int], arriving: int, largest: int
 ) -> Placement:
     """Decide where `arriving` rows go.
 
-    base_rows: live rows of the shards that are no deltas. deltas: live rows by delta shard.
+    routed_rows: live rows of the shards that the codebook routes to. deltas: live rows by delta shard.
     largest: the most rows that a delta shard may have.
     """
     dropped = tuple(shard_id for shard_id, rows in deltas.items() if not rows)
@@ -43,7 +43,7 @@ def place(
         return Placement(None, dropped=dropped)
     smallest = min(live, key=lambda shard_id: (live[shard_id], shard_id), default=NEW_DELTA)
     target = smallest if len(live) >= definition.max_deltas else NEW_DELTA
-    too_many = sum(live.values()) + arriving > definition.delta_share * base_rows
+    too_many = sum(live.values()) + arriving > definition.delta_share * routed_rows
     if not definition.max_deltas or too_many or live.get(target, 0) + arriving > largest:
         return Placement(None, dissolved=tuple(live), dropped=dropped)
     return Placement(target, dropped=dropped)

@@ -103,20 +103,20 @@ def _of_refresh(
     remaps = _spread(min(moved, sum(gone)), np.array(gone, np.float64))
     tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
     live = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
-    base_shards = base.routing.base_shards
+    routed_shards = base.routing.routed_shards
     new = arriving - sum(remaps)
     placement = place(
         plan.definition,
-        base_rows=sum(live[:base_shards]),
-        deltas={ShardId(shard_id): rows for shard_id, rows in enumerate(live[base_shards:], base_shards)},
+        routed_rows=sum(live[:routed_shards]),
+        deltas={ShardId(shard_id): rows for shard_id, rows in enumerate(live[routed_shards:], routed_shards)},
         arriving=new,
         largest=rows_per_shard(dims, plan.definition.max_degree),
     )
     inserts = [new if shard_id == placement.target else 0 for shard_id in range(len(entries))]
     merged = sum(live[shard_id] for shard_id in placement.dissolved)
     if placement.target is None:
-        inserts[:base_shards] = _spread(
-            new + merged, np.array([max(1, rows) for rows in live[:base_shards]], np.float64)
+        inserts[:routed_shards] = _spread(
+            new + merged, np.array([max(1, rows) for rows in live[:routed_shards]], np.float64)
         )
     kept = [i for i in range(len(entries)) if i not in (*placement.dissolved, *placement.dropped)]
     shards = [

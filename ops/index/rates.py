@@ -1,7 +1,7 @@
 """Durations: default rates, and a correction factor learned from earlier versions of an index.
 
-Each index snapshot's summary records what the run handled and how long it took (`ann.took`). Later estimates learn from
-it how fast this table is on this machine, with or without Dagster.
+Each index snapshot's summary records what the run processed and how long it took (`ann.took`). Later estimates learn
+from it how fast this table is on this machine, with or without Dagster.
 """
 
 import statistics

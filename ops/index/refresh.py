@@ -143,7 +143,7 @@ def refresh_shards(
     layout = Layout(
         routing.codebook,
         routing.partition_to_shard,
-        routing.base_shards,
+        routing.routed_shards,
         _pq_codebook(base, storage),
         base.routing_curve,
     )
@@ -155,7 +155,7 @@ def refresh_shards(
     ]
     placement = place(
         plan.definition,
-        base_rows=sum(shard.live for shard in shards[: layout.shards]),
+        routed_rows=sum(shard.live for shard in shards[: layout.shards]),
         deltas={shard.shard_id: shard.live for shard in shards[layout.shards :]},
         arriving=matches.unmatched_rows,
         largest=rows_per_shard(layout.dims, plan.definition.max_degree),

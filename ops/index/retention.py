@@ -12,7 +12,7 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.blob_kind import BlobKind, version_tag
 from icepuffin.ops.catalog.bound_versions import (
     DerivedVersion,
     bound_names,
@@ -34,7 +34,7 @@ _WITH_TAGGED = (RetentionScope.ALL, RetentionScope.TAGGED)
 
 @dataclass(frozen=True, slots=True)
 class RetiredVersion:
-    """A version that is to be removed."""
+    """A version that its policy does not keep: it is removed, and its files are deleted later."""
 
     name: str
     base_snapshot_id: int
@@ -58,7 +58,6 @@ def plan_retention(
     table: Table,
     kind: BlobKind,
     name: str,
-    tag: str,
     retention: Retention,
     *,
     grace: timedelta,
@@ -70,6 +69,7 @@ def plan_retention(
     """
     now = int(time.time() * 1000) if now_ms is None else now_ms
     all_versions = versions(table, kind, name)
+    tag = version_tag(kind, name)
     own = own_tags(table, tag)
     newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bindings.LASTING_MS}
@@ -161,7 +161,7 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Re
     """Tag the pinned versions, and remove the index snapshots of retired versions with their tags in one commit.
 
     Returns the versions that were removed. Deletes no file. Raises LostRaceError where a tag came up meanwhile,
-    BindingError, the errors of `refresh`.
+    BindingError, the errors of `reload_table`.
     """
     for version in plan.pin:
         own = f"{tag}-{version.base_snapshot_id}"

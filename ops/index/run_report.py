@@ -59,7 +59,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         rows=sum(entry.live for entry in routing.shards),
         tombstones=sum(entry.count - entry.live for entry in routing.shards),
         shards=len(routing.shards),
-        deltas=max(0, len(routing.shards) - routing.base_shards),
+        deltas=max(0, len(routing.shards) - routing.routed_shards),
         recall=mean_recall(routing.shards),
         bytes_total=plan.base.file_size,
         shard_reports=tuple(

@@ -67,14 +67,10 @@ def collect_table_garbage(
     for tag in () if dry_run else (*(index_tag(name) for name in defined), SKETCHES_TAG):
         make_lasting(table, tag)
     plans = {
-        index_tag(name): plan_retention(
-            table, BlobKind.INDEX, name, index_tag(name), policy, grace=grace, now_ms=now_ms
-        )
+        index_tag(name): plan_retention(table, BlobKind.INDEX, name, policy, grace=grace, now_ms=now_ms)
         for name, policy in policies.items()
     }
-    sketches = plan_retention(
-        table, BlobKind.SKETCHES, BlobKind.SKETCHES, SKETCHES_TAG, default, grace=grace, now_ms=now_ms
-    )
+    sketches = plan_retention(table, BlobKind.SKETCHES, BlobKind.SKETCHES, default, grace=grace, now_ms=now_ms)
     plans[SKETCHES_TAG] = replace(sketches, pin=())  # only a cache: pinning it would pin data files
     retired = tuple(
         version

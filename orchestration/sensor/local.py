@@ -102,7 +102,7 @@ def _due_runs(instance: dg.DagsterInstance, table: TableSettings, catalogs: Cata
 
 
 def _cursor(instance: dg.DagsterInstance, spec: TableSpec, table: Table) -> SensorCursor:
-    """What local evaluations and the daemon's sensor have handled; the rest from the later of the two."""
+    """What local evaluations and the daemon's sensor have processed; the rest from the later of the two."""
     uuid, key = str(table.metadata.table_uuid), _CURSOR + spec.slug
     stored = instance.daemon_cursor_storage.get_cursor_values({key, _EVALUATED + spec.slug})
     local, local_time = SensorCursor.parse(stored.get(key), uuid), float(stored.get(_EVALUATED + spec.slug, 0.0))
@@ -169,7 +169,7 @@ def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick
     indexes = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
     definitions = build(settings, indexes)
     for key, table in settings.tables.items():
-        if indexes[key].unknown:  # else a snapshot would count as handled, without the versions of these indexes
+        if indexes[key].unknown:  # else a snapshot would count as processed, without the versions of these indexes
             yield SkippedTable(_path(table), indexes[key].unknown)
             continue
         spec = shown_spec(table, catalogs, indexes[key])

@@ -29,23 +29,23 @@ class WatchedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SensorCursor:
-    """Which snapshots are handled: their run was requested, or they were skipped for a newer one.
+    """Which snapshots are processed: their run was requested, or they were skipped for a newer one.
 
-    Dagster stores the cursor with every tick. It is short because it names only the newest handled snapshots of each
-    line of descent: their ancestors are handled too.
+    Dagster stores the cursor with every tick. It is short because it names only the newest processed snapshots of each
+    line of descent: their ancestors are processed too.
     """
 
     table_uuid: str = ""
     tips: frozenset[str] = frozenset()
-    """Handled snapshots whose ancestors are all handled as well."""
+    """Processed snapshots whose ancestors are all processed as well."""
     ahead: frozenset[str] = frozenset()
-    """Handled snapshots with an ancestor that is not handled yet."""
+    """Processed snapshots with an ancestor that is not processed yet."""
     head: str = ""
     """The head of the first watched ref at the last evaluation."""
     heads: frozenset[str] = frozenset()
-    """The handled heads of all watched refs at the last evaluation."""
+    """The processed heads of all watched refs at the last evaluation."""
     returns: int = 0
-    """Number of times that the first watched ref returned to a handled snapshot, backward or forward."""
+    """Number of times that the first watched ref returned to a processed snapshot, backward or forward."""
     freshness: Annotated[Mapping[str, str], Field(validation_alias="told")] = field(default_factory=dict)
     """The state that the freshness check of each index reported last, by index name."""
     merged: str = ""
@@ -73,20 +73,20 @@ class SensorCursor:
         values = {_KEYS.get(item.name, item.name): getattr(self, item.name) for item in fields(self)}
         return json.dumps({key: sorted(item) if isinstance(item, frozenset) else item for key, item in values.items()})
 
-    def handled(self, parents: Mapping[str, str | None]) -> set[str]:
-        """Every handled snapshot that the metadata still has. The ancestors of an expired tip are unknown, so they do
+    def processed(self, parents: Mapping[str, str | None]) -> set[str]:
+        """Every processed snapshot that the metadata still has. The ancestors of an expired tip are unknown, so they do
         not count; Dagster's run keys keep their runs from starting twice.
         """
-        handled: set[str] = set()
+        processed: set[str] = set()
         for tip in self.tips:
             ancestor: str | None = tip
-            while ancestor is not None and ancestor in parents and ancestor not in handled:
-                handled.add(ancestor)
+            while ancestor is not None and ancestor in parents and ancestor not in processed:
+                processed.add(ancestor)
                 ancestor = parents[ancestor]
-        return handled | self.ahead
+        return processed | self.ahead
 
     def joined(self, other: "SensorCursor") -> "SensorCursor":
-        """This cursor, with what the other one has handled as well: two sensors may evaluate one table."""
+        """This cursor, with what the other one has processed as well: two sensors may evaluate one table."""
         return replace(self, tips=self.tips | other.tips, ahead=self.ahead | other.ahead)
 
 
@@ -95,14 +95,14 @@ _KEYS = {"freshness": "told"}
 """Stored names that differ from the field's: stored cursors outlive releases."""
 
 
-def _as_tips(handled: Collection[str], parents: Mapping[str, str | None]) -> tuple[frozenset[str], frozenset[str]]:
-    """(tips, ahead) of handled snapshots; `parents` lists each snapshot after its parent."""
+def _as_tips(processed: Collection[str], parents: Mapping[str, str | None]) -> tuple[frozenset[str], frozenset[str]]:
+    """(tips, ahead) of processed snapshots; `parents` lists each snapshot after its parent."""
     closed: set[str] = set()
     for key, parent in parents.items():
-        if key in handled and (parent not in parents or parent in closed):
+        if key in processed and (parent not in parents or parent in closed):
             closed.add(key)
     tips = closed - {parent for key, parent in parents.items() if key in closed and parent is not None}
-    return frozenset(tips), frozenset(key for key in handled if key in parents and key not in closed)
+    return frozenset(tips), frozenset(key for key in processed if key in parents and key not in closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class RunPlan:
     request: tuple[str, ...] = ()
     """Snapshots whose first run is requested."""
     returned_to: str | None = None
-    """A handled snapshot that is the head again: its run moves the tag back, and builds its version if it is gone."""
+    """A processed snapshot that is the head again: its run moves the tag back, and builds its version if it is gone."""
     merge: str | None = None
     """A snapshot whose sketches another engine has replaced: its run merges the two."""
     cursor: SensorCursor = field(default_factory=SensorCursor)
@@ -161,8 +161,8 @@ class RunPlan:
 
 
 def pending_snapshots(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:
-    """Snapshots that are not handled yet, in the order in which the policy takes them."""
-    return tuple(item.key for item in _in_turn(facts, _handled(facts, cursor, policy), policy))
+    """Snapshots that are not processed yet, in the order in which the policy takes them."""
+    return tuple(item.key for item in _in_turn(facts, _processed(facts, cursor, policy), policy))
 
 
 def snapshots_to_record(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> tuple[str, ...]:
@@ -176,19 +176,19 @@ def expired_partitions(facts: TableFacts) -> tuple[str, ...]:
     return tuple(key for key in facts.partitions if key not in facts.parents)
 
 
-def _handled(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> set[str]:
+def _processed(facts: TableFacts, cursor: SensorCursor, policy: Policy) -> set[str]:
     """Snapshots that need no run. Under `newest` another ref may have moved to a snapshot that was skipped: as a head
     it needs a run after all. (`plan_runs` itself looks after the head of the first ref.)
     """
-    handled = cursor.handled(facts.parents)
+    processed = cursor.processed(facts.parents)
     if policy == "newest":
-        handled -= {item.key for item in facts.watched if item.is_head} - cursor.heads - {facts.head}
-    return handled
+        processed -= {item.key for item in facts.watched if item.is_head} - cursor.heads - {facts.head}
+    return processed
 
 
-def _in_turn(facts: TableFacts, handled: Collection[str], policy: Policy) -> list[WatchedSnapshot]:
-    """Snapshots that are not handled, oldest first; for `newest` the heads of the watched refs before all others."""
-    pending = [item for item in facts.watched if item.key not in handled]
+def _in_turn(facts: TableFacts, processed: Collection[str], policy: Policy) -> list[WatchedSnapshot]:
+    """Snapshots that are not processed, oldest first; for `newest` the heads of the watched refs before all others."""
+    pending = [item for item in facts.watched if item.key not in processed]
     return pending if policy == "every" else sorted(pending, key=lambda item: not item.is_head)
 
 
@@ -202,14 +202,14 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     op's retries, the nightly schedule, or a person. Nothing is lost when an evaluation stops half-way: the same facts
     give the same plan again.
     """
-    before, visible, done = cursor.handled(facts.parents), facts.visible, set(facts.done)
-    left = _in_turn(facts, _handled(facts, cursor, policy), policy)
+    before, visible, done = cursor.processed(facts.parents), facts.visible, set(facts.done)
+    left = _in_turn(facts, _processed(facts, cursor, policy), policy)
     room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(left)
     request: list[str] = []
-    handled: set[str] = set()
+    processed: set[str] = set()
     for snapshot in left:
         if snapshot.key not in visible:
-            break  # handled snapshots stay without gaps, which keeps the cursor short
+            break  # processed snapshots stay without gaps, which keeps the cursor short
         if snapshot.key not in done and (policy == "every" or snapshot.is_head):
             if len(request) < room:
                 request.append(snapshot.key)
@@ -217,17 +217,17 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
                 break
             else:
                 continue
-        handled.add(snapshot.key)
+        processed.add(snapshot.key)
     moved = facts.head in visible and facts.head != cursor.head
     again = facts.head_requested or facts.head in before or facts.head in done
     not_first = bool(cursor.head) or facts.head in before
     returned = moved and not_first and again and not (facts.index_tags_at_head and facts.head in done)
     if returned:  # Dagster's records are from the earlier visit: the version may be gone, and the run key is used up
         request = [key for key in request if key != facts.head]
-        handled.add(facts.head)
+        processed.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
-    tips, ahead = _as_tips(before | handled, facts.parents)
-    owed = {snapshot.key for snapshot in left} - handled
+    tips, ahead = _as_tips(before | processed, facts.parents)
+    owed = {snapshot.key for snapshot in left} - processed
     return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,

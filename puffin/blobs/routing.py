@@ -85,8 +85,8 @@ class Routing:
     files: tuple[CoveredFile, ...]
 
     @property
-    def base_shards(self) -> int:
-        """Shards up to the last that a partition leads to; those after it are deltas: rows that came since."""
+    def routed_shards(self) -> int:
+        """Number of shards that the codebook routes to; the shards after them are deltas: rows that came since."""
         return int(self.partition_to_shard.max()) + 1 if len(self.partition_to_shard) else len(self.shards)
 
     @property

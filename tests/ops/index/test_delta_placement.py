@@ -12,11 +12,11 @@ SIZES = st.lists(st.integers(0, 5000), max_size=12)
 
 
 def placed(
-    base_rows: int, deltas: list[int], arriving: int, max_deltas: int = 4, share: float = 0.25, largest: int = 10**6
+    routed_rows: int, deltas: list[int], arriving: int, max_deltas: int = 4, share: float = 0.25, largest: int = 10**6
 ) -> Placement:
     definition = replace(DEFINITION, max_deltas=max_deltas, delta_share=share)
     held = dict(enumerate(deltas, 3))
-    return place(definition, base_rows=base_rows, deltas=held, arriving=arriving, largest=largest)
+    return place(definition, routed_rows=routed_rows, deltas=held, arriving=arriving, largest=largest)
 
 
 def test_a_few_rows_make_a_delta() -> None:
@@ -49,11 +49,11 @@ def test_where_nothing_comes_nothing_is_merged() -> None:
     assert placed(10, [500, 500], 0) == Placement(None)
 
 
-@given(base_rows=st.integers(0, 20_000), deltas=SIZES, arriving=st.integers(0, 5000), max_deltas=st.integers(0, 8))
+@given(routed_rows=st.integers(0, 20_000), deltas=SIZES, arriving=st.integers(0, 5000), max_deltas=st.integers(0, 8))
 def test_a_search_meets_few_deltas_of_a_bounded_share(
-    base_rows: int, deltas: list[int], arriving: int, max_deltas: int
+    routed_rows: int, deltas: list[int], arriving: int, max_deltas: int
 ) -> None:
-    found = placed(base_rows, deltas, arriving, max_deltas)
+    found = placed(routed_rows, deltas, arriving, max_deltas)
     held = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*found.dissolved, *found.dropped)}
     assert all(deltas[number - 3] == 0 for number in found.dropped)
     assert found.target in (None, NEW_DELTA, *held)
@@ -62,7 +62,7 @@ def test_a_search_meets_few_deltas_of_a_bounded_share(
     if found.target is None:
         assert not held
     else:
-        assert sum(held.values()) + arriving <= 0.25 * base_rows
+        assert sum(held.values()) + arriving <= 0.25 * routed_rows
         assert len(held) + (found.target == NEW_DELTA) <= max(max_deltas, len(held))
 
 
@@ -71,7 +71,7 @@ def test_over_any_appends_a_row_enters_a_graph_twice_at_most(appends: list[int],
     base, deltas, entered = 1000, {}, 0
     for rows in appends:
         definition = replace(DEFINITION, max_deltas=max_deltas)
-        found = place(definition, base_rows=base, deltas=deltas, arriving=rows, largest=10**6)
+        found = place(definition, routed_rows=base, deltas=deltas, arriving=rows, largest=10**6)
         entered += rows + sum(deltas[number] for number in found.dissolved)
         if found.target is None:
             base, deltas = base + rows + sum(deltas.values()), {}

@@ -71,7 +71,7 @@ def test_an_append_makes_a_delta_and_older_shards_keep_every_byte(table: Table) 
     report = append(table, 900, 950)
     after = newest(table)
     assert hows(report) == ["copied"] * 3 + ["built"]
-    assert (after.routing.base_shards, len(after.routing.shards)) == (3, 4)
+    assert (after.routing.routed_shards, len(after.routing.shards)) == (3, 4)
     assert [blob(after, number) for number in range(3)] == [blob(before, number) for number in range(3)]
     assert after.routing.shards[3].live == 50
 
@@ -90,7 +90,7 @@ def test_when_deltas_hold_too_much_their_rows_go_where_the_codebook_leads(table:
     report = append(table, 1100, 1200)
     assert set(hows(report)) == {"inserted"}
     assert (report.shards, report.inserted, report.rows) == (3, 100, 1200)
-    assert newest(table).routing.base_shards == 3
+    assert newest(table).routing.routed_shards == 3
 
 
 @pytest.mark.parametrize("vectors", ["none", "f16"])

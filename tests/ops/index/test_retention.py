@@ -49,7 +49,7 @@ def table(table_factory: TableFactory) -> Table:
 def planned(table: Table, retention: Retention, *, days: float = 1) -> RetentionPlan:
     """The plan as it is that many days from now."""
     now = max(item.timestamp_ms for item in table.refresh().metadata.snapshots) + round(days * DAY_MS)
-    return plan_retention(table, BlobKind.INDEX, "e", "ann_e", retention, grace=timedelta(hours=1), now_ms=now)
+    return plan_retention(table, BlobKind.INDEX, "e", retention, grace=timedelta(hours=1), now_ms=now)
 
 
 def going(table: Table, retention: Retention, *, days: float = 1) -> list[int]:
