@@ -24,7 +24,7 @@ class RunStep(StrEnum):
     ASSEMBLED = "assembled"
     """The index file under its final name, verified; no metadata names it."""
     LIST_WRITTEN = "list-written"
-    """A manifest list for the index snapshot (or the kept sketches'); no metadata names it."""
+    """A manifest list for the index snapshot (or the file sketches'); no metadata names it."""
     COMMITTED = "committed"
     """The version is published; staged objects are still there."""
     SWEEPING = "sweeping"
@@ -34,9 +34,9 @@ class RunStep(StrEnum):
     STATISTICS_WRITTEN = "statistics-written"
     """Theta: the statistics file; the slot does not name it."""
     STATISTICS_REGISTERED = "statistics-registered"
-    """Theta: the sketches are published; those per file are not kept yet."""
+    """Theta: the sketches are published; the file sketches are not yet."""
     FILE_SKETCHES_WRITTEN = "file-sketches-written"
-    """Theta: the file that keeps the sketches per data file; no metadata names it."""
+    """Theta: the file of the file sketches; no metadata names it."""
 
 
 def _nobody(step: RunStep) -> None:

@@ -78,7 +78,7 @@ class Binding:
 
     kind: BlobKind
     name: str
-    """Name of the index; for kept sketches the name of the kind"""
+    """Name of the index; for file sketches the name of the kind"""
     tag: str
     base_snapshot_id: int
     build_id: str

@@ -15,7 +15,7 @@ class BlobKind(StrEnum):
 BASE_SNAPSHOT_KEYS = tuple(f"{kind}.base-snapshot-id" for kind in BlobKind)
 """Summary keys that only derived snapshots have: the data snapshot that they belong to."""
 SKETCHES_TAG = "theta_sketches"
-"""The tag on the newest version of the kept sketches."""
+"""The tag on the newest version of the file sketches."""
 
 
 def index_tag(name: str) -> str:
@@ -24,5 +24,5 @@ def index_tag(name: str) -> str:
 
 
 def version_tag(kind: BlobKind, name: str) -> str:
-    """The tag on the newest version of an index, or of the table's kept sketches."""
+    """The tag on the newest version of an index, or of the table's file sketches."""
     return f"ann_{name}" if kind is BlobKind.INDEX else SKETCHES_TAG

@@ -1,4 +1,4 @@
-"""Versions that are bound to a table: index versions and kept sketches in its metadata, and the tags on them. Reads no
+"""Versions that are bound to a table: index versions and file sketches in its metadata, and the tags on them. Reads no
 file.
 
 A ref is icepuffin's own only if it is a tag, on a version, with the name that a tag on this very version has. Any other
@@ -59,7 +59,7 @@ def tagged_version(table: Table, index: str) -> DerivedVersion | None:
 
 
 def sketch_versions(table: Table) -> tuple[DerivedVersion, ...]:
-    """All versions of the kept sketches in the table's metadata, oldest first, tagged or not."""
+    """All versions of the file sketches in the table's metadata, oldest first, tagged or not."""
     return versions(table, BlobKind.SKETCHES, BlobKind.SKETCHES)
 
 

@@ -63,7 +63,7 @@ def plan_retention(
     grace: timedelta,
     now_ms: int | None = None,
 ) -> RetentionPlan:
-    """Decide for one index, or for the kept sketches. Reads the metadata that `table` shows, no file.
+    """Decide for one index, or for the file sketches. Reads the metadata that `table` shows, no file.
 
     Versions younger than `grace` stay: a run that began before may be building on them.
     """

@@ -54,7 +54,7 @@ def collect_table_garbage(
 ) -> GcReport:
     """Retire versions by policy, pin those of tagged snapshots, and delete icepuffin's files that nothing references.
 
-    `retentions`: policy per index; `default` for all others and for the kept sketches. Raises PartialMetadataError, and
+    `retentions`: policy per index; `default` for all others and for the file sketches. Raises PartialMetadataError, and
     what the catalog and the store raise.
     """
     reload_table(table)

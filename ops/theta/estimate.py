@@ -79,7 +79,7 @@ def _shares(plan: "SketchPlan", file: LiveFile, storage: StorageConfig) -> dict[
 
 
 def measurement_text(values: int, seconds: float, runner: "TaskRunner") -> str:
-    """The measurement of a run as text, for the summary of the snapshot that keeps the sketches per file."""
+    """The measurement of a run as text, for the summary of the snapshot that refers to the file sketches."""
     return Measurement(type(runner).__name__, runner.task_threads, seconds, {"values": values}).text()
 
 

@@ -29,7 +29,7 @@ from icepuffin.puffin.writer import ByteSink, FileInfo
 FILE_SKETCHES_V2 = "icepuffin-theta-files-v2"
 
 BUDGET_BYTES = 256 << 20
-"""Budget of the sketches per data file, in bytes; beyond it those of the shortest files are not kept"""
+"""Budget of the file sketches of a snapshot, in bytes; beyond it those of the shortest files are left out"""
 
 _FETCHED = 64 << 20
 """Bytes that are fetched at once; a larger blob is fetched alone"""

@@ -21,10 +21,9 @@ from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
 from icepuffin.ops.theta.estimate import estimate_work, measurement_text
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES, FileSketches
-from icepuffin.ops.theta.kept_sketches import keep
 from icepuffin.ops.theta.ndv import ndv_at
 from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, data_snapshot, find_missing, is_current, plan_sketches
-from icepuffin.ops.theta.publication import publish
+from icepuffin.ops.theta.publication import publish_file_sketches, publish_statistics
 from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome, ThetaReport
 from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
 from icepuffin.puffin.blobs import theta as theta_blob
@@ -53,12 +52,12 @@ def materialize_theta_sketches(
     """Give a snapshot its theta sketches: count what is new, unite, register. Idempotent; a re-run writes nothing.
 
     `enabled` False, or BODO_ENABLE_THETA_SKETCHES=0, switches it off. `columns` names the columns instead of the rules
-    of `choose_columns`. `budget_bytes` bounds the sketches that are kept per data file for the next snapshot: more of
+    of `choose_columns`. `budget_bytes` bounds the file sketches that are published for the next snapshot: more of
     them make removals and deletes cheap to follow, at 32 KiB a file and column at most.
 
     Raises UnknownSnapshotError, UnsketchableColumnError, EqualityDeletesError, ThetaError for a derived snapshot,
     UnsupportedFormatError for a v3 table in a catalog that cannot commit it; what the catalog, the storage and the
-    runner raise. Nothing is published then. That kept sketches or the old statistics file are lost is no error: `note`
+    runner raise. Nothing is published then. That file sketches or the old statistics file are lost is no error: `note`
     tells of it.
     """
     started = time.perf_counter()
@@ -93,22 +92,28 @@ def materialize_theta_sketches(
     sketched = _sketch(plan, store, storage, runner, progress)
     reached(RunStep.SKETCHED)
     new = [NewSketch(i, sketch, plan.build_ids[i]) for i, sketch in sketched.united.items()]
-    written, carried, note = publish(table, store, snapshot, new)
+    written, carried, note = publish_statistics(table, store, snapshot, new)
     reached(RunStep.STATISTICS_REGISTERED)
     measurement = measurement_text(sketched.estimate.values, time.perf_counter() - started, runner)
-    kept = keep(plan, store, sketched.per_file, budget_bytes, measurement) if sketched.missing.columns else None
+    published = (
+        publish_file_sketches(plan, store, sketched.per_file, budget_bytes, measurement)
+        if sketched.missing.columns
+        else None
+    )
     reload_table(table)
     merged = (table.schema().find_column_name(b.metadata.fields[0]) for b in carried if b.listed)
     return report(
         ThetaOutcome.WRITTEN,
         files_sketched=len(sketched.missing.columns),
         files_reused=len(plan.live.files) - len(sketched.missing.columns),
-        bytes_written=written + (kept.bytes_written if kept else 0),
+        bytes_written=written + (published.bytes_written if published else 0),
         merged_columns=tuple(filter(None, merged)),
         extended_columns=tuple(c.name for c in plan.columns if c.field_id in sketched.missing.extensions),
-        file_sketches_path=kept.path if kept else None,
+        file_sketches_path=published.path if published else None,
         estimate=sketched.estimate,
-        note="; ".join(filter(None, (plan.kept.note, sketched.missing.note, note, kept.note if kept else ""))),
+        note="; ".join(
+            filter(None, (plan.earlier.note, sketched.missing.note, note, published.note if published else ""))
+        ),
     )
 
 
@@ -125,9 +130,9 @@ class _SketchResult:
 def _sketch(
     plan: SketchPlan, store: Storage, config: StorageConfig, runner: "TaskRunner", progress: Progress | None
 ) -> _SketchResult:
-    """Read the columns of files that no kept sketch covers, and unite all sketches."""
-    kept = plan.kept.read(plan.keys.values(), plan.columns)
-    sketches_by_path = {path: kept[key] for path, key in plan.keys.items()}
+    """Read the columns of files that no file sketch covers, and unite all sketches."""
+    earlier = plan.earlier.read(plan.keys.values(), plan.columns)
+    sketches_by_path = {path: earlier[key] for path, key in plan.keys.items()}
     missing = find_missing(plan, store, sketches_by_path)
     expected = estimate_work(plan, missing, config, runner)
     for result in _run(plan, config, runner, missing.columns, progress):
@@ -156,7 +161,7 @@ def estimate_theta_sketches(
 ) -> ThetaEstimate:
     """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
 
-    Reads metadata, footers of kept sketches and of one data file, and sketches of an ancestor that would be extended.
+    Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
     """
     snapshot = data_snapshot(table, snapshot_id)
     if not is_enabled(enabled):
@@ -167,7 +172,7 @@ def estimate_theta_sketches(
         return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
     if is_current(plan, store):
         return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
-    covered_fields = {path: plan.kept.kept_fields(key, plan.columns) for path, key in plan.keys.items()}
+    covered_fields = {path: plan.earlier.fields_of(key, plan.columns) for path, key in plan.keys.items()}
     return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
 
 

@@ -21,15 +21,15 @@ from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from icepuffin.ops.theta.build_id import build_id, is_outdated, sealed_as
 from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, mapped_names
+from icepuffin.ops.theta.earlier_sketches import EarlierSketches, open_earlier_sketches
 from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
 from icepuffin.ops.theta.file_sketches import FileKey, file_key
-from icepuffin.ops.theta.kept_sketches import KeptSketches, open_kept
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
 
 @dataclass(frozen=True, slots=True)
 class SketchPlan:
-    """The sketches that a snapshot is to have, and the kept ones that can serve."""
+    """The sketches that a snapshot is to have, and the earlier ones that can serve."""
 
     table: Table
     snapshot: Snapshot
@@ -38,7 +38,7 @@ class SketchPlan:
     columns: tuple[SketchedColumn, ...]
     build_ids: Mapping[int, str]
     """Build id of each column's sketch, by field id"""
-    kept: KeptSketches
+    earlier: EarlierSketches
     schema: Schema
     """Schema of the snapshot"""
 
@@ -57,10 +57,10 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
 
 
 def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> SketchPlan:
-    """The plan of a snapshot's sketches. Reads metadata, and the footers of kept sketches.
+    """The plan of a snapshot's sketches. Reads metadata, and the footers of file sketches.
 
     Raises ThetaError, EqualityDeletesError, UnsketchableColumnError, UnsupportedFormatError, and TagTakenError where
-    the tag of the kept sketches is somebody else's.
+    the tag of the file sketches is somebody else's.
     """
     require_committable(table)
     for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
@@ -68,9 +68,9 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     live = live_files(table, snapshot.snapshot_id)
     require_positional_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}
-    kept = open_kept(table, store, snapshot)
+    earlier = open_earlier_sketches(table, store, snapshot)
     schema = table.schemas().get(live.schema_id, table.schema())
-    before = fields_sketched_before(table, snapshot) | kept.field_ids()
+    before = fields_sketched_before(table, snapshot) | earlier.field_ids()
     try:
         columns = choose_columns(schema, table.schema(), sketched_before=before, wanted=wanted)
     except UnsketchableColumnError as error:
@@ -78,7 +78,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     names = mapped_names(table)
     columns = tuple(replace(c, names=names.get(c.field_id)) for c in columns)
     build_ids = {c.field_id: build_id(live.table_uuid, c.field_id, c.counted_as, keys.values()) for c in columns}
-    return SketchPlan(table, snapshot, live, keys, columns, build_ids, kept, schema)
+    return SketchPlan(table, snapshot, live, keys, columns, build_ids, earlier, schema)
 
 
 def is_current(plan: SketchPlan, store: Storage) -> bool:
@@ -103,7 +103,7 @@ def _is(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MissingSketches:
-    """Columns of files that no kept sketch covers."""
+    """Columns of files that no file sketch covers."""
 
     columns: Mapping[str, tuple[SketchedColumn, ...]]
     """Columns to read of each data file, by its path"""
@@ -113,7 +113,7 @@ class MissingSketches:
 
 
 def find_missing(plan: SketchPlan, store: Storage, covered_fields: Mapping[str, Collection[int]]) -> MissingSketches:
-    """The sketches to make. `covered_fields`: field ids of the columns with a kept sketch, by path of a data file."""
+    """The sketches to make. `covered_fields`: field ids of the columns with a file sketch, by path of a data file."""
     missing_paths = {
         c.field_id: frozenset(p for p, fields in covered_fields.items() if c.field_id not in fields)
         for c in plan.columns

@@ -51,7 +51,7 @@ class ThetaReport:
     files_sketched: int
     """Number of data files that were read"""
     files_reused: int
-    """Number of live data files that a kept sketch or an ancestor's sketch covered"""
+    """Number of live data files that a file sketch or an ancestor's sketch covered"""
     bytes_written: int
     seconds: float
     outcome: ThetaOutcome

@@ -411,7 +411,7 @@ def test_ndvs_are_fresh_only_for_the_snapshot_that_they_were_counted_for(
 
 
 def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> None:
-    """A file without field ids has its values where the mapping says: kept sketches and seals are of a mapping."""
+    """A file without field ids has its values where the mapping says: file sketches and seals are of a mapping."""
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     catalog.create_namespace("n")
     table = catalog.create_table("n.t", schema=pa.schema([("a", pa.int64()), ("b", pa.int64())]))
@@ -449,7 +449,7 @@ def test_names_that_a_column_is_mapped_to_since_are_counted(tmp_path: Path) -> N
 def test_a_file_that_is_added_again_under_its_name_is_counted_anew(
     catalog: SqlCatalog, tmp_path: Path, version: str
 ) -> None:
-    """An import is deleted and its object written anew: neither kept sketches of its name nor an ancestor's serve."""
+    """An import is deleted and its object written anew: neither file sketches of its name nor an ancestor's serve."""
     table = catalog.create_table("db.imports", SCHEMA, properties={"format-version": version})
     imported = tmp_path / "night.parquet"
     pq.write_table(rows(0, 100), imported)

@@ -1,4 +1,4 @@
-"""What a snapshot costs in requests: the kept sketches of all live files lie side by side, and are read so."""
+"""What a snapshot costs in requests: the file sketches of all live files lie side by side, and are read so."""
 
 from collections.abc import Sequence
 from typing import Any
