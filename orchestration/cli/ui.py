@@ -1,6 +1,7 @@
 """`icepuffin ui`."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from icepuffin.orchestration.cli.session import Session, settings_options
 
 
 @click.command("ui")
-@click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C.")
+@click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C or SIGTERM.")
 @click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="On 127.0.0.1.")
 @settings_options
 @click.pass_obj
@@ -34,6 +35,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
         with open_instance(home) as instance:
             for run_id in end_lost_runs(instance):
                 click.echo(f"run {run_id} was ended: its process is gone")
+        for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT; Dagster SIGTERM then
+            signal.signal(number, signal.SIG_DFL)
         os.execve(dagster, arguments, {**os.environ, **environment})  # noqa: S606  our own program, by its path
     command_line = " ".join([*(f"{key}={value}" for key, value in environment.items()), *arguments])
     click.echo(

@@ -1,0 +1,57 @@
+"""`icepuffin ui --start` ends, with all that it started, by the signals that a script or a service manager sends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.orchestration.lake import make_lake
+from tests.services.processes import answers, free_port
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def session_of(leader: int) -> set[int]:
+    """Ids of the live processes of a session."""
+    members = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session, *_ = stat.read_text(errors="replace").rpartition(") ")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if state != "Z" and int(session) == leader:
+            members.add(int(stat.parent.name))
+    return members
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90) -> bool:
+    until = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < until:
+        time.sleep(0.2)
+    return met
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_script_ends_the_ui_that_it_started_in_the_background(tmp_path: Path, number: signal.Signals) -> None:
+    lake, port = make_lake(tmp_path, snapshots=1), free_port()
+    program = Path(sys.executable).with_name("icepuffin")
+    script = f"{program} ui --start --port {port} >{tmp_path}/ui.log 2>&1 & echo $!; wait"
+    environment = {key: value for key, value in os.environ.items() if key != "DAGSTER_HOME"}
+    environment["ICEPUFFIN_SETTINGS"] = str(lake.settings_file)
+    with subprocess.Popen(
+        ["sh", "-c", script], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path, start_new_session=True
+    ) as shell:
+        try:
+            assert shell.stdout is not None
+            pid = int(shell.stdout.readline())
+            assert wait_until(lambda: answers(port)), (tmp_path / "ui.log").read_text()
+            os.kill(pid, number)
+            assert wait_until(lambda: not session_of(shell.pid)), (tmp_path / "ui.log").read_text()
+        finally:
+            for left in session_of(shell.pid):
+                os.kill(left, signal.SIGKILL)
