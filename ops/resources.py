@@ -179,10 +179,15 @@ class Engine:
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
         from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: PLC0415
 
+        from icepuffin.ops.spark.secrecy import redacted, start_jvm  # noqa: PLC0415
+
         # Executors take `python3` from PATH unless told otherwise; speculation would write attempts in vain.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
         try:
+            if not self._remote:
+                start_jvm(conf)
+                conf = redacted(conf)
             return LazyPySparkResource(spark_config=conf).spark_session
         except PySparkException as error:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":

@@ -1,0 +1,44 @@
+"""Spark sessions that show no secret of their configuration: not on the process list, in event logs, or in Spark's UI.
+
+Spark redacts what `spark.redaction.regex` finds in a key or in a value; its own pattern knows few names of secrets.
+PySpark puts the whole configuration on the command line of the JVM, where every user of the machine can read it.
+"""
+
+import re
+from collections.abc import Mapping
+
+from icepuffin.ops.errors import IcepuffinError
+
+REDACTION = "spark.redaction.regex"
+_MARKS = (
+    r"(?i)secret|token|credential(?!s?\.?provider)|pass(word|wd|phrase)|(access|account|private|api|encryption)[._-]?key"
+    r"|header\.authorization|bearer |://[^/@\s]*:[^/@\s]*@"
+)
+"""What Spark's own pattern finds, further names of secrets, and URLs with a password; in Java's syntax and Python's."""
+
+
+def redacted(conf: Mapping[str, str]) -> dict[str, str]:
+    """The configuration with a pattern that finds what `_MARKS` and the user's own find."""
+    return {**conf, REDACTION: "|".join(f"(?:{pattern})" for pattern in _patterns(conf))}
+
+
+def start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM of this process, if it has none, with a command line that has no secret. The session that is made
+    next gives it the whole configuration. Raises IcepuffinError for a pattern of the user's that Python cannot read.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only with a session
+
+    try:
+        patterns = [re.compile(pattern) for pattern in _patterns(conf)]
+    except re.error as error:
+        raise IcepuffinError(f"{REDACTION} in [spark.conf] is no regular expression for Python: {error}") from error
+    public = [
+        (key, value)
+        for key, value in conf.items()
+        if key != REDACTION and not any(pattern.search(key) or pattern.search(value) for pattern in patterns)
+    ]
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(public))  # noqa: SLF001
+
+
+def _patterns(conf: Mapping[str, str]) -> list[str]:
+    return [_MARKS, *filter(None, [conf.get(REDACTION)])]

@@ -1,0 +1,100 @@
+"""A session that an engine starts shows no secret: on the process list, in Spark's event log, in its UI."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.spark.secrecy import REDACTION, redacted, start_jvm
+
+CANARY = "canary0sings"
+SECRETS = {
+    "spark.hadoop.fs.s3a.secret.key": CANARY,
+    "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net": CANARY,
+    "spark.hadoop.fs.s3a.encryption.key": CANARY,
+    "spark.sql.catalog.lake.credential": f"{CANARY}:{CANARY}",
+    "spark.sql.catalog.lake.uri": f"https://user:{CANARY}@catalog.example.org/lake",
+    "spark.sql.catalog.lake.header.Authorization": f"Basic {CANARY}",
+    "spark.executorEnv.AWS_ACCESS_KEY_ID": CANARY,
+    "spark.executorEnv.PGPASSWORD": CANARY,
+    "spark.lake.api-key": CANARY,
+    "spark.lake.pin": CANARY,  # by a pattern of the user's
+}
+PLAIN = {
+    "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9000",
+    "spark.hadoop.fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    "spark.sql.catalog.lake.warehouse": "abfss://lake@account.dfs.core.windows.net/warehouse",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.driver.memory": "700m",
+}
+PROGRAM = """
+import json, sys, urllib.request
+from pathlib import Path
+from icepuffin.ops.resources import Engine
+
+session = Engine(spark_conf=json.loads(sys.stdin.read()), threads=1, driver_only_rows=0).session
+session.range(2).count()
+context = session.sparkContext
+port = context.uiWebUrl.rpartition(":")[2]
+address = f"http://127.0.0.1:{port}/api/v1/applications/{context.applicationId}/environment"
+process = context._jvm.java.lang.ProcessHandle.current().pid()
+report = {
+    "command": Path(f"/proc/{process}/cmdline").read_bytes().decode(),
+    "ui": urllib.request.urlopen(address, timeout=30).read().decode(),
+    "in use": {key: context.getConf().get(key) for key in json.loads(sys.argv[1])},
+    "megabytes": context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20,
+}
+session.stop()
+print(json.dumps(report))
+"""
+
+
+@pytest.mark.jvm
+def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
+    logs = tmp_path / "events"
+    logs.mkdir()
+    conf = {
+        "spark.master": "local[1]",
+        "spark.ui.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": logs.as_uri(),
+        "spark.eventLog.compress": "false",
+        REDACTION: "(?i)lake[.]pin",
+        **SECRETS,
+        **PLAIN,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(list(SECRETS))],
+        input=json.dumps(conf),
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["in use"] == SECRETS
+    assert report["megabytes"] == 700, "what the JVM is started with"
+    assert "spark.sql.shuffle.partitions=3" in report["command"]
+    for place in (report["command"], report["ui"], done.stderr):
+        assert CANARY not in place
+    events = "".join(path.read_text() for path in logs.rglob("*") if path.is_file())
+    assert CANARY not in events
+    (environment,) = [line for line in events.splitlines() if '"SparkListenerEnvironmentUpdate"' in line]
+    shown = json.loads(environment)["Spark Properties"]
+    assert {key: shown[key] for key in PLAIN} == PLAIN
+    assert set(SECRETS) <= set(shown)
+
+
+def test_a_pattern_of_the_user_adds_to_ours() -> None:
+    assert redacted({REDACTION: "pin"})[REDACTION] == f"{redacted({})[REDACTION]}|(?:pin)"
+
+
+def test_a_pattern_that_cannot_be_read_is_refused_before_anything_starts() -> None:
+    with pytest.raises(IcepuffinError, match=r"spark\.redaction\.regex in \[spark\.conf\]"):
+        start_jvm({REDACTION: "(", "spark.some.key": CANARY})
