@@ -54,8 +54,8 @@ class LiveFile:
     """The table's `schema.name-mapping.default`, JSON: names of columns in files that have no field ids"""
     file_sequence_number: int = 0
     """Sequence number of the commit that added the file; `sequence_number` may be that of the files it rewrote"""
-    added_ms: int = 0
-    """Time of that commit in format v1, which has no sequence numbers; 0 where it has expired"""
+    added_by: int = 0
+    """Snapshot id of that commit: what tells files of one path apart that have no sequence number, as in format v1"""
     first_row_id: int | None = None
     """`_row_id` of its first row in format v3, unless the file has the column; None where rows have no ids"""
     has_row_ids: bool = False

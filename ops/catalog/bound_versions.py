@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
@@ -41,8 +40,6 @@ class DerivedVersion:
     """Sequence number of the data snapshot; of the version itself where the data snapshot has expired"""
     tags: tuple[str, ...]
     """Tags that point at it; none where it only waits to expire"""
-    base_ms: int = 0
-    """Time of the data snapshot, in format v1, which has no sequence numbers; the version's where that has expired"""
     measurement: str = ""
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
 
@@ -68,9 +65,6 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
     tags: dict[int, list[str]] = {}
     for ref, target in table.metadata.refs.items():
         tags.setdefault(target.snapshot_id, []).append(ref)
-    times = {}
-    if isinstance(table.metadata, TableMetadataV1):
-        times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.metadata.snapshots}
     sequence_numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots}
     paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
     bound = []
@@ -92,7 +86,6 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
                 base_sequence_number=sequence_numbers.get(int(base), snapshot.sequence_number or 0),
-                base_ms=times.get(int(base), times.get(snapshot.snapshot_id, 0)),
                 tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
                 measurement=properties.get(f"{kind}.took", ""),
             )

@@ -29,7 +29,6 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table, TableProperties
-from pyiceberg.table.metadata import TableMetadataV1
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.utils.concurrent import ExecutorFactory
@@ -114,8 +113,7 @@ def live_files(table: Table, snapshot_id: int) -> LiveFiles:
     index = _DeleteIndex(deletes, data)
     mapping = table.metadata.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
     identities = {spec.spec_id: _identities(spec) for spec in table.metadata.partition_specs}
-    times = _commit_times(table)
-    files = sorted((_as_live_file(entry, index, mapping, identities, times) for entry in data), key=lambda f: f.path)
+    files = sorted((_as_live_file(entry, index, mapping, identities) for entry in data), key=lambda f: f.path)
     schema_id = table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id
     return LiveFiles(
         table=table_name(table),
@@ -230,13 +228,6 @@ def _identities(spec: PartitionSpec) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _commit_times(table: Table) -> dict[int, int]:
-    """Times of commits by snapshot id, in format v1: nothing else tells there when a file was added."""
-    if not isinstance(table.metadata, TableMetadataV1):
-        return {}
-    return {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in table.metadata.snapshots}
-
-
 def _as_delete(entry: ManifestEntry, unpartitioned: Collection[int]) -> _Delete:
     file = entry.data_file
     if file.content == DataFileContent.EQUALITY_DELETES:
@@ -302,7 +293,6 @@ def _as_live_file(
     index: _DeleteIndex,
     mapping: str | None,
     identities: Mapping[int, tuple[tuple[int, int], ...]],
-    times: Mapping[int, int],
 ) -> LiveFile:
     file = entry.data_file
     spec_id, partition = _partition(file)
@@ -317,7 +307,7 @@ def _as_live_file(
         name_mapping=mapping,
         first_row_id=_field(file, "first_row_id"),
         file_sequence_number=entry.file_sequence_number or 0,
-        added_ms=times.get(entry.snapshot_id or 0, 0),
+        added_by=entry.snapshot_id or 0,
         has_row_ids=ROW_ID in (file.column_sizes or {}),
         constants=tuple((field_id, partition[place]) for place, field_id in identities[spec_id]),
     )

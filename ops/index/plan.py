@@ -115,7 +115,7 @@ def plan_version(
             return ()
         return check_integrity(table, version, storage, runner=runner, progress=progress).faults
 
-    opened, unreadable = _open_nearest(nearest, definition, live, ancestors, storage, faults)
+    opened, unreadable = _open_nearest(table, nearest, definition, live, ancestors, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None)
     if existing and not files_mapped_since(table, existing, live, storage):
@@ -185,6 +185,7 @@ def _same_graphs(version: OpenVersion, definition: IndexDefinition) -> bool:
 
 
 def _open_nearest(
+    table: Table,
     versions: Sequence[DerivedVersion],
     definition: IndexDefinition,
     live: LiveFiles,
@@ -199,7 +200,7 @@ def _open_nearest(
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in versions:
-        readable, broken = open_versions([version], storage)
+        readable, broken = open_versions(table, [version], storage)
         if readable and (faults := faults_of(version)):
             readable, broken = [], (f"{version.puffin_path}: {'; '.join(faults)}",)
         unreadable += broken

@@ -1,10 +1,13 @@
 """Opening index versions: their routing blobs, and where their shards lie."""
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
@@ -39,6 +42,8 @@ class OpenVersion:
     curves: tuple[str, ...]
     """Recall curves, by shard; see `icepuffin.ops.recall_curve`"""
     routing_curve: str
+    added_by: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
     @property
     def sequence_number(self) -> int:
@@ -98,17 +103,19 @@ def covered_paths(version: OpenVersion) -> dict[str, FileSlot]:
 def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, FileNumber]:
     """File numbers of the files of a snapshot that are live in the version's, too, by relative path.
 
-    A file that was added later is another file, whatever its path: imported files come again under their names. In
-    format v1 the commit tells when that was; where it has expired, a file with another number of rows is another file.
+    A file that was added later is another file, whatever its path: imported files come again under their names. Where
+    sequence numbers do not tell, in format v1, a file that another snapshot added is another file.
     """
     covered = covered_paths(version)
-    paths = (
-        (relative_to(file.path, live.location), FileNumber(number))
-        for number, file in enumerate(live.files)
-        if file.file_sequence_number <= version.sequence_number and file.added_ms <= version.version.base_ms
-    )
     rows = {path: version.routing.files[slot].rows for path, slot in covered.items()}
-    return {path: number for path, number in paths if rows.get(path) == live.files[number].record_count}
+    same = {}
+    for number, file in enumerate(live.files):
+        path = relative_to(file.path, live.location)
+        later = file.file_sequence_number > version.sequence_number
+        unlike = not version.sequence_number and version.added_by.get(path) != file.added_by
+        if not later and not unlike and rows.get(path) == file.record_count:
+            same[path] = FileNumber(number)
+    return same
 
 
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:
@@ -124,15 +131,28 @@ def covers_all_older_files(version: OpenVersion, live: LiveFiles) -> bool:
 
 
 def open_versions(
-    versions: Iterable[DerivedVersion], storage: StorageConfig
+    table: Table, versions: Iterable[DerivedVersion], storage: StorageConfig
 ) -> tuple[list[OpenVersion], tuple[str, ...]]:
-    """(versions that can be read, one line on each that cannot). Callers decide what an unreadable version means."""
+    """(versions that can be read, one line on each that cannot). Callers decide what an unreadable version means.
+
+    In format v1 the manifests of their snapshots are read, too.
+    """
     opened: list[OpenVersion] = []
     unreadable: list[str] = []
     for version in versions:
         try:
-            opened.append(open_version(version, storage))
+            opened.append(with_origins(table, open_version(version, storage)))
         except NotAnIndexError as error:
             _log.warning("the version of snapshot %s cannot be used: %s", version.base_snapshot_id, error)
             unreadable.append(str(error))
     return opened, tuple(unreadable)
+
+
+def with_origins(table: Table, version: OpenVersion) -> OpenVersion:
+    """The version with `added_by`, where it needs that. The index snapshot has the files of the data snapshot, and
+    outlives it.
+    """
+    if version.sequence_number:
+        return version
+    then = live_files(table, version.version.index_snapshot_id)
+    return replace(version, added_by={relative_to(file.path, then.location): file.added_by for file in then.files})

@@ -286,7 +286,7 @@ def _choose_version(
     live = target.live
     versions = index_versions(target.table, definition.name)
     own = (version for version in reversed(versions) if is_own(version, live.snapshot_id))
-    opened, unreadable = open_versions(own, target.storage)
+    opened, unreadable = open_versions(target.table, own, target.storage)
     choice = _load_first(
         [version for version in opened if _fits(version, target)], unreadable, target, stale, resources
     )
@@ -304,7 +304,7 @@ def _choose_version(
         return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
     nearest = sorted(versions, key=lambda version: abs(version.base_sequence_number - live.sequence_number))
     others = [version for version in nearest if not is_own(version, live.snapshot_id)][:_MAX_VERSIONS_OPENED]
-    opened, unreadable = open_versions(others, target.storage)
+    opened, unreadable = open_versions(target.table, others, target.storage)
     shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]
     usable = [version for rows, version in sorted(shared, key=lambda pair: -pair[0]) if rows]
     return _load_first(usable, (*choice.warnings, *unreadable), target, stale, resources)

@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.version_reader import open_version, shared_rows
+from icepuffin.ops.index.version_reader import open_version, shared_rows, with_origins
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
 from icepuffin.ops.search.reader import IndexReader
@@ -69,7 +69,7 @@ def overview(
     version = version or tagged_version(table, definition.name)
     if version is None:
         return None
-    opened = open_version(version, storage)
+    opened = with_origins(table, open_version(version, storage))
     head = resolve_snapshot(table).snapshot_id
     live = live_files(table, head)
     model = RecallModel.of(opened)

@@ -93,7 +93,7 @@ def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> E
     for version in nearest_first[:_MAX_VERSIONS]:
         try:
             source = PrefetchedSource(store, version.puffin_path)
-            reader = FileSketchesReader(PuffinReader(source), source.fetch, version.base_ms)
+            reader = FileSketchesReader(PuffinReader(source), source.fetch)
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the file sketches of snapshot {version.base_snapshot_id} are lost: {error}")
             logger.warning("%s: %s", table_name(table), notes[-1])

@@ -4,13 +4,15 @@ The file is bound to the table like an index version (tag `theta_sketches`). One
 
 * type `icepuffin-theta-files-v2`, zstd, `fields` = the field ids, `snapshot-id`, `sequence-number` = the base's
 * properties: `path` (relative to the table's location where it lies under it), `deletes` (fingerprint of the deletes
-  that apply to it, hex), `columns` (JSON: [[field id, type and mapped names, bytes of the image], ..])
+  that apply to it, hex), `columns` (JSON: [[field id, type and mapped names, bytes of the image], ..]), and `added-by`
+  (id of the snapshot that added it) where the file has no sequence number
 * payload: the columns' theta images, one after the other
 
 It is a cache: losing it costs time, never correctness. It is keyed by path, deletes, column type and mapped names, so a
 file whose rows changed through a delete, or a column that was promoted or is mapped anew, is sketched anew. So is a
-file that was added after the base's sequence number, whatever its path. Blobs of version 1 are not read: they lack the
-values that columns have which a data file does not hold (defaults, identity partitions).
+file that was added after the base's sequence number, or by another snapshot where it has none, whatever its path. Blobs
+of version 1 are not read: they lack the values that columns have which a data file does not hold (defaults, identity
+partitions).
 """
 
 import json
@@ -48,8 +50,8 @@ class FileKey:
     """Fingerprint of the deletes, hex; empty without deletes"""
     added: int = 0
     """Sequence number of the commit that added the file: its name may be used again for an import with other rows"""
-    added_ms: int = 0
-    """Time of that commit in format v1, which has no sequence numbers"""
+    added_by: int = 0
+    """Snapshot id of that commit where it has no sequence number, as in format v1; else 0"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +65,32 @@ class FileSketches:
 def file_key(file: LiveFile, location: str) -> FileKey:
     """The key of a live file in a table at `location`."""
     deletes = fingerprint(file).hex() if file.deletes else ""
-    return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number, file.added_ms)
+    added_by = 0 if file.file_sequence_number else file.added_by
+    return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number, added_by)
 
 
 class FileSketchesReader:
     """One version's Puffin file. The footer is read at once, sketches on demand.
 
-    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read. `base_ms` is the
-    time of the version's data snapshot, in format v1.
+    `fetch`, if there is one, is called with the (offset, length) of blobs that are about to be read.
     """
 
     def __init__(
         self,
         reader: PuffinReader,
         fetch: Callable[[Sequence[tuple[int, int]]], None] | None = None,
-        base_ms: int = 0,
     ) -> None:
         self._reader = reader
         self._fetch = fetch
-        self._base_ms = base_ms
         self._blobs: dict[tuple[str, str], BlobMetadata] = {}
         for blob in reader.footer.of_type(FILE_SKETCHES_V2):
             self._blobs[blob.properties.get("path", ""), blob.properties.get("deletes", "")] = blob
 
     def __contains__(self, key: FileKey) -> bool:
         blob = self._blobs.get((key.path, key.deletes))
-        return blob is not None and key.added <= blob.sequence_number and key.added_ms <= self._base_ms
+        if blob is None or key.added > blob.sequence_number:
+            return False
+        return not key.added_by or blob.properties.get("added-by") == str(key.added_by)
 
     def columns(self, key: FileKey) -> tuple[ColumnKey, ...]:
         """The columns that are kept of a file; empty where it is unknown."""
@@ -169,6 +171,7 @@ def write_file_sketches(
         columns = sorted(file.columns.items())
         images = [encode(sketch) for _, sketch in columns]
         layout = [[i, type_, len(image)] for ((i, type_), _), image in zip(columns, images, strict=True)]
+        added_by = {"added-by": str(file.key.added_by)} if file.key.added_by else {}
         writer.add_blob(
             FILE_SKETCHES_V2,
             fields=[i for (i, _), _ in columns],
@@ -176,6 +179,6 @@ def write_file_sketches(
             sequence_number=sequence_number,
             data=b"".join(images),
             codec="zstd",
-            properties={"path": file.key.path, "deletes": file.key.deletes, "columns": json.dumps(layout)},
+            properties={"path": file.key.path, "deletes": file.key.deletes, "columns": json.dumps(layout), **added_by},
         )
     return writer.finish({"created-by": CREATED_BY, "icepuffin.build-id": build_id})

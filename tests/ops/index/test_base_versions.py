@@ -92,7 +92,7 @@ def test_after_an_append_to_many_versions_one_is_opened(table: Table, monkeypatc
     table.refresh().append(make_rows(980, 1020))
     opened: list[Any] = []
     real = plan.open_versions
-    monkeypatch.setattr(plan, "open_versions", lambda known, storage: opened.extend(known) or real(known, storage))
+    monkeypatch.setattr(plan, "open_versions", lambda at, known, via: opened.extend(known) or real(at, known, via))
     assert index_head(table).inserted == 40
     assert len(opened) == 1
 

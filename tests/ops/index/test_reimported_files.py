@@ -9,6 +9,7 @@ from pyiceberg.expressions import LessThan
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import tagged_version
+from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
@@ -89,6 +90,34 @@ def test_in_format_v1_a_file_that_was_added_again_is_another_file(
     table.refresh().add_files([str(export)])
     assert_right(table.refresh())
     assert index_head(table).rows == 550 + rows
+    assert_right(table.refresh())
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_in_format_v1_a_file_is_another_one_where_the_commit_that_added_it_has_expired(
+    table_factory: TableFactory, export: Path, upgraded: bool
+) -> None:
+    """Nothing but the manifests of the index snapshot tells then which of the two it is. An upgrade of the table takes
+    the times away, too.
+    """
+    table = table_factory(**{"format-version": "1"})
+    for first in range(1_000, 12_000, 1_000):
+        table.append(make_rows(first, first + 50))
+    pq.write_table(make_rows(0, 100), export)
+    table.add_files([str(export)])
+    index_head(table)
+    table.refresh().delete(LessThan("id", 1_000))
+    pq.write_table(make_rows(100, 200, seed=5), export)
+    table.refresh().add_files([str(export)])
+    old = [item.snapshot_id for item in data_snapshots(table.refresh())]
+    if upgraded:
+        with table.transaction() as change:
+            change.upgrade_table_version(2)
+    table.append(make_rows(12_000, 12_050))
+    table.refresh().maintenance.expire_snapshots().by_ids(old).commit()
+    assert_right(table.refresh())
+    report = index_head(table)
+    assert (report.action, report.rows, report.inserted + report.remapped) == (Action.REFRESHED, 700, 150)
     assert_right(table.refresh())
 
 

@@ -12,6 +12,7 @@ from pyiceberg.types import LongType, StringType
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sketches, read_ndv
@@ -469,6 +470,31 @@ def test_a_file_that_is_added_again_under_its_name_is_counted_anew(
     table.delete("id < 1000")
     table.add_files([str(imported)])
     assert materialize(table, current(table), second).ndv == exact(table, current(table), CREATED)
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_in_format_v1_it_is_counted_anew_where_the_commit_that_added_it_has_expired(
+    catalog: SqlCatalog, tmp_path: Path, upgraded: bool
+) -> None:
+    table = catalog.create_table("db.imports", SCHEMA, properties={"format-version": "1"})
+    imported = tmp_path / "night.parquet"
+    pq.write_table(rows(0, 100), imported)
+    table.add_files([str(imported)])
+    materialize(table, append(table, 1_000, 1_300), ThreadlessRunner())
+    table.delete("id < 1000")
+    pq.write_table(pa.concat_tables([rows(500, 550), rows(500, 550)]), imported)
+    table.add_files([str(imported)])
+    old = [item.snapshot_id for item in data_snapshots(table.refresh())]
+    if upgraded:
+        with table.transaction() as change:
+            change.upgrade_table_version(2)
+    snapshot, second = append(table, 2_000, 2_100), ThreadlessRunner()
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    assert materialize(table.refresh(), snapshot, second).ndv == exact(table, snapshot, CREATED)
+    assert len(second.files) == 2
+    third = append(table.refresh(), 3_000, 3_100)
+    assert materialize(table, third, (last := ThreadlessRunner())).ndv == exact(table, third, CREATED)
+    assert len(last.files) == 1, "what is kept serves from then on"
 
 
 def test_columns_that_only_a_later_snapshot_has_sketches_of_do_not_count_as_sketched_before(table: Table) -> None:
