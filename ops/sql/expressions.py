@@ -20,7 +20,7 @@ from icepuffin.ops.sql import (
 from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.logic import condition
-from icepuffin.ops.sql.typed import DISTANCE, RULES, TypedExpression, as_kind, constant_of, rule, shown, typed
+from icepuffin.ops.sql.typed import DISTANCE, RULES, TypedExpression, as_kind, constant_of, rule, shown, typed, value_of
 from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, is_decimal, is_integer, is_text, supported_type
 from icepuffin.ops.sql.values import TIMES, Node, bytes_of, double, is_plain_time
 
@@ -44,13 +44,7 @@ def check(node: Node) -> None:
 
 def evaluate(node: Node, rows: pa.Table) -> pa.Array:
     """The value of an expression for each row. Raises SqlError for what has none, such as a division by zero."""
-    expression = typed(node, rows.schema)
-    try:
-        return expression.run(rows)
-    except (pa.ArrowException, OverflowError) as error:
-        raise SqlError(f"{shown(node)}: {error}") from error
-    except SqlError as error:
-        raise SqlError(f"{shown(node)}: {error}") from error
+    return value_of(typed(node, rows.schema), node, rows)
 
 
 @rule(exp.Column)

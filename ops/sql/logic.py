@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.typed import DISTANCE, TypedExpression, as_kind, rule, shown, typed
+from icepuffin.ops.sql.typed import DISTANCE, TypedExpression, as_kind, in_branch, rule, shown, typed
 from icepuffin.ops.sql.types import common_of
 from icepuffin.ops.sql.values import Node
 
@@ -117,6 +117,7 @@ def _choice(branches: Sequence[tuple[TypedExpression, TypedExpression]], default
 
 
 @rule(exp.Case)
+@in_branch()
 def _case(node: Node, schema: pa.Schema) -> TypedExpression:
     default, compared = node.args.get("default"), node.args.get("this")
     branches = []
@@ -127,6 +128,7 @@ def _case(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 @rule(exp.If)
+@in_branch()
 def _if(node: Node, schema: pa.Schema) -> TypedExpression:
     other = node.args.get("false")
     if other is None:
@@ -136,6 +138,7 @@ def _if(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 @rule(exp.Coalesce)
+@in_branch()
 def _coalesce(node: Node, schema: pa.Schema) -> TypedExpression:
     values = [typed(item, schema) for item in (node.this, *node.expressions)]
     valid = [TypedExpression(pa.bool_(), _is_valid(value), value.columns, value.may_fail) for value in values]

@@ -205,7 +205,9 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
     sides = _LOWER if larger else _UPPER
     if kind not in sides:
         return None
-    limit = values.of(right)
+    if right.find(exp.Column):
+        raise NotIndexableError(f"{right.sql(dialect='spark')} is no constant: give a literal or a parameter")
+    limit = evaluate(computed(right, values), _ONE_ROW)[0].as_py()
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
         raise SqlError(f"{node.sql()}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[kind]

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,9 @@ from sqlglot.tokenizer_core import Token, TokenType
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 
 _SPARK = Spark()
+_ODD = re.compile(r"[0-9.](L|F|E[A-Z]{0,2})\b", re.IGNORECASE)
+"""End of what may be a number to sqlglot alone"""
+_GREATEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -45,7 +49,18 @@ def trees_of(text: str) -> Sequence[Any]:
     for token in tokens if "0x" in text.lower() else ():
         if token.token_type is TokenType.HEX_STRING and text[token.start] == "0":
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no constant: write X'{token.text}'")
+    for token in tokens if _ODD.search(text) else ():
+        if token.token_type is TokenType.NUMBER and not _is_number(text[token.start : token.end + 1].upper()):
+            raise NotIndexableError(f"{text[token.start : token.end + 1]} is no number")
     return [item for item in _SPARK.parser().parse(tokens, text) if item is not None]
+
+
+def _is_number(text: str) -> bool:
+    """Whether Spark has a number of that text, such as 3L or 1.5F. The least bigint has its minus before the text."""
+    if text.endswith("L"):
+        return text[:-1].isdecimal() and int(text[:-1]) <= 2**63
+    bare = text.rstrip("BDFSY")
+    return not bare.endswith("E") and not (text.endswith("F") and float(bare) > _GREATEST_FLOAT)
 
 
 def node_of(value: Any) -> Any:  # noqa: PLR0911  one a kind of value

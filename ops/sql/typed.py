@@ -4,7 +4,9 @@ Each kind of sqlglot node has a rule, registered with `@rule(...)` in `expressio
 without a rule is refused (NotIndexableError): a part of a statement that nobody reads must not be passed over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from icepuffin.ops.sql.casts import caster, constant
-from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.types import Kind, is_text
 from icepuffin.ops.sql.values import Node
 
@@ -42,6 +44,8 @@ class TypedExpression:
 
 
 Rule = Callable[[Any, pa.Schema], TypedExpression]
+_ONE_ROW = pa.table({DISTANCE: [0.0]})
+_IN_BRANCH: ContextVar[bool] = ContextVar("_IN_BRANCH", default=False)
 RULES: dict[type, Rule] = {}
 """The rule of each kind of node; filled by the modules of rules"""
 
@@ -67,11 +71,41 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
     if make is None:
         raise NotIndexableError(f"{shown(node)} is not computed here")
     try:
-        return make(node, schema)
+        made = make(node, schema)
     except NotIndexableError as error:
         if shown(node) in str(error) or not isinstance(node, exp.Binary | exp.Func):
             raise
         raise NotIndexableError(f"{shown(node)[:200]}: {error}") from error
+    return _folded(made, node) if made.may_fail and not made.columns else made
+
+
+def _folded(made: TypedExpression, node: Node) -> TypedExpression:
+    """A constant by its value. Where it has none that is an error, whichever rows there are, but in a branch."""
+    try:
+        return constant_of(value_of(made, node, _ONE_ROW)[0], made.kind)
+    except SqlError:
+        part_of_a_constant = node.parent is not None and node.parent.find(exp.Column) is None  # as in `false AND ...`
+        if not part_of_a_constant and not _IN_BRANCH.get():
+            raise
+        return made
+
+
+def value_of(expression: TypedExpression, node: Node, rows: pa.Table) -> pa.Array:
+    """Its value for each row. Raises SqlError for what has none, such as a division by zero."""
+    try:
+        return expression.run(rows)
+    except (pa.ArrowException, OverflowError, SqlError) as error:
+        raise SqlError(f"{shown(node)}: {error}") from error
+
+
+@contextmanager
+def in_branch() -> Iterator[None]:
+    """Around `typed` for what a CASE, an if() or a coalesce() may pass over."""
+    before = _IN_BRANCH.set(True)
+    try:
+        yield
+    finally:
+        _IN_BRANCH.reset(before)
 
 
 def as_kind(value: TypedExpression, kind: Kind) -> TypedExpression:

@@ -3,7 +3,7 @@
 import datetime as dt
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +17,6 @@ from icepuffin.ops.sql.tokens import encodable, plain, tokens_of
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
 TIMES = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPNTZ)
-_SUFFIXES = {exp.DType.BIGINT: int, exp.DType.DOUBLE: float}
 _ZONE = re.compile(r"(Z|[+-]\d\d:\d\d)$")
 
 
@@ -61,7 +60,7 @@ class Values:
         """Such as DATE '2026-01-01': Iceberg reads the text by the column's type. Other casts would change a value."""
         value, kind = self.of(node.this), node.to.this
         if kind in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
-            return _SUFFIXES[kind](value)
+            return _SUFFIXES[kind](node.this.this)
         day = kind is exp.DType.DATE and isinstance(value, str) and len(value) == len("2026-01-01")
         time = kind in TIMES and isinstance(value, str)
         if time and kind is exp.DType.TIMESTAMPNTZ and not is_plain_time(value):
@@ -155,3 +154,14 @@ def number(text: str) -> int | float | Decimal:
     if "e" in text.lower():
         return double(text)
     return int(text) if text.isdecimal() else Decimal(text)
+
+
+def _bigint(text: str) -> int:
+    """Raises NotIndexableError for another number, which a cast would change."""
+    value = number(text)
+    if not isinstance(value, int) or value > 2**63:  # the least one has its minus before it
+        raise NotIndexableError(f"{text} is no bigint: write its value")
+    return value
+
+
+_SUFFIXES: dict[Any, Callable[[str], int | float]] = {exp.DType.BIGINT: _bigint, exp.DType.DOUBLE: double}

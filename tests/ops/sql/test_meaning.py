@@ -133,6 +133,62 @@ def test_a_condition_that_is_looked_at_afterwards(
     assert sorted(session.sql(PLACES[place].format(where)).rows["id"].to_pylist()) == wanted
 
 
+NO_VALUE = [
+    "x <> CAST(1e300 AS BIGINT)",
+    "n IN (1, CAST(1e300 AS BIGINT))",
+    "n BETWEEN 5 AND CAST(9223372036854775808 AS BIGINT)",
+    "id = 9223372036854775808L",
+    "id = 1.5L",
+    "id < 1e2L",
+    "x < 1e",
+    "x < 1eD",
+    "f < 1e39F",
+    "n < CAST(CAST('nan' AS DOUBLE) AS INT)",
+    "x < CAST(1e400 AS DOUBLE)",
+    "m < CAST(123456789 AS DECIMAL(9, 2))",
+    "m < CAST('nan' AS DECIMAL(9, 2))",
+    "d < CAST('2026-02-30' AS DATE)",
+    "n < - -2147483648",
+    "n = 99 AND 1 / 0 > 1",
+    "n = 99 AND 2147483647 + 1 > n",
+    "b IS NOT NULL AND NULL AND 1 / 0 > 1",
+    "id < 99 OR x / (1 / 0) > 1",
+    f"{NEAR} < CAST(1e300 AS BIGINT)",
+    f"{NEAR} < - -2147483648",
+]
+
+
+@pytest.mark.parametrize("where", NO_VALUE)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_constant_without_a_value_is_an_error_whichever_rows_there_are(
+    session: SqlSession, place: str, where: str
+) -> None:
+    with pytest.raises(SqlError):
+        session.sql(PLACES[place].format(where))
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("CASE WHEN n = 99 THEN 1 / 0 ELSE 1 END > 0", [0, 1, 2, 3]),
+        ("if(n = 99, n + CAST(1e300 AS INT), n) = 1", [1]),
+        ("coalesce(id, 1 / 0) = 2", [2]),
+        ("false AND 1 / 0 > 1 OR id = 3", [3]),
+        ("CASE WHEN true THEN id ELSE 1 / 0 END = 1", [1]),
+    ],
+)
+@pytest.mark.parametrize("place", ["within", "found"])
+def test_a_constant_of_a_branch_that_no_row_takes_is_not_computed(
+    session: SqlSession, place: str, where: str, wanted: list[int]
+) -> None:
+    assert sorted(session.sql(PLACES[place].format(where)).rows["id"].to_pylist()) == wanted
+
+
+def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
+    with pytest.raises(SqlError, match="division by zero"):
+        session.sql(PLACES["found"].format("n = 99 AND CASE WHEN n = 1 THEN 2 END + 1 / 0 > 1"))
+
+
 @pytest.mark.parametrize(
     ("expression", "value", "kind"),
     [
