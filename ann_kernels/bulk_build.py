@@ -39,7 +39,7 @@ from icepuffin.ann_kernels.greedy_insert import Workers, add_reverse_edges, inse
 from icepuffin.ann_kernels.leaf_neighbors import key_weights, nearest_columns, new_nearest
 from icepuffin.ann_kernels.reachability import attach_unreachable
 from icepuffin.ann_kernels.reservoir import CandidatePairs, Reservoirs, offer_pairs
-from icepuffin.ann_kernels.robust_prune import Candidates, robust_prune
+from icepuffin.ann_kernels.robust_prune import PruneCandidates, robust_prune
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ def _collect_candidates(build: _Build) -> None:
     bounds = np.linspace(0, graph.count, threads + 1).astype(int)
 
     def offer_leaves(leaves: list[I32]) -> None:
-        found = list(executor.map(lambda leaf: _leaf_pairs(build.space, leaf, build.bulk.nearest), leaves))
-        neighbors, neighbor_weights = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        pairs_by_leaf = list(executor.map(lambda leaf: _leaf_pairs(build.space, leaf, build.bulk.nearest), leaves))
+        neighbors, neighbor_weights = (np.concatenate(arrays) for arrays in zip(*pairs_by_leaf, strict=True))
         pairs = CandidatePairs(np.concatenate(leaves), neighbors, neighbor_weights)
 
         def offer(thread: int) -> None:
@@ -278,7 +278,7 @@ def _prune_nodes(
             prefetch_node(computer, ids[place])
         for place in range(count):
             distances[place] = distance(computer, ids[place])
-        candidates = Candidates(ids, distances)
+        candidates = PruneCandidates(ids, distances)
         kept = robust_prune(space, node, candidates, count, alpha_squared, neighbors[node], prune_scratch)
         for slot in range(kept, limit):
             neighbors[node, slot] = -1

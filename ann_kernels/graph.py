@@ -9,7 +9,7 @@ from icepuffin.ann_kernels.arrays import F32, I32
 from icepuffin.ann_kernels.errors import KernelError
 
 _ROWS_PER_BLOCK = 1_024
-"""Few enough rows to stay in the cache"""
+"""Rows that are summed at a time: few enough to stay in the cache"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class VamanaParams:
     max_degree: int = 64
     """R: edges per node; memory and build time grow with it."""
     search_list: int = 100
-    """L: how wide an insert searches; its time grows with it, recall too. Builds do not search."""
+    """L: width of the beam of an insert, whose time and recall grow with it. Builds do not search."""
     alpha: float = 1.2
-    """Over 1: keep longer edges, so that walks are shorter."""
+    """Factor of robust prune; over 1 it keeps longer edges, and walks are shorter."""
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, exact_distance
 from icepuffin.ann_kernels.graph import Adjacency, Graph
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.product_quantization import Codewords
+from icepuffin.ann_kernels.product_quantization import PqCodebook
 from icepuffin.ann_kernels.scalar_quantization import ScalarCodes, encode, preserves_neighbors, ranked_exactly
 from icepuffin.ann_kernels.simd.prefetching import prefetch_row
 from icepuffin.ann_kernels.simd.sort_keys import key_distance, key_node
@@ -181,7 +181,7 @@ class Searcher:
         self._metric = metric
         self._vectors = None if vectors is None else read_only(vectors)
         self._pq = pq or _NO_PQ
-        self._codewords = Codewords(self._pq[0])
+        self._codebook = PqCodebook(self._pq[0])
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
             made = encode(vectors, threads=threads)
@@ -287,22 +287,22 @@ class Searcher:
         ranked = max(k, min(width, ranked_exactly(k)))
         vectors = _NO_VECTORS if self._vectors is None else self._vectors
 
-        def walk_some(start: int) -> None:
+        def walk_block(start: int) -> None:
             rows = slice(start, start + _QUERIES_PER_TASK)
-            some = self._queries(read_only(np.ascontiguousarray(queries[rows], np.float32)))
-            entry_queries = some._replace(**self._entry_data)
+            block = self._queries(read_only(np.ascontiguousarray(queries[rows], np.float32)))
+            entry_queries = block._replace(**self._entry_data)
             ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.value, ranked)
             visited = self._take_visited()
-            _search_some(some, entry_queries, graph, width, ranking, visited, results.part(rows))
+            _search_block(block, entry_queries, graph, width, ranking, visited, results.part(rows))
             self._visited.append(visited)
 
         starts = range(0, len(queries), _QUERIES_PER_TASK)
         if threads == 1 or len(starts) == 1:
             for start in starts:
-                walk_some(start)
+                walk_block(start)
         else:
             with ThreadPoolExecutor(threads) as executor:
-                list(executor.map(walk_some, starts))
+                list(executor.map(walk_block, starts))
         if self._vectors is None:  # the beam's own distances
             results.distances[:] = reported(results.distances, self._metric)
         return results
@@ -329,7 +329,7 @@ class Searcher:
         inner_product = self._metric is Metric.INNER_PRODUCT
         if self._vectors is not None:
             return (DotQueries if inner_product else L2Queries)(self._vectors, queries)
-        return PqQueries(read_only(self._pq[1]), self._codewords.tables(queries, inner_product=inner_product))
+        return PqQueries(read_only(self._pq[1]), self._codebook.tables(queries, inner_product=inner_product))
 
 
 def _entry_points(graph: Graph) -> I32:
@@ -345,7 +345,7 @@ def _entry_points(graph: Graph) -> I32:
 
 
 @fast_kernel
-def _search_some(
+def _search_block(
     queries: Queries,
     entry_queries: Queries,
     graph: tuple[I32, I32, Bool, I32],

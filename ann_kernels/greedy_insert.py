@@ -24,7 +24,7 @@ from icepuffin.ann_kernels.distance_computers import (
     prefetch_node,
 )
 from icepuffin.ann_kernels.graph import Adjacency, Graph, VamanaParams
-from icepuffin.ann_kernels.robust_prune import Candidates, new_candidate_set, robust_prune
+from icepuffin.ann_kernels.robust_prune import PruneCandidates, new_prune_candidates, robust_prune
 
 _LARGEST_BATCH = 0.02
 _SMALLEST_BATCH = 64
@@ -122,7 +122,7 @@ def _choose_edges(
     """Out-edges of each node: the nodes that its search expanded, pruned. scratch int8[2, P] is for codes."""
     limit = out.neighbors.shape[1]
     beam = new_beam_scratch(params.width, new_visited(adjacency.degrees.size), params.width * 4, limit)
-    candidates = new_candidate_set(beam.path.size)
+    candidates = new_prune_candidates(beam.path.size)
     entries = np.array([params.medoid], np.int32)
     for i in range(nodes.size):
         computer = node_computer(space, nodes[i], scratch[0])
@@ -166,7 +166,7 @@ def _add_reverse_edges(
         for i in range(count):
             distances[i] = distance(computer, ids[i])
         # The computer has done its work: its codes may be overwritten.
-        size = robust_prune(space, target, Candidates(ids, distances), count, alpha_squared, kept, scratch[0])
+        size = robust_prune(space, target, PruneCandidates(ids, distances), count, alpha_squared, kept, scratch[0])
         for slot in range(limit):
             neighbors[target, slot] = kept[slot] if slot < size else -1
         degrees[target] = size

@@ -107,21 +107,21 @@ def murmur3_bytes(data: U8, start: Any, length: Any, seed: Any) -> Any:
     """First half of the hash of data[start : start + length]; data u8[], all numbers u64."""
     h1 = seed
     h2 = seed
-    at = start
+    offset = start
     for _ in range(length >> uint64(4)):
-        h1 ^= _mix_k1(_load(data, at))
+        h1 ^= _mix_k1(_load(data, offset))
         h1 = (_rotl(h1, 27) + h2) * _FIVE + _M1
-        h2 ^= _mix_k2(_load(data, at + _WORD))
+        h2 ^= _mix_k2(_load(data, offset + _WORD))
         h2 = (_rotl(h2, 31) + h1) * _FIVE + _M2
-        at += uint64(16)
+        offset += uint64(16)
     tail = length & uint64(15)
     if tail > _WORD:
-        h2 ^= _mix_k2(_load_tail(data, at + _WORD, tail - _WORD))
-        h1 ^= _mix_k1(_load(data, at))
+        h2 ^= _mix_k2(_load_tail(data, offset + _WORD, tail - _WORD))
+        h1 ^= _mix_k1(_load(data, offset))
     elif tail == _WORD:
-        h1 ^= _mix_k1(_load(data, at))
+        h1 ^= _mix_k1(_load(data, offset))
     elif tail:
-        h1 ^= _mix_k1(_load_tail(data, at, tail))
+        h1 ^= _mix_k1(_load_tail(data, offset, tail))
     return _finish(h1, h2, length)
 
 

@@ -175,8 +175,8 @@ def _by_products(vectors: Floats, rows: I64, metric: Metric, *, rounded: bool) -
         noise = dims * 2.0**-50 * np.linalg.norm(queries, axis=1) * np.linalg.norm(center)
 
         def limit(distances: F64) -> F64:
-            slack = noise + dims * 2.0**-50 * np.abs(distances)
-            return np.asarray((distances + moved + slack) * scale * factors + dims * _VANISHED)
+            rounding = noise + dims * 2.0**-50 * np.abs(distances)
+            return np.asarray((distances + moved + rounding) * scale * factors + dims * _VANISHED)
 
         return limit
 

@@ -68,7 +68,7 @@ def decode_pq(codes: U8, codebook: F32) -> F32:
     return np.ascontiguousarray(codebook[parts[None, :], codes].reshape(len(codes), -1))
 
 
-class Codewords:
+class PqCodebook:
     """A codebook f32[m, 256, D / m], prepared for the distances of many queries. Immutable."""
 
     def __init__(self, codebook: F32) -> None:

@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.candidate_list import split_keys
 from icepuffin.ann_kernels.compilation import fast_kernel, kernel
 from icepuffin.ann_kernels.distance_computers import Space, new_code_scratch, node_computer
 from icepuffin.ann_kernels.graph import Adjacency, Graph, VamanaParams
-from icepuffin.ann_kernels.robust_prune import new_candidate_set
+from icepuffin.ann_kernels.robust_prune import new_prune_candidates
 
 
 def attach_unreachable(graph: Graph, space: Space, params: VamanaParams) -> None:
@@ -50,7 +50,7 @@ def _attach(space: Space, adjacency: Adjacency, medoid: int, nodes: I32, width: 
     """Give each of the unreachable nodes an edge from the nearest host that a beam search meets."""
     neighbors, degrees = adjacency.neighbors, adjacency.degrees
     beam = new_beam_scratch(width, new_visited(degrees.size), 0, neighbors.shape[1])
-    hosts = new_candidate_set(width)
+    hosts = new_prune_candidates(width)
     entries = np.array([medoid], np.int32)
     for i in range(nodes.size):
         node = nodes[i]

@@ -9,7 +9,7 @@ from icepuffin.ann_kernels.compilation import fast_kernel, kernel
 from icepuffin.ann_kernels.distance_computers import Space, distance, node_computer
 
 
-class Candidates(NamedTuple):
+class PruneCandidates(NamedTuple):
     """Nodes that may become neighbours of a node."""
 
     ids: I32
@@ -19,14 +19,14 @@ class Candidates(NamedTuple):
 
 
 @kernel
-def new_candidate_set(size: int) -> Candidates:
+def new_prune_candidates(size: int) -> PruneCandidates:
     """Room for `size` candidates."""
-    return Candidates(np.empty(size, np.int32), np.empty(size, np.float32))
+    return PruneCandidates(np.empty(size, np.int32), np.empty(size, np.float32))
 
 
 @fast_kernel
 def robust_prune(
-    space: Space, node: Any, candidates: Candidates, count: int, alpha_squared: np.float32, out: I32, scratch: I8
+    space: Space, node: Any, candidates: PruneCandidates, count: int, alpha_squared: np.float32, out: I32, scratch: I8
 ) -> int:
     """Choose neighbours among the first `count` candidates into out int32[R], R at most; -> how many.
 
@@ -60,7 +60,7 @@ def robust_prune(
 
 
 @kernel
-def sort_candidates(candidates: Candidates, count: int) -> None:
+def sort_candidates(candidates: PruneCandidates, count: int) -> None:
     """Sort the first `count` by (distance, id), in place: Shell's sort, as lists are short and nothing is allocated."""
     ids, distances = candidates.ids, candidates.distances
     gap = 1

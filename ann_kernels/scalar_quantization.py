@@ -177,8 +177,8 @@ def preserves_neighbors(codes: ScalarCodes, vectors: F32, metric: Metric, *, ext
     for k in _CHECKED_NEAREST:
         wanted = min(k, candidates.shape[1])
         limits = np.partition(exact, wanted - 1, axis=1)[:, wanted - 1 : wanted]
-        near = exact[:, : ranked_exactly(k)] <= limits + 1e-5 * np.abs(limits)
-        if np.minimum(near.sum(axis=1), wanted).sum() < _REQUIRED_RECALL * wanted * len(own):
+        hits = exact[:, : ranked_exactly(k)] <= limits + 1e-5 * np.abs(limits)
+        if np.minimum(hits.sum(axis=1), wanted).sum() < _REQUIRED_RECALL * wanted * len(own):
             return False
     return True
 

@@ -181,7 +181,7 @@ class Engine:
 
         from icepuffin.ops.spark.secrecy import redacted, start_jvm  # noqa: PLC0415
 
-        # Executors take `python3` from PATH unless told otherwise; speculation would write attempts in vain.
+        # Executors take `python3` from PATH by default; speculation would write attempts in vain.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = {"spark.app.name": "icepuffin", "spark.speculation": "false", **self._spark_conf}
         try:

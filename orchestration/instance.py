@@ -19,7 +19,7 @@ nux:
   enabled: false
 concurrency:
   pools:
-    default_limit: 1    # one piece of work a table at a time
+    default_limit: 1    # one piece of work per table at a time
     granularity: run
   runs:
     max_concurrent_runs: 2

@@ -44,7 +44,7 @@ class DiskCache:
             if status.st_mode & _OTHERS_WRITE and any(folder.iterdir()):
                 folder.chmod(stat.S_IMODE(status.st_mode))
                 _log.warning(
-                    "%s could be written by other users, so what lies in it may be theirs: shards are not kept on "
+                    "%s could be written by other users, so they may own what lies in it: shards are not kept on "
                     "disk; empty it, or name another folder",
                     folder,
                 )

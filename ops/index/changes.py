@@ -73,7 +73,7 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
 def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> frozenset[str]:
     """Relative paths of files without field ids that have no node and, by the name mapping of today, have vectors.
 
-    A mapping is of the whole table, so a few files tell of all. Raises StorageError, DataFileError.
+    A mapping is of the whole table, so a few files stand for all. Raises StorageError, DataFileError.
     """
     field_id, slots = base.definition.field_id, covered_paths(base)
     schema = table.schemas()[live.schema_id]

@@ -31,7 +31,7 @@ def index_lag(
 ) -> FreshnessLag:
     """How far the index is behind a ref. A ref that does not exist yet is not behind.
 
-    empty: snapshots that are known to have nothing to index, beside those whose metadata says so.
+    empty: snapshots that are known to have nothing to index, beside those whose metadata shows it.
     now: seconds since the epoch.
     """
     if ref != "main" and ref not in table.metadata.refs:

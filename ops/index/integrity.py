@@ -165,7 +165,7 @@ def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None
     """Compare the sections of one shard with their checksums, before a refresh copies it.
 
     `build_id` selects one of ONE_IN shards, or of all if there are more. Bytes that rot on a disk are thus found within
-    some refreshes. Object stores check theirs themselves, and reading from them is not free: there nothing is read.
+    some refreshes. Object stores check their bytes themselves, and charge for reads: there nothing is read.
 
     Raises ChecksumError, StorageError.
     """

@@ -57,7 +57,7 @@ class Estimate:
     bytes_read: int
     """Bytes read of data files and of the base version; what the store copies itself is not included."""
     bytes_written: int
-    """New bytes of the published file; staged objects take about as much again."""
+    """New bytes of the published file; staged objects take about as many more."""
     seconds: float
     rates: str
     """Source of the seconds: how many earlier versions were measured, or the default rates."""

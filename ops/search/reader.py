@@ -418,7 +418,7 @@ class IndexReader:
         matches: Matches | None,
         meter: Meter,
     ) -> IndexAnswer:
-        """The candidates of the index, reranked where the parameters say so; `meter` counts what that reads."""
+        """The candidates of the index, reranked where the parameters demand it; `meter` counts what that reads."""
         if parameters is None:
             return IndexAnswer(Candidates.none(len(vectors), k), "scan")
         answer = self._tier.search(vectors, k, parameters, matches)

@@ -125,7 +125,7 @@ def _in(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 def _in_constants(value: TypedExpression, items: Sequence[TypedExpression]) -> TypedExpression:
-    """By one look-up; of a null it is unknown, and where the list holds one, of what is not in the list as well."""
+    """By one lookup; of a null it is unknown, and where the list holds one, of what is not in the list as well."""
     one = pa.table({DISTANCE: [0.0]})
     listed = pa.concat_arrays([item.run(one) for item in items])
     wanted = listed.drop_null()

@@ -54,7 +54,7 @@ def _travelling_in_utc(text: str) -> str:
     for at in range(len(tokens) - 1, 2, -1):
         before = words[max(0, at - 5) : at]
         if tokens[at].token_type is TokenType.STRING and any(before[-len(way) :] == way for way in _WAYS):
-            with suppress(ValueError):  # no time: Spark will say so
+            with suppress(ValueError):  # no time: Spark raises the error
                 time = with_zone(datetime.fromisoformat(tokens[at].text)).isoformat()
                 on_a_clock = words[at - 1] in _ON_A_CLOCK
                 start = tokens[at - 1 if on_a_clock else at].start

@@ -43,7 +43,7 @@ def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
     """
     try:
         mapping = table.name_mapping()
-    except ValueError:  # who reads a file that needs it says so
+    except ValueError:  # the reader of a file that needs it raises the error
         return {}
     if mapping is None:
         return {}

@@ -48,7 +48,7 @@ def print_warnings(console: "Console", warnings: Iterable[str]) -> None:
 
 
 def new_table(title: str = "") -> "Table":
-    """A table without columns yet, in the one look that all commands have."""
+    """A table without columns yet, in the style of all commands."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -85,7 +85,7 @@ class SearchArguments:
     default="complete",
     show_default=True,
     help="Where the snapshot has no readable version of its own: nearest version and a scan of what it lacks; "
-    "scan every row; nearest version alone (rows may be missing, and the answer says so); or an error.",
+    "scan every row; nearest version alone (rows may be missing, which the result shows); or an error.",
 )
 @click.option(
     "--search-list",
@@ -137,7 +137,7 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
 
 
 def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefinition | None":
-    """The index that says which column is searched, and by which metric; None where options say so."""
+    """The index that says which column is searched, and by which metric; None where options name both."""
     if arguments.vector_column is not None:
         return None
     if arguments.exact and arguments.index is None and not context.indexes:

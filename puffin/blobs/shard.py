@@ -156,7 +156,7 @@ def _framed(kind: Section, raw: npt.NDArray[np.uint8]) -> tuple[Section, memoryv
 class ShardReader:
     """Reads a shard blob by sections out of `source` (the blob alone, from its first byte).
 
-    `checksums`: whether sections are compared with theirs; not needed for bytes whose sha256 was right.
+    `checksums`: whether sections are compared with their checksums; not needed for bytes whose sha256 was right.
     No more memory is taken than 64 MiB and 8 times the bytes of the blob.
     """
 

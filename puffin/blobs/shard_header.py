@@ -117,7 +117,7 @@ def most_decoded(size: int) -> int:
 def _check_lengths(header: ShardHeader, size: int) -> None:
     """Bound what the sections may take before any memory is taken.
 
-    The hashes are stored as they are, 8 bytes a node: a blob cannot declare more nodes than an eighth of its bytes.
+    The hashes are stored as they are, 8 bytes per node: a blob cannot declare more nodes than an eighth of its bytes.
     Lists, which compress well where they are alike, may be a few times as long as the blob.
     """
     hashes = header.find(Section.CONTENT_HASHES)

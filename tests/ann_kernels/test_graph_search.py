@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.distance_computers import FloatSpace
 from icepuffin.ann_kernels.errors import DimensionError, KernelError, NonFiniteVectorError, ZeroVectorError
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.robust_prune import Candidates, robust_prune
+from icepuffin.ann_kernels.robust_prune import PruneCandidates, robust_prune
 from icepuffin.ann_kernels.top_k import ExactTopK, exact_top_k, merge_top_k
 from icepuffin.ann_kernels.vamana import VamanaParams
 from tests.ann_kernels.data import reached, recall
@@ -71,7 +71,7 @@ def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None
     out = np.empty(limit, np.int32)
     wanted = naive.robust_prune(vectors, 4, ids.tolist(), alpha, limit)
     space, scratch = FloatSpace(read_only(vectors)), np.empty(0, np.int8)
-    count = robust_prune(space, 4, Candidates(ids, distances), 20, np.float32(alpha**2), out, scratch)
+    count = robust_prune(space, 4, PruneCandidates(ids, distances), 20, np.float32(alpha**2), out, scratch)
     assert out[:count].tolist() == wanted
 
 

@@ -5,7 +5,7 @@ from threadpoolctl import threadpool_info
 from icepuffin.ann_kernels import kmeans
 from icepuffin.ann_kernels.blas_threads import one_blas_thread
 from icepuffin.ann_kernels.errors import KernelError
-from icepuffin.ann_kernels.product_quantization import Codewords
+from icepuffin.ann_kernels.product_quantization import PqCodebook
 
 
 @pytest.mark.parametrize("rows", [1, 16, 500])
@@ -76,6 +76,6 @@ def test_tables_of_codewords_hold_their_distances_at_any_offset(offset: float) -
     rng = np.random.default_rng(0)
     codebook = (offset + rng.standard_normal((4, 256, 3))).astype(np.float32)
     queries = (offset + rng.standard_normal((5, 12))).astype(np.float32)
-    tables = Codewords(codebook).tables(queries, inner_product=False)
+    tables = PqCodebook(codebook).tables(queries, inner_product=False)
     gaps = queries.reshape(5, 4, 1, 3).astype(float) - codebook[None]
     np.testing.assert_allclose(tables, np.square(gaps).sum(axis=3), rtol=1e-4, atol=1e-5)
