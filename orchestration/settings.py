@@ -26,6 +26,7 @@ from pydantic import (
 from icepuffin.assets.spec import is_within, node, slug
 from icepuffin.assets.table_settings import SettingsModel, TableSettings
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.threads import thread_count
 from icepuffin.orchestration.overrides import (
     OverrideError,
     WrittenNumber,
@@ -155,8 +156,8 @@ class Settings(SettingsModel):
 
     @property
     def thread_count(self) -> int:
-        """Threads of one process: what is set, else every core."""
-        return self.threads or os.cpu_count() or 1
+        """Threads of one process: as set, or one per core that it may use."""
+        return thread_count(self.threads or None)
 
 
 def find(path: Path | None = None, directory: Path | None = None) -> Path:

@@ -15,7 +15,6 @@ from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
-from icepuffin.ops.threads import thread_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +93,8 @@ def refresh(
         The recall that was measured is too low; nothing is published.
     LostRaceError, UnknownOutcomeError
         The catalog gave the commit to somebody else, or did not say whether it happened; run it again.
+    ValueError
+        `threads` is under 1.
 
     Examples
     --------
@@ -102,10 +103,10 @@ def refresh(
     True
     """
     require_table(table, "refresh")
+    runner = _runner(spark, threads)
     reload_table(table)
     storage = storage or storage_of(table)
     at = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id
-    runner = _runner(spark, threads)
     counted = None
     if sketches or (sketches is None and index is None):
         counted = materialize_theta_sketches(
@@ -135,10 +136,10 @@ def _definitions(table: Table, index: str | IndexDefinition | None) -> tuple[Ind
 
 def _runner(spark: "SparkSession | None", threads: int | None) -> TaskRunner:
     if spark is None:
-        return LocalRunner(thread_count(threads))
+        return LocalRunner(threads)
     from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415  pyspark only where it is used
 
-    return SparkRunner(spark, task_threads=threads or 1)
+    return SparkRunner(spark, task_threads=1 if threads is None else threads)
 
 
 def _stage(progress: Progress | None, name: str, stage: str) -> Callable[[int, int], None] | None:

@@ -103,6 +103,8 @@ def open_index(
         The snapshot has equality deletes, which are not supported.
     IndexUnavailableError
         With the policy `fail`: the snapshot has no version that can be read.
+    ValueError
+        `threads` is under 1.
 
     Examples
     --------

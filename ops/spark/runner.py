@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from icepuffin.ops.tasks.run import RESULT_SCHEMA, TaskFailure, run_packed
 from icepuffin.ops.tasks.runner import Progress, R, RunnerError, T
+from icepuffin.ops.threads import thread_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,11 @@ class SparkRunner:
     task_threads : int
         Threads that one task may use.
 
+    Raises
+    ------
+    ValueError
+        `task_threads` is under 1.
+
     Examples
     --------
     >>> reader = icepuffin.open_index(table, runner=icepuffin.SparkRunner(spark))
@@ -39,7 +45,7 @@ class SparkRunner:
 
     def __init__(self, session: "SparkSession | Callable[[], SparkSession]", *, task_threads: int = 1) -> None:
         self._open = session
-        self.task_threads = max(1, task_threads)
+        self.task_threads = thread_count(task_threads)
 
     @cached_property
     def _session(self) -> "SparkSession":

@@ -81,6 +81,8 @@ class SqlSession:
     ------
     SqlError
         By `sql`: the statement is not understood, or needs Spark.
+    ValueError
+        `threads` is under 1.
 
     Examples
     --------

@@ -11,8 +11,12 @@ from pyiceberg.table import Table
 from icepuffin.ops.index import create_index, drop_index
 from icepuffin.ops.runs.refresh import refresh
 from icepuffin.ops.search import open_exact, open_index
+from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.sql import SqlSession
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import read_ndv
+from icepuffin.ops.threads import thread_count
+from icepuffin.orchestration.settings import CatalogSettings, Settings
 from tests.conftest import make_rows
 
 OPENED: dict[str, Callable[[Any], object]] = {
@@ -52,6 +56,32 @@ def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[...
     ):
         with pytest.raises(TypeError, match=re.escape(says)):
             call()
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_fewer_threads_than_one_are_refused(table_factory: Callable[..., Table], threads: int) -> None:
+    table = table_factory()
+    remedy = f"threads is {threads}: give 1 or more, or None for every core that this process may use"
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: open_index(table, threads=threads),
+        lambda: refresh(table, threads=threads),
+        lambda: refresh(table, spark=object(), threads=threads),  # type: ignore[arg-type]
+        lambda: SqlSession.on(table.catalog, threads=threads),
+        lambda: SparkRunner(object(), task_threads=threads),  # type: ignore[arg-type]
+        lambda: LocalRunner(threads),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=re.escape(remedy)):
+            call()
+
+
+def test_threads_are_by_default_the_cores_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container or under `taskset` they are fewer than the machine has."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3}, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    settings = Settings(catalogs={"local": CatalogSettings()})
+    assert (thread_count(None), LocalRunner().task_threads, settings.thread_count) == (1, 1, 1)
+    assert settings.model_copy(update={"threads": 5}).thread_count == 5
 
 
 def test_a_reader_that_is_pickled_says_what_to_do(table_factory: Callable[..., Table]) -> None:
