@@ -42,6 +42,7 @@ HEAD = """# The interface of `icepuffin`
 What `import icepuffin` offers.
 Each name is imported when it is first used.
 Names that lie deeper may change between releases.
+`icepuffin.__version__` is the version that is installed.
 
 This page is made from the docstrings by `python docs/make_api.py`.
 """

@@ -75,6 +75,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("icepuffin.errors")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("icepuffin")
     if name not in _HOMES:
         raise AttributeError(f"module 'icepuffin' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -83,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})

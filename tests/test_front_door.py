@@ -1,6 +1,7 @@
 """`import icepuffin`: what it offers, what it costs, and that each example in its docstrings is true."""
 
 import doctest
+import importlib.metadata
 import importlib.util
 import inspect
 import re
@@ -145,6 +146,15 @@ def test_a_name_that_is_not_offered_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'open_indx'"):
         icepuffin.open_indx  # type: ignore[attr-defined]  # noqa: B018
     assert set(icepuffin.__all__) <= set(dir(icepuffin))
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert icepuffin.__version__ == importlib.metadata.version("icepuffin")
+    assert "__version__" in dir(icepuffin)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("icepuffin"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"icepuffin, version {icepuffin.__version__}\n"
 
 
 def test_every_error_can_be_caught_by_its_public_name() -> None:
