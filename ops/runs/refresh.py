@@ -1,6 +1,6 @@
 """Bring the sketches and index versions of one snapshot up to date, in this process or on Spark."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SKETCH_STAGE = "sketch"
+"""Name of the one stage of making theta sketches."""
 Progress = Callable[[str, str, int, int], None]
 """Called with (what is made: `sketches` or an index's name, stage, tasks done, tasks in all)."""
 
@@ -106,32 +108,69 @@ def refresh(
     runner = _runner(spark, threads)
     reload_table(table)
     storage = storage or storage_of(table)
-    at = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id
+    snapshot_id = resolve_snapshot(table, ref if snapshot is None else snapshot).snapshot_id
+    return refresh_snapshot(
+        table,
+        snapshot_id,
+        _definitions(table, index),
+        runner=runner,
+        storage=storage,
+        sketches=index is None if sketches is None else sketches,
+        watched_ref=ref,
+        verify=verify,
+        progress=progress,
+    )
+
+
+def refresh_snapshot(
+    table: Table,
+    snapshot_id: int,
+    definitions: Iterable[IndexDefinition],
+    *,
+    runner: TaskRunner,
+    storage: StorageConfig,
+    sketches: bool = False,
+    columns: Sequence[str] | None = None,
+    watched_ref: str = "main",
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> RefreshReport:
+    """Make a snapshot's theta sketches, where `sketches`, then its version of each index.
+
+    Defines the indexes that the table does not have. `columns`: of the sketches; None for all whose type is sketched.
+    Raises what `materialize_theta_sketches`, `create_index` and `materialize_index` raise; what was made until then
+    stays.
+    """
     counted = None
-    if sketches or (sketches is None and index is None):
+    if sketches:
         counted = materialize_theta_sketches(
-            table, at, runner=runner, storage=storage, progress=_stage(progress, "sketches", "sketch")
+            table,
+            snapshot_id,
+            runner=runner,
+            storage=storage,
+            columns=columns,
+            progress=_stage(progress, "sketches", SKETCH_STAGE),
         )
     reports = {}
-    for definition in _definitions(table, index):
+    for definition in definitions:
         name = definition.name
         reports[name] = materialize_index(
             table,
-            definition,
-            at,
+            ensure_defined(table, definition),
+            snapshot_id,
             runner=runner,
             storage=storage,
-            watched_ref=ref,
+            watched_ref=watched_ref,
             verify=verify,
             progress=None if progress is None else _stages(progress, name),
         )
-    return RefreshReport(table_name(table), at, counted, reports)
+    return RefreshReport(table_name(table), snapshot_id, counted, reports)
 
 
 def _definitions(table: Table, index: str | IndexDefinition | None) -> tuple[IndexDefinition, ...]:
     if index is None:
         return list_definitions(table)
-    return (ensure_defined(table, index) if isinstance(index, IndexDefinition) else load_definition(table, index),)
+    return (index if isinstance(index, IndexDefinition) else load_definition(table, index),)
 
 
 def _runner(spark: "SparkSession | None", threads: int | None) -> TaskRunner:

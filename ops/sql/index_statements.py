@@ -7,9 +7,10 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.snapshots import resolve_snapshot
-from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition, materialize_index
+from icepuffin.ops.index import create_index, drop_index, list_definitions, load_definition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexDefinition
 from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.runs.refresh import refresh_snapshot
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.statements import CreateIndex, DropIndex, RefreshIndex, ShowIndexes
 from icepuffin.ops.tasks.runner import TaskRunner
@@ -47,7 +48,7 @@ def _create(table: Table, statement: CreateIndex) -> Answer:
 def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
     definition = load_definition(table, statement.name)
     head = resolve_snapshot(table).snapshot_id
-    report = materialize_index(table, definition, head, runner=runner, storage=storage)
+    report = refresh_snapshot(table, head, [definition], runner=runner, storage=storage).indexes[definition.name]
     columns = ("action", "reason", "rows", "inserted", "remapped", "tombstones", "recall", "seconds")
     return pa.table({name: [getattr(report, name)] for name in columns}), report.reason
 

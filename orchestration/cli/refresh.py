@@ -1,13 +1,11 @@
 """`icepuffin refresh`."""
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from icepuffin.orchestration.cli.output import (
     MIB,
-    ProgressBars,
     plural,
     print_fields,
     print_json,
@@ -19,6 +17,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, table_comman
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.report import IndexReport
+    from icepuffin.ops.runs.refresh import RefreshReport
     from icepuffin.ops.theta.report import ThetaReport
 
 
@@ -40,10 +39,11 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
       icepuffin refresh demo.packages --snapshot 6170229538723520381 --index embedding --json
     """
     snapshot_id = context.snapshot_id(snapshot or context.spec.first_ref)
-    sketches, indexes = _refresh(context, snapshot_id, index, verify=verify)
+    refreshed = _refresh(context, snapshot_id, index, verify=verify)
+    sketches, indexes = refreshed.sketches, refreshed.indexes
     if context.as_json:
         reports = {} if sketches is None else {"theta_sketches": report_document(sketches)}
-        reports |= {report.index: report_document(report) for report in indexes}
+        reports |= {name: report_document(report) for name, report in indexes.items()}
         print_json({"table": context.name, "snapshot_id": str(snapshot_id), **reports})
         return
     if sketches is None and not indexes:
@@ -51,49 +51,34 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
     if sketches is not None:
         _print_heading(context, "theta_sketches", snapshot_id)
         print_fields(context.console, _sketch_fields(sketches))
-    for report in indexes:
-        _print_heading(context, report.index, snapshot_id)
+    for name, report in indexes.items():
+        _print_heading(context, name, snapshot_id)
         print_fields(context.console, _index_fields(report))
 
 
-def _refresh(
-    context: TableContext, snapshot_id: int, index: str | None, *, verify: bool
-) -> "tuple[ThetaReport | None, list[IndexReport]]":
-    """The report on the sketches, None where they are not refreshed; and a report per index."""
-    from icepuffin.ops.runs.index import refresh_index
-    from icepuffin.ops.runs.sketches import refresh_sketches
+def _refresh(context: TableContext, snapshot_id: int, index: str | None, *, verify: bool) -> "RefreshReport":
+    from icepuffin.ops.catalog.snapshots import snapshot_rows
+    from icepuffin.ops.runs.refresh import SKETCH_STAGE, refresh_snapshot
 
-    spec, engine = context.spec, context.session.engine
+    spec, table = context.spec, context.table
     definitions = context.indexes_named(index)
-    sketches = None
     with progress_bars(quiet=context.as_json) as bars:
-        if spec.settings.theta_sketches and index is None:
-            sketches = refresh_sketches(
-                context.table,
-                snapshot_id,
-                engine=engine,
-                storage=context.storage,
-                columns=spec.settings.theta_columns,
-                progress=partial(bars, "sketches"),
-            )
-        indexes = [
-            refresh_index(
-                context.table,
-                definition,
-                snapshot_id,
-                engine=engine,
-                storage=context.storage,
-                watched_ref=spec.first_ref,
-                verify=verify,
-                progress=partial(_show_stage, bars, definition.name),
-            )
-            for definition in definitions
-        ]
-    return sketches, indexes
 
+        def show(name: str, stage: str, done: int, total: int) -> None:
+            bars(name if stage == SKETCH_STAGE else f"index {name}: {stage}", done, total)
 
-def _show_stage(bars: ProgressBars, index: str, stage: str, done: int, total: int) -> None:
-    bars(f"index {index}: {stage}", done, total)
+        return refresh_snapshot(
+            table,
+            snapshot_id,
+            definitions,
+            runner=context.session.engine.runner(snapshot_rows(table, snapshot_id)),
+            storage=context.storage,
+            sketches=spec.settings.theta_sketches and index is None,
+            columns=spec.settings.theta_columns,
+            watched_ref=spec.first_ref,
+            verify=verify,
+            progress=show,
+        )
 
 
 def _print_heading(context: TableContext, name: str, snapshot_id: int) -> None:
