@@ -177,6 +177,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
             dg.get_dagster_logger().error("%s: %s", report.path, fault)
         return dg.AssetCheckResult(
             passed=not report.faults,
+            severity=dg.AssetCheckSeverity.WARN if report.from_later_release else dg.AssetCheckSeverity.ERROR,
             metadata={
                 "file": report.path,
                 "bytes read": report.bytes_read,
@@ -184,7 +185,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "rows compared": report.rows,
                 "faults": "; ".join(report.faults) or "none",
                 **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
-                **({"what to do": remedy(spec.identifier, definition.name, version)} if report.faults else {}),
+                **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),
             },
         )
 

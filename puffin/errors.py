@@ -37,5 +37,9 @@ class ChecksumError(BadBlobError):
     """Raised when stored bytes do not have the checksum stored beside them."""
 
 
+class LaterFormatError(BadBlobError):
+    """Raised when a blob says that it is of a later version of its format: it may be sound."""
+
+
 class BlobTooLargeError(PuffinError):
     """Raised when a blob is over the reader's limit, before any of it is read."""

@@ -37,6 +37,10 @@ class DefinitionError(IcepuffinError):
     retryable = False
 
 
+class LaterDefinitionError(DefinitionError):
+    """Raised when a version's definition has a parameter that this release does not know."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexParameter:
     """One parameter that an index is built with: its default, its limits, and what it is for."""
@@ -161,7 +165,12 @@ class IndexDefinition:
     @classmethod
     def from_json(cls, text: str) -> "IndexDefinition":
         try:
-            return cls(**json.loads(text))
+            parameters = json.loads(text)
+            if unknown := ", ".join(sorted({*parameters} - {field.name for field in fields(cls)})):
+                raise LaterDefinitionError(
+                    f"not an index definition of this release: a later one wrote it, with {unknown}"
+                )
+            return cls(**parameters)
         except (TypeError, json.JSONDecodeError) as error:
             raise DefinitionError(f"not an index definition: {error}") from error
 

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
@@ -20,7 +20,7 @@ from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import centroid, routing, shard
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.blobs.shard import ShardReader
-from icepuffin.puffin.errors import BadBlobError, ChecksumError, PuffinError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 ONE_IN = 16
@@ -45,10 +45,14 @@ class Integrity:
     rows: int
     """Live rows whose vectors were compared with their nodes; 0 where the file itself has faults"""
     faults: tuple[str, ...]
+    from_later_release: bool = False
+    """Whether a later release wrote the version: then the fault is that this one cannot check it"""
 
 
-def remedy(table: str, index: str, version: DerivedVersion) -> str:
-    """The command that replaces a version with faults, for a message."""
+def remedy(table: str, index: str, version: DerivedVersion, report: Integrity) -> str:
+    """What to do about a version with faults, for a message: the command that replaces it, where it is damaged."""
+    if report.from_later_release:
+        return "this release cannot check it; install the one that wrote it"
     command = f"icepuffin refresh {table} --index {index} --snapshot {version.base_snapshot_id} --verify"
     return f"make it anew with: {command}"
 
@@ -70,12 +74,14 @@ def check_integrity(
     """
     faults: list[str] = []
     read = shards = rows = 0
+    from_later_release = False
     try:
         source = open_storage(version.puffin_path, storage).source(version.puffin_path)
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if blob.type == ROUTING_V1)
         expected = routing.decode(reader.read_blob(first), file_size=source.size())
+        definition = IndexDefinition.from_json(expected.definition)
         for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
             centroid.decode(reader.read_blob(blob))
         shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]
@@ -90,17 +96,22 @@ def check_integrity(
             shards += 1
             try:
                 nodes = Tally.joined([nodes, _nodes_of(data, entry, len(expected.files))], len(expected.files))
+            except LaterFormatError:
+                raise
             except PuffinError as error:
                 faults.append(f"shard {number} at {blob.offset}: {error}")
         if not faults:
-            row_tally = _rows_of(table, version, expected, storage, runner or LocalRunner(), progress)
+            row_tally = _rows_of(table, version, expected, definition, storage, runner or LocalRunner(), progress)
             rows = int(row_tally[0].counts.sum())
             faults += _disagreements(nodes, *row_tally, expected)
+    except (LaterFormatError, LaterDefinitionError) as error:
+        from_later_release = not faults
+        faults.append(str(error))
     except (PuffinError, IcepuffinError) as error:
         faults.append(f"{type(error).__name__}: {error}")
     except StopIteration:
         faults.append("no routing blob")
-    return Integrity(version.puffin_path, read, shards, rows, tuple(faults))
+    return Integrity(version.puffin_path, read, shards, rows, tuple(faults), from_later_release)
 
 
 def _nodes_of(data: bytes, entry: routing.ShardEntry, files: int) -> Tally:
@@ -118,6 +129,7 @@ def _rows_of(
     table: Table,
     version: DerivedVersion,
     expected: Routing,
+    definition: IndexDefinition,
     storage: StorageConfig,
     runner: TaskRunner,
     progress: Progress | None,
@@ -127,7 +139,6 @@ def _rows_of(
     Reads the index snapshot: it has the same files as the data snapshot, and outlives it.
     """
     live = live_files(table, version.index_snapshot_id)
-    definition = IndexDefinition.from_json(expected.definition)
     schema = table.schemas()[live.schema_id]
     slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}

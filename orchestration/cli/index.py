@@ -301,9 +301,10 @@ def verify_command(context: TableContext, /, name: str | None) -> None:
         whole = f"whole, {plural(integrity.shards, 'shard')}, {plural(integrity.rows, 'row')} compared"
         print_lines(context.console, *(f"{integrity.path}: {text}" for text in integrity.faults or (whole,)))
     if integrity.faults:
+        fault = "of a later release" if integrity.from_later_release else "damaged"
         raise click.ClickException(
-            f"the version of snapshot {version.base_snapshot_id} is damaged; "
-            f"{remedy(context.name, definition.name, version)}"
+            f"the version of snapshot {version.base_snapshot_id} is {fault}; "
+            f"{remedy(context.name, definition.name, version, integrity)}"
         )
 
 

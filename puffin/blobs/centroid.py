@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.puffin.errors import BadBlobError
+from icepuffin.puffin.errors import BadBlobError, LaterFormatError
 
 MAGIC = b"ANNI"
 VERSION = 1
@@ -69,6 +69,10 @@ def decode(data: bytes) -> CentroidIndex:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"centroid blob of {len(data)} bytes has no header")
     magic, version, dims, count, files, metric, entry_size, table_at = _HEADER.unpack_from(data)
+    if magic == MAGIC and version > VERSION:
+        raise LaterFormatError(
+            f"centroid blob of version {version}: a later release wrote it, this one reads {VERSION}"
+        )
     if magic != MAGIC or version != VERSION:
         raise BadBlobError(f"centroid blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if not 1 <= dims <= MAX_DIMS or entry_size != 4 * dims + 8 or table_at != _HEADER.size + count * entry_size:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.cursor import Cursor, packed_text
-from icepuffin.puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 
 MAGIC = b"ANNR"
 VERSION = 1
@@ -126,6 +126,8 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     if len(data) < _HEADER.size:
         raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
     magic, version, dims, partitions, shards, files, base, reserved, checksum = _HEADER.unpack_from(data)
+    if magic == MAGIC and version > VERSION:
+        raise LaterFormatError(f"routing blob of version {version}: a later release wrote it, this one reads {VERSION}")
     if magic != MAGIC or version != VERSION:
         raise BadBlobError(f"routing blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     body = data[_HEADER.size :]

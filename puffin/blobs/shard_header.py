@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from icepuffin.puffin.blobs.sections import SectionEntry
-from icepuffin.puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 from icepuffin.puffin.sources import RangeSource
 
 MAGIC = b"DANN"
@@ -84,6 +84,8 @@ def read_header(source: RangeSource) -> ShardHeader:
     magic, version, dims, count, degree, search_list, metric, medoid, alpha, pq_m, nbits, fmt, sections, flags, crc = (
         values
     )
+    if magic == MAGIC and version > VERSION:
+        raise LaterFormatError(f"shard blob of version {version}: a later release wrote it, this one reads {VERSION}")
     if magic != MAGIC or version != VERSION:
         raise BadBlobError(f"shard blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     if sections > len(Section):

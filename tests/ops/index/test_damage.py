@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from icepuffin.ops.search.overview import overview
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin.blobs import centroid, routing, shard_header
 from icepuffin.puffin.blobs.shard import ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
 from tests.conftest import STORAGE, make_rows
@@ -88,8 +90,12 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
     found, recall = found_and_true(table)
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
     assert "of_tomorrow" in found.warnings[0]
-    (fault,) = check_integrity(table, tagged_version(table.refresh(), "e") or pytest.fail("gone"), STORAGE).faults
-    assert "not an index definition" in fault
+    newest = tagged_version(table.refresh(), "e") or pytest.fail("gone")
+    checked = check_integrity(table, newest, STORAGE)
+    (fault,) = checked.faults
+    assert "not an index definition of this release: a later one wrote it, with of_tomorrow" in fault
+    assert checked.from_later_release
+    assert "install the one that wrote it" in integrity.remedy("db.t", "e", newest, checked)
     with pytest.raises(NotAnIndexError, match="of_tomorrow"):
         overview(table, DEFINITION, STORAGE)
     collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
@@ -98,6 +104,17 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
     assert report.action is Action.REFRESHED
     assert report.base_snapshot_id != made.snapshot_id
     assert "of_tomorrow" in caplog.text
+
+
+@pytest.mark.parametrize("blob", [routing, shard_header, centroid])
+def test_blobs_of_a_later_format_are_said_to_be_so_and_not_to_be_damaged(
+    table: Table, monkeypatch: pytest.MonkeyPatch, blob: ModuleType
+) -> None:
+    newest = tagged_version(table, "e") or pytest.fail("gone")
+    monkeypatch.setattr(blob, "VERSION", blob.VERSION - 1)
+    checked = check_integrity(table, newest, STORAGE)
+    assert checked.from_later_release
+    assert f"blob of version {blob.VERSION + 1}: a later release wrote it" in checked.faults[0]
 
 
 def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:
