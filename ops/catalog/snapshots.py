@@ -1,5 +1,6 @@
 """Data snapshots of a table: the user's own, without the ones that icepuffin derives."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,13 +8,16 @@ from datetime import UTC, datetime
 from itertools import islice
 
 import numpy as np
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS
 from icepuffin.ops.errors import IcepuffinError, require_type
 
+_log = logging.getLogger(__name__)
 SnapshotName = int | str | datetime | None
 """Snapshot id, tag, branch or time; None is the head of main"""
 
@@ -113,12 +117,27 @@ def hides_snapshots(table: Table) -> bool:
 
 def require_all_snapshots(table: Table) -> None:
     """Raises PartialMetadataError where `hides_snapshots`: to delete files that no snapshot needs, all must be seen."""
-    if hides_snapshots(table):
+    if hides_snapshots(table) or _shows_less_than_its_file(table):
         raise PartialMetadataError(
             f"{table_name(table)}: catalog {table.catalog.name!r} does not show all snapshots that the table's history "
-            "names, so nothing is expired and nothing deleted. Have it answer requests for all snapshots "
-            "(`snapshots=all`), or expire snapshots with an engine that cleans the history too"
+            "or its metadata file names, so nothing is expired and nothing deleted. Have it answer requests for all "
+            "snapshots (`snapshots=all`), or expire snapshots with an engine that cleans the history too"
         )
+
+
+def _shows_less_than_its_file(table: Table) -> bool:
+    """Whether the metadata file that a catalog serves has snapshots that the catalog leaves out: the history names
+    those of `main` alone. A catalog without such a file, or with one that cannot be read, is believed.
+    """
+    if isinstance(table.catalog, MetastoreCatalog) or not table.metadata_location:
+        return False  # what a metastore shows is the file itself
+    try:
+        stored = FromInputFile.table_metadata(table.io.new_input(table.metadata_location))
+    except (OSError, ValueError) as error:
+        _log.warning("%s: %s cannot be read: %s", table_name(table), table.metadata_location, error)
+        return False
+    shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+    return any(snapshot.snapshot_id not in shown for snapshot in stored.snapshots)
 
 
 def find_snapshot(table: Table, snapshot_id: int) -> Snapshot:

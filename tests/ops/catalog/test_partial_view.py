@@ -63,6 +63,19 @@ def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{left}",)
 
 
+def test_hidden_snapshots_of_a_branch_are_noticed_although_no_history_names_them(lake: Lake) -> None:
+    whole = lake.create("t")
+    whole.append(make_rows(0, 100))
+    whole.manage_snapshots().create_branch(whole.metadata.current_snapshot_id or 0, "audit").commit()
+    for number in range(2):
+        whole.append(make_rows(100 + number, 101 + number), branch="audit")
+    seen = partial(lake)
+    assert (len(seen.metadata.snapshots), len(whole.metadata.snapshots)) == (2, 3)
+    with pytest.raises(PartialMetadataError, match="does not show all snapshots"):
+        collect_garbage(seen, storage=STORAGE, grace=timedelta(0))
+    assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == ()
+
+
 def test_no_partition_is_dropped_on_a_partial_view(lake: Lake) -> None:
     whole = lake.create("t")
     for number in range(3):
