@@ -7,7 +7,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, RemoveSnapshotsUpdate, SetSnapshotRefUpdate, TableUpdate
+from pyiceberg.table.update import (
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    RemoveStatisticsUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
 
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LASTING_MS, LostRaceError, UnsupportedCatalogError
@@ -249,6 +255,24 @@ def test_a_catalog_that_leaves_the_tag_where_it_was_is_recognised(
     bindings.make_lasting(table, "ann_e")
 
 
+def test_a_catalog_that_drops_the_tag_of_the_version_before_is_recognised(table: Table, afterwards: Afterwards) -> None:
+    first = bindings.publish(table, binding(table, 1)).index_snapshot_id
+    afterwards.then = lambda other: change(other, RemoveSnapshotRefUpdate(ref_name="ann_e"))
+    with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
+        bindings.publish(table, binding(table, 2, expected=first))
+
+
+def test_a_catalog_that_does_not_keep_the_statistics_entry_is_recognised(table: Table, afterwards: Afterwards) -> None:
+    """Without it nothing names the file, and any cleaner of orphans deletes it."""
+
+    def forget(other: Table) -> None:
+        change(other, RemoveStatisticsUpdate(snapshot_id=other.metadata.refs["ann_e"].snapshot_id))
+
+    afterwards.then = forget
+    with pytest.raises(UnsupportedCatalogError, match="did not keep it"):
+        bindings.publish(table, binding(table))
+
+
 def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, afterwards: Afterwards) -> None:
     def forget(other: Table) -> None:
         change(other, RemoveSnapshotsUpdate(snapshot_ids=[other.metadata.refs["ann_e"].snapshot_id]))
@@ -274,6 +298,37 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
     with pytest.raises(LostRaceError, match="somebody else published first"):
         bindings.publish(table, wanted)
     assert tag_target(table.refresh(), "ann_e") == first.index_snapshot_id
+
+
+def test_a_move_of_the_tag_asserts_where_it_was_too(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the commit somebody else puts it back on an older version."""
+    moves, expected = [], None
+    for number in range(3):
+        expected = bindings.publish(table, binding(table, number, expected=expected)).index_snapshot_id
+        moves.append(expected)
+    through = table.catalog.commit_table
+    steps = iter([lambda: set_ref(table, "ann_e", moves[0], SnapshotRefType.TAG)])
+
+    def commit_table(*arguments: Any) -> Any:
+        next(steps, lambda: None)()
+        return through(*arguments)
+
+    monkeypatch.setattr(table.catalog, "commit_table", commit_table)
+    with pytest.raises(LostRaceError, match="somebody else moved ann_e"):
+        bindings.move_tag(table, "ann_e", moves[1], expected_ref=moves[2])
+    assert tag_target(table.refresh(), "ann_e") == moves[0]
+
+
+def test_an_index_snapshot_has_the_schema_of_its_base(table: Table) -> None:
+    with table.update_schema() as change_of_schema:
+        change_of_schema.rename_column("name", "title")
+    version = bindings.publish(table, binding(table))
+    made, base = (
+        table.metadata.snapshot_by_id(number) for number in (version.index_snapshot_id, version.base_snapshot_id)
+    )
+    assert made is not None
+    assert base is not None
+    assert made.schema_id == base.schema_id != table.metadata.current_schema_id
 
 
 @pytest.mark.parametrize("kind", SnapshotRefType)

@@ -10,7 +10,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
+from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError, UnsupportedCatalogError
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.index import collect_garbage, materialize_index
@@ -92,6 +92,22 @@ def test_a_commit_whose_answer_was_lost_is_found(table: Table, line: BadLine) ->
     assert version.tags == ("ann_e",)
     assert len(index_versions(table, "e")) == 1
     assert_readable(table, version)
+
+
+def test_a_commit_whose_answer_was_lost_is_found_where_the_tag_did_not_move(table: Table, line: BadLine) -> None:
+    """It is not committed a second time, and what the catalog did not keep is said."""
+    first = bindings.publish(table, binding(table)).index_snapshot_id
+
+    def tag_stays(commit: Commit) -> None:
+        commit()
+        second = table.catalog.load_table(table.name())
+        bindings.move_tag(second, "ann_e", first, expected_ref=second.metadata.refs["ann_e"].snapshot_id)
+        raise CommitStateUnknownException("gateway timeout")
+
+    line.steps = iter([tag_stays])
+    with pytest.raises(UnsupportedCatalogError, match="accepted tag ann_e and did not keep it"):
+        bindings.publish(table, binding(table, 1, expected=first))
+    assert len(index_versions(table, "e")) == 2
 
 
 def test_a_lost_request_is_sent_again(table: Table, line: BadLine) -> None:
