@@ -110,34 +110,37 @@ def head_of(table: Table, ref: str) -> int | None:
 
 
 def hides_snapshots(table: Table) -> bool:
-    """Whether the catalog leaves out snapshots that have not expired: ones that the table's history still names."""
+    """Whether the catalog leaves out snapshots that have not expired: ones that the table's history still names, or the
+    metadata file that the catalog serves. The history is that of `main` alone, and the file is read.
+    """
     shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    return any(entry.snapshot_id not in shown for entry in table.metadata.snapshot_log)
+    if any(entry.snapshot_id not in shown for entry in table.metadata.snapshot_log):
+        return True
+    return any(snapshot_id not in shown for snapshot_id in _stored_snapshot_ids(table))
+
+
+def _stored_snapshot_ids(table: Table) -> tuple[int, ...]:
+    """Snapshots in the metadata file that a catalog serves. None where there is no such file or it cannot be read: then
+    the catalog is believed; nor for a metastore, which shows the file itself.
+    """
+    if isinstance(table.catalog, MetastoreCatalog) or not table.metadata_location:
+        return ()
+    try:
+        stored = FromInputFile.table_metadata(table.io.new_input(table.metadata_location))
+    except (OSError, ValueError) as error:
+        _log.warning("%s: %s cannot be read: %s", table_name(table), table.metadata_location, error)
+        return ()
+    return tuple(snapshot.snapshot_id for snapshot in stored.snapshots)
 
 
 def require_all_snapshots(table: Table) -> None:
     """Raises PartialMetadataError where `hides_snapshots`: to delete files that no snapshot needs, all must be seen."""
-    if hides_snapshots(table) or _shows_less_than_its_file(table):
+    if hides_snapshots(table):
         raise PartialMetadataError(
             f"{table_name(table)}: catalog {table.catalog.name!r} does not show all snapshots that the table's history "
             "or its metadata file names, so nothing is expired and nothing deleted. Have it answer requests for all "
             "snapshots (`snapshots=all`), or expire snapshots with an engine that cleans the history too"
         )
-
-
-def _shows_less_than_its_file(table: Table) -> bool:
-    """Whether the metadata file that a catalog serves has snapshots that the catalog leaves out: the history names
-    those of `main` alone. A catalog without such a file, or with one that cannot be read, is believed.
-    """
-    if isinstance(table.catalog, MetastoreCatalog) or not table.metadata_location:
-        return False  # what a metastore shows is the file itself
-    try:
-        stored = FromInputFile.table_metadata(table.io.new_input(table.metadata_location))
-    except (OSError, ValueError) as error:
-        _log.warning("%s: %s cannot be read: %s", table_name(table), table.metadata_location, error)
-        return False
-    shown = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-    return any(snapshot.snapshot_id not in shown for snapshot in stored.snapshots)
 
 
 def find_snapshot(table: Table, snapshot_id: int) -> Snapshot:

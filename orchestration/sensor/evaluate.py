@@ -57,7 +57,8 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
     facts = gather_facts(instance, spec, table, cursor)
     new = snapshots_to_record(facts, cursor, settings.snapshots)
     recorded = _record(instance, spec, table, facts, new, until)
-    expired = () if hides_snapshots(table) else expired_partitions(facts)
+    expired = expired_partitions(facts)
+    expired = () if expired and hides_snapshots(table) else expired
     dropped = tuple(_in_time(expired, until, lambda key: instance.delete_dynamic_partition(partitions_name(spec), key)))
     facts = replace(facts, partitions=[*facts.partitions, *recorded], recorded={*facts.recorded, *recorded})
     return SensorEvaluation(

@@ -76,12 +76,15 @@ def test_hidden_snapshots_of_a_branch_are_noticed_although_no_history_names_them
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == ()
 
 
-def test_no_partition_is_dropped_on_a_partial_view(lake: Lake) -> None:
+@pytest.mark.parametrize("branch", ["main", "audit"])
+def test_no_partition_is_dropped_on_a_partial_view(lake: Lake, branch: str) -> None:
     whole = lake.create("t")
-    for number in range(3):
-        whole.append(make_rows(number, number + 1))
+    whole.append(make_rows(0, 1))
+    whole.manage_snapshots().create_branch(whole.metadata.current_snapshot_id or 0, "audit").commit()
+    for number in range(1, 3):
+        whole.append(make_rows(number, number + 1), branch=branch)
     name, cursor = f"{lake.namespace}.t", SensorCursor(str(whole.metadata.table_uuid))
-    spec = TableSpec(TableSettings(catalog="partial", name=name))
+    spec = TableSpec(TableSettings(catalog="partial", name=name, watched_refs=("main", "audit")))
     with dg.DagsterInstance.ephemeral() as instance:
         assert len(evaluate(instance, spec, lake.load("t"), cursor).recorded) == 3
         assert evaluate(instance, spec, partial(lake), cursor).dropped == ()
