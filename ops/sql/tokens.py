@@ -5,17 +5,34 @@ import math
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import numpy as np
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 
 _SPARK = Spark()
+
+
+class _Parser(SparkParser):
+    """A plus before a text makes a number of it: sqlglot passes it over."""
+
+    UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
+        **SparkParser.UNARY_PARSERS,
+        TokenType.PLUS: lambda self: _plus(self._parse_unary()),
+    }
+
+
+def _plus(node: Any) -> Any:
+    is_number = isinstance(node, exp.Literal) and not node.is_string
+    return node if is_number else exp.Anonymous(this="positive", expressions=[node])
+
+
 _ODD = re.compile(r"[0-9.](L|F|E[A-Z]{0,2})\b", re.IGNORECASE)
 """End of what may be a number to sqlglot alone"""
 _GREATEST_FLOAT = float(np.finfo(np.float32).max)
@@ -42,8 +59,10 @@ def _is_text(token: Token) -> bool:
 
 
 def trees_of(text: str) -> Sequence[Any]:
-    """The statements of a text. Raises NotIndexableError for one in pipes."""
+    """The statements of a text. Raises NotIndexableError for one in pipes, or with variables that Spark replaces."""
     tokens = tokens_of(text)
+    if "${" in text:
+        raise NotIndexableError("it has ${")
     if "|>" in text and any(token.token_type is TokenType.PIPE_GT for token in tokens):
         raise NotIndexableError("it has |>")
     for token in tokens if "0x" in text.lower() else ():
@@ -52,7 +71,7 @@ def trees_of(text: str) -> Sequence[Any]:
     for token in tokens if _ODD.search(text) else ():
         if token.token_type is TokenType.NUMBER and not _is_number(text[token.start : token.end + 1].upper()):
             raise NotIndexableError(f"{text[token.start : token.end + 1]} is no number")
-    return [item for item in _SPARK.parser().parse(tokens, text) if item is not None]
+    return [item for item in _Parser(dialect=_SPARK).parse(tokens, text) if item is not None]
 
 
 def _is_number(text: str) -> bool:
@@ -115,7 +134,7 @@ def written(value: Any) -> str:  # noqa: PLR0911  one a kind of value
             return f"{value:f}BD" if value >= 0 else f"({value:f}BD)"
         case str() | UUID() | dt.time():
             escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
+            return "'" + escaped.replace("${", "\\u0024{") + "'"  # Spark replaces ${...}, in texts as well
         case bytes():
             return f"X'{value.hex()}'"
         case dt.datetime():
@@ -139,5 +158,10 @@ def encodable(value: Any, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Of numpy's types, Python's."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    """Of numpy's types, Python's. Raises SqlError for times that Python's cannot hold."""
+    if isinstance(value, np.datetime64) and value.dtype == "M8[ns]" and value.astype("M8[us]") == value:
+        value = value.astype("M8[us]")
+    made = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, np.datetime64) and isinstance(made, int):
+        raise SqlError(f"{value} is no time to the microsecond, from year 1 to 9999")
+    return made

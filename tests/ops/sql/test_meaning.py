@@ -98,6 +98,9 @@ CONDITIONS: list[tuple[str, dict[str, Any], list[int]]] = [
     ("z = :p", {"p": NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=2)), hour=14)}, [2, 3]),
     ("b = true", {}, [0, 3]),
     ("NOT b", {}, [1]),
+    ("n < + 1", {}, [0, 3]),
+    ("t = :p", {"p": np.datetime64(NOON, "ns")}, [2, 3]),
+    ("d = :p", {"p": np.datetime64("2026-01-03")}, [2, 3]),
 ]
 
 
@@ -266,6 +269,13 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM {found} WHERE b > (n = 1) IN (false)", {}),
         ("SELECT id FROM {found} WHERE b = b < true", {}),
         ("SELECT id FROM {found} WHERE s LIKE 'a' = b", {}),
+        ("SELECT +s AS e FROM {found}", {}),
+        ("SELECT id FROM db.t ORDER BY {near}, +s LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE s = '${spark.app.name}' ORDER BY {near} LIMIT 2", {}),
+        ("SELECT TIMESTAMP '2026-01-03 12:00:00+18:30' AS e FROM {found}", {}),
+        ("SELECT id FROM db.t WHERE z > TIMESTAMP '2026-01-03 12:00:00-17:60' ORDER BY {near} LIMIT 2", {}),
+        ("SELECT id FROM db.t WHERE id = :p ORDER BY {near} LIMIT 2", {"p": np.datetime64(5, "ps")}),
+        ("SELECT id FROM db.t WHERE id = :p ORDER BY {near} LIMIT 2", {"p": np.datetime64("12026-01-01")}),
         ("SELECT n / 0 AS e FROM {found}", {}),
         ("SELECT n + 2147483647 AS e FROM {found}", {}),
         ("SELECT CAST(1e300 AS BIGINT) AS e FROM {found}", {}),
@@ -275,7 +285,7 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
         ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
     ],
-    ids=range(48),
+    ids=range(55),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
@@ -345,6 +355,12 @@ def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:
     assert for_spark(found).rstrip().endswith(")) > 1 AND s = 'x:a'")
 
 
+def test_a_parameter_is_no_variable_of_spark() -> None:
+    found = parse("SELECT count(*) FROM t WHERE s = :a", {"a": "${env:HOME} \\${x}"})
+    assert isinstance(found, Foreign)
+    assert for_spark(found) == "SELECT count(*) FROM t WHERE s = '\\u0024{env:HOME} \\\\\\u0024{x}'"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -370,6 +386,7 @@ def test_spark_is_asked_where_it_can_answer(catalog: Catalog, spark: Any) -> Non
     assert on_spark("SELECT count(*) FROM answers WHERE s = 'O''Brien' AND n < :p", p=5) == [1]
     assert on_spark("SELECT count(*) FROM answers WHERE x = :p", p=float("nan")) == [0]
     assert on_spark("SELECT count(*) FROM answers WHERE s = :p", p="a\\b") == [1]
+    assert on_spark("SELECT :p FROM answers LIMIT 1", p="${spark.app.name}") == ["${spark.app.name}"]
     assert on_spark("SELECT id FROM {found} WHERE id > 2") == [3]  # a table that is not in the catalog
     explained = SqlSession.on(catalog, storage=STORAGE, spark=spark).sql(
         f"EXPLAIN SELECT id FROM t ORDER BY {NEAR} LIMIT 1"

@@ -71,6 +71,8 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
     """Runs a text with parameters; the table is `db_t` there."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", random.Random(SEED).choice(ZONES))
+    # else what BETWEEN compares is computed for every row, those that AND and OR leave out as well
+    spark.conf.set("spark.sql.alwaysInlineCommonExpr", "true")
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     spark.createDataFrame(rows).createOrReplaceTempView("db_t")
     spark.conf.unset("spark.sql.timestampType")
@@ -80,6 +82,7 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
         return spark.sql(for_spark(statement)).toArrow()
 
     yield run
+    spark.conf.unset("spark.sql.alwaysInlineCommonExpr")
     spark.conf.set("spark.sql.session.timeZone", zone)
 
 
