@@ -11,13 +11,15 @@ MAX_DIMS = 65_536
 _ROWS_PER_BLOCK = 2_048
 _VALUES_PER_BLOCK = 2**20
 """Values that are held as doubles at a time"""
+_SHORTEST = 1e-150
+"""Length below which squares leave the range of doubles, and a direction would be wrong"""
 
 
 def prepare(vectors: AnyArray, metric: Metric) -> F32:
     """Vectors as kernels take them: f32[N, D] in C order, finite, of unit length for cosine.
 
     `vectors` is any float array [N, D]. Raises DimensionError, NonFiniteVectorError (with the row) and ZeroVectorError
-    (with the row; cosine only).
+    (with the row; cosine only, shorter than 1e-150).
     """
     if vectors.ndim != 2 or not 1 <= vectors.shape[1] <= MAX_DIMS:
         raise DimensionError(f"vectors have shape {vectors.shape}, not (rows, 1 to {MAX_DIMS} dimensions)")
@@ -45,8 +47,8 @@ def _normalized(vectors: AnyArray, like: Floats) -> Floats:
     for start in range(0, len(vectors), step):
         block = vectors[start : start + step].astype(np.float64)  # squares of f32 may leave f32's range
         norms = lengths(block)
-        if (norms == 0).any():
-            raise ZeroVectorError(start + int(np.argmax(norms == 0)))
+        if (short := norms < _SHORTEST).any():
+            raise ZeroVectorError(start + int(np.argmax(short)))
         out[start : start + len(block)] = block / norms[:, None]
     return out
 

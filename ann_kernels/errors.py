@@ -33,4 +33,4 @@ class NonFiniteVectorError(_VectorError):
 class ZeroVectorError(_VectorError):
     """Raised when a vector under the cosine metric has no direction."""
 
-    said = "is zero: it has no direction, and cosine distance needs one"
+    said = "is zero (shorter than 1e-150): it has no direction, and cosine distance needs one"

@@ -27,6 +27,8 @@ from icepuffin.ann_kernels.simd.sort_keys import NO_KEY, insert_key, key_node, s
 
 MAX_CODE_DIMS = 16_384
 """Dimensions up to which all sums fit 32 bits"""
+_FINEST = 2.0**-126
+"""Smallest width of a code: the inverse of a smaller one leaves float's range"""
 _ZERO = 128
 _LIMIT = 127
 _SAMPLE_ROWS = 4_096
@@ -69,7 +71,9 @@ class ScalarCodes:
 
 
 def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> ScalarCodes | None:
-    """Codes of prepared vectors f32[N, D]; `extra` f32[N] is one dimension more. None where D is over MAX_CODE_DIMS."""
+    """Codes of prepared vectors f32[N, D]; `extra` f32[N] is one dimension more. None where there are no codes:
+    D is over MAX_CODE_DIMS, or the vectors are too small.
+    """
     last = np.empty((len(vectors), 0), np.float32) if extra is None else extra[:, None]
     count, dims = len(vectors), vectors.shape[1] + last.shape[1]
     if dims > MAX_CODE_DIMS:
@@ -78,6 +82,8 @@ def encode(vectors: F32, *, extra: F32 | None = None, threads: int = 1) -> Scala
     sample = np.concatenate([vectors[::step], last[::step]], axis=1)
     offset = sample.mean(axis=0, dtype=np.float64).astype(np.float32)
     scale = _scale(np.abs(sample - offset).reshape(-1))
+    if scale < _FINEST:
+        return None
     width = dims + -dims % BLOCK
     codes = _aligned_bytes(count * width).reshape(count, width)
     norms, sums = np.empty(count, np.int32), np.empty(count, np.int32)

@@ -7,8 +7,10 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
 from icepuffin.ops.catalog.blob_kind import BlobKind
@@ -43,6 +45,8 @@ _RECALL_ADVICE = {
     "f32": "To find more, ",
 }
 """Advice on low recall, by the precision of the vectors in shards"""
+_LENGTHS = 1e-17, 1e18
+"""Lengths of vectors whose squares floats hold, a margin included"""
 _log = logging.getLogger(__name__)
 
 
@@ -197,12 +201,23 @@ def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
     recall = mean_recall(made.shards)
     if recall < plan.definition.target_recall:
-        why = _RECALL_ADVICE[plan.definition.vectors]
+        why = _recall_advice(plan.definition, made)
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
             f"previous version stays. {why}raise max_degree or search_list, or lower target_recall"
         )
+
+
+def _recall_advice(definition: IndexDefinition, made: ShardSet) -> str:
+    """What to change where recall is low, before all else."""
+    length = float(np.linalg.norm(made.layout.codebook.astype(np.float64), axis=1).max(initial=0))
+    if definition.metric_value is Metric.COSINE or _LENGTHS[0] <= length <= _LENGTHS[1]:
+        return _RECALL_ADVICE[definition.vectors]
+    return (
+        f"Vectors are about {length:.0e} long, and a graph is built by squares of floats, which end at 3e38 and vanish "
+        "under 1e-38: scale the column to about 1, and queries alike. Else "
+    )
 
 
 def publish(

@@ -88,7 +88,7 @@ def prepared(
         why = (
             "holds NaN or infinity (or more than a float can)"
             if isinstance(error, NonFiniteVectorError)
-            else "is zero, under cosine"
+            else "is zero, under cosine (shorter than 1e-150)"
         )
         raise VectorColumnError(
             f"{file.path}: the vector of row {positions[error.row]} {why}; mend or delete the row"

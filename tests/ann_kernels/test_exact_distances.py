@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels import lower_bounds, vamana
 from icepuffin.ann_kernels.distance import prepare, prepare_exact
+from icepuffin.ann_kernels.errors import ZeroVectorError
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
@@ -169,6 +170,20 @@ def test_what_squares_in_float32_cannot_hold_is_compared_all_the_same(queries: i
             assert_nearest(
                 ids[0].tolist(), far[0].tolist(), np.full(8, scale), vectors * np.float32(scale), 3, metric.label
             )
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-149, 1e-160, 1e-161, 1e-200])
+def test_a_vector_too_short_for_doubles_has_no_direction(scale: float) -> None:
+    """Its squares were rounded, and its distances wrong from the third digit on."""
+    vectors = 10 * np.random.default_rng(0).standard_normal((50, 8)) * scale
+    if scale < 1e-150:
+        for direction in (prepare, prepare_exact):
+            with pytest.raises(ZeroVectorError):
+                direction(vectors, Metric.COSINE)
+        return
+    ids, distances = top(vectors[:3], vectors, 5, Metric.COSINE)
+    for number in range(3):
+        assert_nearest(ids[number].tolist(), distances[number].tolist(), vectors[number], vectors, 5, "cosine")
 
 
 @pytest.mark.parametrize("dims", [7, 384, 8_200, 65_536])

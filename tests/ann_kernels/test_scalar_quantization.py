@@ -72,6 +72,13 @@ def test_codes_are_refused_where_their_sums_would_not_fit() -> None:
     assert scalar_quantization.encode(np.ones((2, scalar_quantization.MAX_CODE_DIMS + 1), np.float32)) is None
 
 
+def test_numbers_that_floats_hardly_tell_apart_have_no_codes() -> None:
+    """The inverse of a code's width was infinite."""
+    vectors = np.random.default_rng(0).standard_normal((300, 8))
+    assert scalar_quantization.encode((1e-42 * vectors).astype(np.float32)) is None
+    assert scalar_quantization.encode((1e-34 * vectors).astype(np.float32)) is not None
+
+
 @pytest.mark.parametrize("dims", [2, 64, 1100])
 @pytest.mark.parametrize("count", [1, 5, 6, 64, 65, 131])
 def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:

@@ -92,6 +92,20 @@ def test_a_vector_beyond_half_precision_is_refused_by_file_and_row(table_factory
     assert index_head(table, replace(definition, vectors="f32")).recall > 0.9
 
 
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize(("metric", "scale"), [("l2", 1e-41), ("ip", 1e-23), ("ip", 1e20)])
+def test_a_gate_that_fails_by_floats_range_says_to_scale_the_column(
+    table_factory: TableFactory, metric: str, scale: float
+) -> None:
+    """No degree of a graph helps where squares are infinite or zero."""
+    table = table_factory()
+    table.append(_rows(_normal(scale).astype(np.float32)))
+    with pytest.raises(GateFailedError, match="scale the column to about 1, and queries alike"):
+        index_head(table, IndexDefinition(name="e", column="embedding", metric=metric))
+    cosine = IndexDefinition(name="e", column="embedding", metric="cosine")
+    assert index_head(table, cosine).recall > 0.9
+
+
 def test_near_duplicates_make_an_index_that_passes_its_gate(table_factory: TableFactory) -> None:
     vectors = near_duplicates(40_000, 8, 80, 1e-4)
     table = table_factory()
