@@ -186,13 +186,13 @@ def is_head_of_main(name: SnapshotName) -> bool:
     return name in (None, "main")
 
 
-def schema_at(table: Table, name: SnapshotName = None) -> Schema:
+def schema_at(table: Table, name: SnapshotName = None, resolved: DataSnapshot | None = None) -> Schema:
     """The schema in which a snapshot is read: its own; at the head of main the table's current one, since a change of
-    the schema makes no snapshot. Raises UnknownSnapshotError.
+    the schema makes no snapshot. `resolved`: what `name` stands for, if that is known. Raises UnknownSnapshotError.
     """
     if is_head_of_main(name):
         return table.schema()
-    return table.schemas()[resolve_snapshot(table, name).schema_id]
+    return table.schemas()[(resolved or resolve_snapshot(table, name)).schema_id]
 
 
 def with_zone(time: datetime) -> datetime:
@@ -202,10 +202,8 @@ def with_zone(time: datetime) -> datetime:
 
 def ancestor_ids(table: Table, snapshot_id: int) -> frozenset[int]:
     """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest of them may have expired."""
-    lineage = tuple(_ancestors(table, snapshot_id))
-    return frozenset(
-        {snapshot_id, *(ancestor.parent_snapshot_id for ancestor in lineage if ancestor.parent_snapshot_id is not None)}
-    )
+    parents = (ancestor.parent_snapshot_id for ancestor in _ancestors(table, snapshot_id))
+    return frozenset({snapshot_id, *(parent for parent in parents if parent is not None)})
 
 
 def require_data_snapshot(table: Table, snapshot_id: int) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy.typing as npt
@@ -122,7 +123,7 @@ def open_index(
     workers = thread_count(threads)
     index = index or _only_index(table)
     definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
-    state = _state(table, snapshot, index)
+    frozen = copy(table)
     live, schema = _snapshot(table, snapshot)
     field_id = resolve_field(definition, schema, table_name(table))
     target = SearchTarget(
@@ -138,7 +139,7 @@ def open_index(
             in_process_mb=in_process_mb,
         )  # fmt: skip
 
-    reopen = _reopen(table, snapshot, index, state, again)
+    reopen = _reopen(frozen, snapshot, index, again)
     return IndexReader(target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen)
 
 
@@ -182,7 +183,7 @@ def open_exact(
     require_table(table, "open_exact")
     _require_storage(storage)
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
-    state = _state(table, snapshot, None)
+    frozen = copy(table)
     live, schema = _snapshot(table, snapshot)
     field_id = resolve_column(column, schema, table_name(table))
     target = SearchTarget(table, live, schema, field_id, metric, None, storage or storage_of(table))
@@ -191,7 +192,7 @@ def open_exact(
     def again(newer: Table) -> IndexReader:
         return open_exact(newer, column, metric, snapshot=snapshot, storage=storage)
 
-    reopen = _reopen(table, snapshot, None, state, again)
+    reopen = _reopen(frozen, snapshot, None, again)
     return IndexReader(target, choice, stale=StalePolicy.EXACT, threads=1, reopen=reopen)
 
 
@@ -245,40 +246,40 @@ def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | 
     """
     definition = load_definition(table, index) if isinstance(index, str) else index
     versions = index_versions(table, definition.name) if definition else ()
-    snapshot_id = resolve_snapshot(table, snapshot).snapshot_id
+    data = resolve_snapshot(table, snapshot)
+    schema = schema_at(table, snapshot, data)
     version_ids = tuple(version.index_snapshot_id for version in versions)
-    return table.metadata.table_uuid, snapshot_id, schema_at(table, snapshot).schema_id, definition, version_ids
+    return table.metadata.table_uuid, data.snapshot_id, schema.schema_id, definition, version_ids
 
 
 def _reopen(
-    table: Table,
-    snapshot: SnapshotName,
-    index: str | IndexDefinition | None,
-    state: tuple[object, ...],
-    again: Callable[[Table], IndexReader],
+    frozen: Table, snapshot: SnapshotName, index: str | IndexDefinition | None, again: Callable[[Table], IndexReader]
 ) -> Reopen | None:
-    """Opens what is newer in the catalog than `state`; None where `snapshot` is an id or a time, which never move."""
-    if not is_head_of_main(snapshot) and snapshot not in table.metadata.refs:
+    """Opens what is newer in the catalog than `frozen`; None where `snapshot` is an id or a time, which never move.
+
+    `frozen`: a copy of the table, so that its metadata stays as it was when somebody reloads the table.
+    """
+    if not is_head_of_main(snapshot) and snapshot not in frozen.metadata.refs:
         return None
-    catalog, identifier = table.catalog, table.name()
 
     def reopen(current: IndexReader) -> IndexReader:
-        newer = catalog.load_table(identifier)
-        if _state(newer, snapshot, index) != state:
+        newer = frozen.catalog.load_table(frozen.name())
+        if _state(newer, snapshot, index) != _state(frozen, snapshot, index):
             return again(newer)
         if not current.passed_over:
             return current
-        opened = again(newer)  # a version that could not be read may be by now
-        return current if opened.version == current.version else opened
+        other = again(newer)  # a version that could not be read may be by now
+        return current if other.version == current.version else other
 
     return reopen
 
 
 def _snapshot(table: Table, snapshot: SnapshotName) -> tuple[LiveFiles, Schema]:
     """The live files and the schema of a snapshot. Raises UnknownSnapshotError, EqualityDeletesError."""
-    live = live_files(table, resolve_snapshot(table, snapshot).snapshot_id)
+    data = resolve_snapshot(table, snapshot)
+    live = live_files(table, data.snapshot_id)
     require_positional_deletes(live)
-    return live, schema_at(table, snapshot)
+    return live, schema_at(table, snapshot, data)
 
 
 def _choose_version(
