@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.distance import internal_pairwise
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
@@ -82,6 +80,8 @@ class ShardCentroids:
 
     def distances(self, queries: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """f32[Q, S]: Euclidean distance (or - inner product) of each query to the nearest centroid of each shard."""
+        from icepuffin.ann_kernels.distance import internal_pairwise  # noqa: PLC0415  numba, which only searches need
+
         inner = self.metric is Metric.INNER_PRODUCT
         distances_to_centroids = internal_pairwise(
             queries, self.centroids, Metric.INNER_PRODUCT if inner else Metric.L2
@@ -94,7 +94,9 @@ def _first_of_equals(codebook: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]
     """int64[..]: places of the centroids that are equal to none before them. Rows of few distinct vectors give k-means
     equal centroids, and go to the first: the others lead to shards that have no such row.
     """
-    return np.unique(content_hash(codebook + np.float32(0)), return_index=True)[1]  # minus zero is zero
+    positive = np.ascontiguousarray(codebook + np.float32(0))  # minus zero is zero
+    rows = positive.view(np.dtype((np.void, positive.itemsize * positive.shape[1])))
+    return np.unique(rows.ravel(), return_index=True)[1]
 
 
 def encode(points: Sequence[Width] | Sequence[Reach]) -> str:

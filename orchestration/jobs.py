@@ -7,7 +7,8 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.resources import Catalogs, Engine
-from icepuffin.ops.runs.maintenance import collect_table_garbage, maintain_index
+from icepuffin.ops.runs.index import maintain_index
+from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags

@@ -130,9 +130,11 @@ def test_a_room_imports_only_what_it_may(imported: tuple[str, ...], absent: tupl
         (("ann_kernels.metric", "ann_kernels.theta_estimates", "ann_kernels.errors"), ("numba", "pyiceberg")),
         (("assets.table_settings", "orchestration.cli.index"), ("numba", "pyiceberg")),
         (("ops.index.ddl", "ops.catalog.bound_versions"), ("numba",)),
-        (("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate"), ("numba",)),
+        (("ops.theta.statistics_slot", "ops.theta.build_id", "ops.theta.estimate", "ops.theta.ndv"), ("numba",)),
+        (("ops.search.overview",), ("numba", "icepuffin.ops.search.reader")),
+        (("ops.runs.maintenance",), ("numba",)),
     ],
-    ids=["definitions of kernels", "settings", "lists of indexes", "statistics"],
+    ids=["definitions of kernels", "settings", "lists of indexes", "statistics", "overviews", "garbage"],
 )
 def test_metadata_is_read_without_kernels(modules: tuple[str, ...], absent: tuple[str, ...]) -> None:
     """Commands that read metadata alone must start fast, and numba takes a second."""

@@ -19,7 +19,7 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
 from icepuffin.ops.index.refresh import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
-from icepuffin.ops.index.sample import choose_shard_count, rows_per_shard
+from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import open_storage

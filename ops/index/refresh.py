@@ -12,7 +12,8 @@ from icepuffin.ops.index import sample
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sample import Layout, rows_per_shard
+from icepuffin.ops.index.sample import Layout
+from icepuffin.ops.index.sizes import rows_per_shard
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     SMALL_WORK,

@@ -14,19 +14,15 @@ from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import read_live
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.sizes import choose_shard_count, sample_size
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
-SAMPLE_SHARE = 0.01
-SMALLEST_SAMPLE = 20_000
-LARGEST_SAMPLE = 200_000
 PARTITIONS_A_SHARD = 16
 ROUTING_QUERIES = 256
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
-SHARD_BYTES = 512 * 1024**2
-"""Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB a blob."""
 
 
 MAX_BLOB_BYTES = 2**31 - 1
@@ -126,16 +122,6 @@ def measure_routing(
     return encode([point for point in points if point.shards < ratios.shape[1]])
 
 
-def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
-    """Number of shards for so many rows, by the memory that building one shard takes."""
-    return max(1, -(-rows // rows_per_shard(dims, max_degree)))
-
-
-def rows_per_shard(dims: int, max_degree: int) -> int:
-    """Rows that one shard should have at most."""
-    return SHARD_BYTES // (4 * (dims + max_degree))
-
-
 def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """Rows that one shard can have at most, so that its blob is no larger than MAX_BLOB_BYTES."""
     m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
@@ -143,11 +129,6 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     node = of_vector + _BYTES_A_NODE + _BYTES_AN_EDGE * (definition.max_degree + 1)
     codebook = 256 * 4 * dims if m else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
-
-
-def sample_size(total: int) -> int:
-    """How many of a table's rows make the sample."""
-    return min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))
 
 
 def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.float32]:

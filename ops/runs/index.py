@@ -1,12 +1,12 @@
-"""Runs that give one snapshot its version of one index, or estimate that."""
+"""Runs that give one snapshot its version of one index, estimate that, or rebuild shards full of tombstones."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.index import create_index, materialize_index, plan_version
+from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows, table_name
+from icepuffin.ops.index import create_index, materialize_index, plan_version, rebuild_tombstoned_shards
 from icepuffin.ops.index.ddl import find_definition
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.estimate import estimate
@@ -46,6 +46,26 @@ def refresh_index(
         watched_ref=watched_ref,
         verify=verify,
         progress=progress,
+    )
+
+
+def maintain_index(
+    table: Table,
+    definition: IndexDefinition,
+    *,
+    engine: Engine,
+    storage: StorageConfig,
+    watched_ref: str = "main",
+    progress: Progress | None = None,
+) -> IndexReport | None:
+    """Rebuild the newest version's shards whose tombstone ratio is over the definition's limit.
+
+    Returns None where no shard is. Raises what `materialize_index` raises.
+    """
+    definition = ensure_defined(table, definition)
+    rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
+    return rebuild_tombstoned_shards(
+        table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
     )
 
 

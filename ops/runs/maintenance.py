@@ -1,4 +1,4 @@
-"""Maintenance runs of one table: rebuild shards full of tombstones, retire versions, delete unreferenced files."""
+"""Runs that retire the versions of one table by policy, and delete its unreferenced files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,38 +9,14 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind, index_tag
 from icepuffin.ops.catalog.commit import reload_table
-from icepuffin.ops.catalog.snapshots import head_of, require_all_snapshots, snapshot_rows
-from icepuffin.ops.index import collect_garbage, rebuild_tombstoned_shards
+from icepuffin.ops.catalog.snapshots import require_all_snapshots
+from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.ddl import defined_names
-from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.report import GcReport, IndexReport
+from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention import carry_out_retention, plan_retention, retention_of_dropped
 from icepuffin.ops.index.retention_policy import Retention
-from icepuffin.ops.index.stages import Progress
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.storage import open_storage
-
-
-def maintain_index(
-    table: Table,
-    definition: IndexDefinition,
-    *,
-    engine: Engine,
-    storage: StorageConfig,
-    watched_ref: str = "main",
-    progress: Progress | None = None,
-) -> IndexReport | None:
-    """Rebuild the newest version's shards whose tombstone ratio is over the definition's limit.
-
-    Returns None where no shard is. Raises what `materialize_index` raises.
-    """
-    definition = ensure_defined(table, definition)
-    rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
-    return rebuild_tombstoned_shards(
-        table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
-    )
 
 
 def collect_table_garbage(

@@ -1,9 +1,24 @@
 """Search: open an index of a table at a snapshot, ask for the nearest rows."""
 
-from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
-from icepuffin.ops.search.opening import exact_search, open_exact, open_index
-from icepuffin.ops.search.reader import IndexReader
-from icepuffin.ops.search.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
+from typing import TYPE_CHECKING
+
+from icepuffin.ops.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from icepuffin.ops.search.errors import FilterError, IndexUnavailableError, QueryError, UnknownColumnError
+    from icepuffin.ops.search.opening import exact_search, open_exact, open_index
+    from icepuffin.ops.search.reader import IndexReader
+    from icepuffin.ops.search.result import Coverage, Profile, Pruning, SearchResult, StalePolicy
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "errors": "FilterError IndexUnavailableError QueryError UnknownColumnError",
+            "opening": "exact_search open_exact open_index",
+            "reader": "IndexReader",
+            "result": "Coverage Profile Pruning SearchResult StalePolicy",
+        },
+    )
 
 __all__ = [
     "Coverage",

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
@@ -14,8 +15,10 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import open_version, shared_rows, with_origins
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
-from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.tuning import RecallModel
+
+if TYPE_CHECKING:
+    from icepuffin.ops.search.reader import IndexReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def overview(
     )
 
 
-def time_widths(reader: IndexReader, curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
+def time_widths(reader: "IndexReader", curve: Sequence[Width], *, queries: int = 40) -> tuple[float, ...]:
     """Median milliseconds of a query at each width, in this process: rows of the table, one query at a time."""
     vectors = reader.sample_vectors(queries)
     medians = []

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index.sample import sample_size
+from icepuffin.ops.index.sizes import sample_size
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.recall_curve import (
     MEASURED_K,

@@ -14,42 +14,15 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.tasks.sketch_types import ARROW_TYPES, kind_of
 
-CREATED_TYPES = frozenset(
-    {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"},
-)
-"""Kinds of column that get a sketch when a table gets its first (Bodo's rule)."""
-
-_ARROW = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "time": pa.time64("us"),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "timestamp_ns": pa.timestamp("ns"),
-    "timestamptz_ns": pa.timestamp("ns", "UTC"),
-    "string": pa.large_string(),
-    "binary": pa.large_binary(),
-    "uuid": pa.binary(16),
-}
 _SMALL = {"string": pa.string(), "binary": pa.binary()}
-SKETCHED_TYPES = frozenset({*_ARROW, "decimal", "fixed"})
-"""Kinds of column that can have a sketch at all."""
 
 
 class SketchTypeError(IcepuffinError):
     """Raised when a column's type has no theta sketch, or the Arrow data is not of that type."""
 
     retryable = False
-
-
-def kind_of(iceberg_type: str) -> str:
-    """The type's name without its parameters: "decimal(9, 2)" -> "decimal", "fixed[16]" -> "fixed"."""
-    return iceberg_type.split("(", maxsplit=1)[0].split("[", maxsplit=1)[0]
 
 
 def update_from_arrow(accumulator: ThetaAccumulator, array: pa.Array | pa.ChunkedArray, iceberg_type: str) -> None:
@@ -76,7 +49,7 @@ def update_from_arrow(accumulator: ThetaAccumulator, array: pa.Array | pa.Chunke
 
 def _canonical(array: pa.Array, kind: str, iceberg_type: str) -> pa.Array:
     """The array as the Arrow type whose buffers the kernels read."""
-    wanted = _ARROW.get(kind)
+    wanted = ARROW_TYPES.get(kind)
     if kind == "decimal":
         precision, scale = (int(x) for x in iceberg_type[8:-1].split(","))
         if pa.types.is_decimal128(array.type) and array.type.scale == scale:

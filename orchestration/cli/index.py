@@ -193,7 +193,6 @@ def _describe(
     """Raises ClickException where a version must be read and there is none that can be."""
     from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index import NotAnIndexError
-    from icepuffin.ops.search import open_index
     from icepuffin.ops.search.overview import overview, time_widths
 
     table, storage = context.table, context.storage
@@ -210,6 +209,8 @@ def _describe(
         )
         raise click.ClickException(f"{context.name}: {warning or missing}")
     if shown is not None and measure:
+        from icepuffin.ops.search import open_index
+
         reader = open_index(table, definition, snapshot=shown.index_snapshot_id, storage=storage)
         milliseconds = time_widths(reader, shown.curve)
     return IndexDescription(definition, index_versions(table, definition.name), shown, warning, milliseconds)

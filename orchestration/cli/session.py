@@ -39,10 +39,11 @@ class Session:
 
     @cached_property
     def settings(self) -> "Settings":
-        from icepuffin.orchestration.engines import use_shard_cache
         from icepuffin.orchestration.settings import load
 
         settings = load(self.settings_file)
+        from icepuffin.orchestration.engines import use_shard_cache  # imports PyIceberg
+
         use_shard_cache(settings)
         return settings
 

@@ -130,7 +130,9 @@ def table_command(function: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if not all(table.split(".")) or "." not in table:
             raise click.UsageError(f"'{table}' is no table; name one as namespace.table")
-        function(TableContext(session.with_options(directory, settings), table, catalog, as_json), **options)
+        session = session.with_options(directory, settings)
+        _ = session.settings  # wrong settings are refused before the command imports PyIceberg
+        function(TableContext(session, table, catalog, as_json), **options)
 
     command_with_options: Any = click.pass_obj(command)
     for option in (settings_options, json_option, catalog_option, table_argument):

@@ -29,7 +29,7 @@ from icepuffin.ops.index import (
 from icepuffin.ops.index.materialize import SIDE_TAG_AGE_MS
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.resources import Engine
-from icepuffin.ops.runs.maintenance import maintain_index
+from icepuffin.ops.runs.index import maintain_index
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.storage import PartSource, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner

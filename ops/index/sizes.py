@@ -1,0 +1,24 @@
+"""Sizes of what an index is made of, from counts alone."""
+
+import numpy as np
+
+SAMPLE_SHARE = 0.01
+SMALLEST_SAMPLE = 20_000
+LARGEST_SAMPLE = 200_000
+SHARD_BYTES = 512 * 1024**2
+"""Vectors and adjacency of one shard: small enough for one executor, and far under Java's 2 GiB a blob."""
+
+
+def choose_shard_count(rows: int, dims: int, max_degree: int) -> int:
+    """Number of shards for so many rows, by the memory that building one shard takes."""
+    return max(1, -(-rows // rows_per_shard(dims, max_degree)))
+
+
+def rows_per_shard(dims: int, max_degree: int) -> int:
+    """Rows that one shard should have at most."""
+    return SHARD_BYTES // (4 * (dims + max_degree))
+
+
+def sample_size(total: int) -> int:
+    """How many of a table's rows make the sample."""
+    return min(total, int(np.clip(total * SAMPLE_SHARE, SMALLEST_SAMPLE, LARGEST_SAMPLE)))

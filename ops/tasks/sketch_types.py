@@ -1,0 +1,33 @@
+"""The types of columns that can have a theta sketch, in Iceberg's text form."""
+
+import pyarrow as pa
+
+CREATED_TYPES = frozenset(
+    {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"},
+)
+"""Kinds of column that get a sketch when a table gets its first (Bodo's rule)."""
+
+ARROW_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "timestamp_ns": pa.timestamp("ns"),
+    "timestamptz_ns": pa.timestamp("ns", "UTC"),
+    "string": pa.large_string(),
+    "binary": pa.large_binary(),
+    "uuid": pa.binary(16),
+}
+"""The Arrow type whose buffers the kernels read, by kind; a decimal or fixed type has one per width."""
+SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
+"""Kinds of column that can have a sketch at all."""
+
+
+def kind_of(iceberg_type: str) -> str:
+    """The type's name without its parameters: "decimal(9, 2)" -> "decimal", "fixed[16]" -> "fixed"."""
+    return iceberg_type.split("(", maxsplit=1)[0].split("[", maxsplit=1)[0]
