@@ -1,7 +1,7 @@
 """Opening index versions: their routing blobs, and where their shards lie."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
@@ -116,6 +116,14 @@ def same_files(version: OpenVersion, live: LiveFiles) -> dict[str, FileNumber]:
         if not later and not unlike and rows.get(path) == file.record_count:
             same[path] = FileNumber(number)
     return same
+
+
+def without_files(version: OpenVersion, paths: Collection[str]) -> OpenVersion:
+    """The version as if some files, by relative path, were not live in its snapshot: none of their rows is answered."""
+    if not paths:
+        return version
+    files = tuple(replace(file, present=file.present and file.path not in paths) for file in version.routing.files)
+    return replace(version, routing=replace(version.routing, files=files))
 
 
 def shared_rows(version: OpenVersion, live: LiveFiles) -> int:

@@ -25,9 +25,10 @@ from icepuffin.ops.catalog.snapshots import (
 )
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.errors import require_type
+from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_column, resolve_field
-from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows
+from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed import IN_PROCESS_MB, DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
@@ -327,11 +328,12 @@ def _load_first(
     resources: _Resources,
 ) -> VersionChoice:
     """The first version whose shards can be read; where none can, every row is compared."""
-    for opened in usable:
+    for version in usable:
         try:
+            opened = without_files(version, files_mapped_since(target.table, version, target.live, target.storage))
             loaded, tier_why = _load(opened, target, resources, complete=stale is not StalePolicy.NEAREST_ONLY)
         except (PuffinError, StorageError) as error:
-            warnings = (*warnings, f"{opened.version.puffin_path} cannot be read: {error}")
+            warnings = (*warnings, f"{version.version.puffin_path} cannot be read: {error}")
             continue
         return VersionChoice(opened, loaded, _why(opened, target.live), warnings, tier_why)
     why = "no version can be read" if warnings else "no version shares a row with the snapshot"

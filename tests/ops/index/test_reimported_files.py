@@ -13,7 +13,7 @@ from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import materialize_index
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.search import open_index
+from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
@@ -139,6 +139,8 @@ def test_files_that_a_mended_name_mapping_gives_vectors_are_indexed(
         change.set_properties({key: right})
     if later:
         table.refresh().append(make_rows(9_000, 9_050))
+    assert_right(table.refresh())
+    assert open_index(table, DEFINITION, storage=STORAGE).coverage is Coverage.NEAREST_VERSION_AND_TAIL
     report = index_head(table.refresh())
     assert (report.action, report.rows) == (Action.REFRESHED, 400 if later else 350)
     assert_right(table.refresh())
