@@ -129,18 +129,23 @@ def process_of(run: dg.DagsterRun) -> Process | None:
         return None
 
 
-def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
-    """Fail the runs that Dagster counts as in progress and whose process is gone. Returns their ids."""
-    lost = []
+def lost_runs(instance: dg.DagsterInstance) -> Iterator[tuple[dg.DagsterRun, Process]]:
+    """The runs that Dagster counts as in progress and whose process is gone, each with its process."""
     for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
         process = process_of(run)
         if process is None or not process.is_gone:
             continue
         now = instance.get_run_by_id(run.run_id)
-        if now is None or now.is_finished:  # the run reported its end before its process ended
-            continue
+        if now is not None and not now.is_finished:  # else it reported its end before its process ended
+            yield now, process
+
+
+def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
+    """Fail the lost runs. Returns their ids."""
+    lost = []
+    for run, process in lost_runs(instance):
         instance.report_run_failed(
-            now,
+            run,
             f"The process of this run, {process.pid} on {process.host}, is gone: it was killed, or the machine was "
             "restarted. What it had finished is there, and another run finds it",
         )

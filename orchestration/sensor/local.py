@@ -23,9 +23,9 @@ from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import find_indexes, indexes_of, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.instance import LOCATION
-from icepuffin.orchestration.processes import process_tags
+from icepuffin.orchestration.processes import lost_runs, process_tags
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
-from icepuffin.orchestration.sensor.facts import gather_facts, run_tags
+from icepuffin.orchestration.sensor.facts import TABLE_TAG, gather_facts, run_tags
 from icepuffin.orchestration.sensor.plan import RunPlan, SensorCursor, plan_runs
 from icepuffin.orchestration.settings import Settings
 
@@ -96,8 +96,9 @@ def _due_runs(instance: dg.DagsterInstance, table: TableSettings, catalogs: Cata
     cursor = _cursor(instance, spec, loaded)
     facts = gather_facts(instance, spec, loaded, cursor)
     keys = [item.key for item in facts.watched]
-    all_visible = replace(facts, partitions=keys, recorded=keys)
-    plan = plan_runs(all_visible, cursor, policy=table.snapshots, runs_ahead=len(keys))
+    lost = sum(run.tags.get(TABLE_TAG) == _path(table) for run, _ in lost_runs(instance))  # an evaluation ends these
+    after = replace(facts, partitions=keys, recorded=keys, in_flight=facts.in_flight - lost)
+    plan = plan_runs(after, cursor, policy=table.snapshots, runs_ahead=len(keys) + after.in_flight)
     return DueRuns(_path(table), plan.runs)
 
 

@@ -321,6 +321,36 @@ def test_what_is_due_is_what_the_sensor_would_ask_for(lake: Lake, tmp_path: Path
         assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [(added,)]
 
 
+def test_what_is_due_counts_no_run_whose_process_is_gone_and_no_run_as_room_for_others(
+    lake: Lake, tmp_path: Path
+) -> None:
+    here = this_process()
+    assert here is not None
+    with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
+        for boot in ("the boot before", here.boot, here.boot, here.boot):
+            run = create_run_for_test(
+                instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/packages"}
+            )
+            noted = {"run": run.run_id, **asdict(replace(here, boot=boot))}
+            instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(noted)})
+        every = [str(snapshot.snapshot_id) for snapshot in lake.table.refresh().metadata.snapshots]
+        assert due(lake, instance, snapshots="every") == every
+        assert due(lake, instance, snapshots="newest") == [], "three runs are not finished"
+        for run in instance.get_runs()[:3]:
+            instance.report_run_failed(run)
+        assert due(lake, instance, snapshots="newest") == every[-1:]
+        assert len(instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))) == 1, "nothing is changed"
+        found = evaluated(load(lake.settings_file), instance)
+        assert [request.partition_key for request in found.run_requests or ()] == every[-1:]
+
+
+def due(lake: Lake, instance: dg.DagsterInstance, **table: Any) -> list[str]:
+    lake.write_settings(**table)
+    (found,) = due_runs(load(lake.settings_file), instance)
+    assert isinstance(found, DueRuns)
+    return list(found.snapshots)
+
+
 def keep_as_the_daemon(instance: dg.DagsterInstance, sensor: str, cursor: str | None) -> None:
     repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("icepuffin"), "__repository__")
     data = SensorInstigatorData(last_tick_timestamp=time.time(), cursor=cursor)
