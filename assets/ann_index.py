@@ -13,6 +13,7 @@ from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import Action, IndexReport
@@ -43,6 +44,7 @@ _LABELS = {
     "seconds": "seconds/total",
     "stage_seconds": "seconds",
     "estimate": "estimate",
+    "self_search": "self-search",
 }
 """Labels in the UI, which groups nothing by itself: the part before the slash keeps together what belongs together."""
 
@@ -79,6 +81,17 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
         f"{report.shards_copied:,} kept",
         "bytes": f"{readable_bytes(report.bytes_total)}; {readable_bytes(report.bytes_written)} newly written",
         "time": f"{report.seconds:,.1f} s{expected}",
+        **({"self-search": report.self_search.summary} if report.self_search else {}),
+    }
+
+
+def _measured_recall(report: IndexReport) -> dict[str, float | int | str]:
+    low, high = confidence_interval(report.recall, report.recall_queries)
+    return {
+        "recall": report.recall,
+        "queries": report.recall_queries,
+        "95 % interval": f"{low:.4f} to {high:.4f}",
+        **({"self-search": report.self_search.summary} if report.self_search else {}),
     }
 
 
@@ -168,7 +181,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
                     metadata={
                         "action": str(report.action),
                         "target": definition.target_recall,
-                        **({} if report.action is Action.EMPTY else {"recall": report.recall}),
+                        **({} if report.action is Action.EMPTY else _measured_recall(report)),
                     },
                 ),
                 dg.AssetCheckResult(

@@ -161,7 +161,8 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         definition,
         "integrity",
         f"Is the index file intact? Every shard of the version at ann_{definition.name} has the published bytes and "
-        "decodes, and every live row has a node with its own vector. Reads the whole file and all vectors.",
+        "decodes, every live row has a node with its own vector, and some rows of each shard are searched by their own "
+        "vectors. Reads the whole file and all vectors.",
     )
     def integrity(catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
         table = catalogs.table(spec.catalog, spec.identifier)
@@ -183,6 +184,7 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
                 "bytes read": report.bytes_read,
                 "shards": report.shards,
                 "rows compared": report.rows,
+                "self-search": report.self_search.summary if report.self_search else "not done: see the faults",
                 "faults": "; ".join(report.faults) or "none",
                 **recall_so_far(recall_history(index_versions(table, definition.name)), definition.target_recall),
                 **({"what to do": remedy(spec.identifier, definition.name, version, report)} if report.faults else {}),

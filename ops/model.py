@@ -113,6 +113,11 @@ class How(enum.StrEnum):
         return self in (How.COPIED, How.MASKED)
 
     @property
+    def keeps_graph(self) -> bool:
+        """Whether the graph is the base version's, as it was."""
+        return self.keeps_bytes or self is How.REMAPPED
+
+    @property
     def makes_graph(self) -> bool:
         """Whether a graph is built from nothing."""
         return self in (How.BUILT, How.REBUILT)

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from icepuffin.ann_kernels.metric import Metric
 
 MEASURED_K = 10
+GATE_QUERIES = 64
+"""Queries by which the recall of a shard is measured before it is published"""
 OVERSAMPLE = 3
 """Candidates per result row that a lean shard hands over for exact ranking, by default"""
 

@@ -1,25 +1,32 @@
 """Integrity: whether a version's file is what its routing blob says, and its nodes are the rows of its snapshot."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
+from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
+from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import FileSlot, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner, driver_runner
+from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
-from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs import centroid, routing, shard
+from icepuffin.puffin import BlobMetadata, PuffinReader
+from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.routing import Routing
-from icepuffin.puffin.blobs.shard import ShardReader
+from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
@@ -47,6 +54,8 @@ class Integrity:
     faults: tuple[str, ...]
     from_later_release: bool = False
     """Whether a later release wrote the version: then the fault is that this one cannot check it"""
+    self_search: SelfSearch | None = None
+    """Some rows of each shard, searched by their own vectors; None where something else has faults"""
 
 
 def remedy(table: str, index: str, version: DerivedVersion, report: Integrity) -> str:
@@ -69,12 +78,14 @@ def check_integrity(
 
     Each shard is compared with its checksum, decoded and validated, one at a time in memory. Where the checksum of a
     whole shard is not known, those of its sections are compared. Then the vectors of all live rows are read, and the
-    addresses and content hashes of all rows are compared with those of all nodes. `runner` reads the rows; by default
-    this process does.
+    addresses and content hashes of all rows are compared with those of all nodes. At last some rows of each shard are
+    searched by their own vectors. `runner` reads the rows and searches; by default this process does.
     """
     faults: list[str] = []
     read = shards = rows = 0
     from_later_release = False
+    runner = runner or LocalRunner()
+    searched = None
     try:
         source = open_storage(version.puffin_path, storage).source(version.puffin_path)
         reader = PuffinReader(source)
@@ -89,21 +100,18 @@ def check_integrity(
             faults.append(f"{len(shard_blobs)} shard blobs, but the routing blob names {len(expected.shards)}")
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
-        nodes = Tally.empty(len(expected.files))
-        for number, (blob, entry) in enumerate(zip(shard_blobs, expected.shards, strict=False)):
-            data = reader.read_blob(blob)
-            read += len(data)
-            shards += 1
-            try:
-                nodes = Tally.joined([nodes, _nodes_of(data, entry, len(expected.files))], len(expected.files))
-            except LaterFormatError:
-                raise
-            except PuffinError as error:
-                faults.append(f"shard {number} at {blob.offset}: {error}")
+        shards, read = len(shard_blobs), sum(blob.length for blob in shard_blobs)
+        nodes, drawn, broken = _read_shards(reader, shard_blobs, expected)
+        faults += broken
         if not faults:
-            row_tally = _rows_of(table, version, expected, definition, storage, runner or LocalRunner(), progress)
-            rows = int(row_tally[0].counts.sum())
-            faults += _disagreements(nodes, *row_tally, expected)
+            covered = _covered_rows(table, version, expected, definition)
+            tally = _rows_of(covered, expected, storage, runner, progress)
+            rows = int(tally.counts.sum())
+            faults += _disagreements(nodes, tally, covered.paths, expected)
+        if not faults:
+            ranges = [ObjectRange(version.puffin_path, blob.offset, blob.length) for blob in shard_blobs]
+            searched = _self_search(covered, expected, ranges, drawn, storage, runner, progress)
+            faults += [searched.fault] if searched.fault else []
     except (LaterFormatError, LaterDefinitionError) as error:
         from_later_release = not faults
         faults.append(str(error))
@@ -111,50 +119,117 @@ def check_integrity(
         faults.append(f"{type(error).__name__}: {error}")
     except StopIteration:
         faults.append("no routing blob")
-    return Integrity(version.puffin_path, read, shards, rows, tuple(faults), from_later_release)
+    return Integrity(version.puffin_path, read, shards, rows, tuple(faults), from_later_release, searched)
 
 
-def _nodes_of(data: bytes, entry: routing.ShardEntry, files: int) -> Tally:
-    """The live nodes of a shard. Raises PuffinError where it is not what the routing blob says."""
+def _read_shards(
+    reader: PuffinReader, blobs: Sequence[BlobMetadata], expected: Routing
+) -> tuple[Tally, list[npt.NDArray[np.int64]], list[str]]:
+    """(tally of all live nodes, addresses of some nodes of each shard, faults). Raises LaterFormatError."""
+    files = len(expected.files)
+    nodes, drawn, faults = Tally.empty(files), [], []
+    for number, (blob, entry) in enumerate(zip(blobs, expected.shards, strict=False)):
+        data = reader.read_blob(blob)
+        try:
+            decoded = _decoded(data, entry)
+            nodes = Tally.joined([nodes, _nodes_of(decoded, entry, files)], files)
+            drawn.append(draw_nodes(decoded, entry.tombstones, seed=number))
+        except LaterFormatError:
+            raise
+        except PuffinError as error:
+            faults.append(f"shard {number} at {blob.offset}: {error}")
+    return nodes, drawn, faults
+
+
+def _decoded(data: bytes, entry: routing.ShardEntry) -> Shard:
+    """Raises PuffinError where a shard is not what the routing blob says."""
     if entry.sha256 != routing.UNKNOWN_SHA256 and hashlib.sha256(data).digest() != entry.sha256:
         raise ChecksumError("the bytes are not those that were published")
     decoded = shard.decode(data)
     if decoded.count != entry.count:
         raise BadBlobError("the node count is not the routing blob's")
+    return decoded
+
+
+def _nodes_of(decoded: Shard, entry: routing.ShardEntry, files: int) -> Tally:
+    """The live nodes of a shard. Raises BadBlobError where a node lies in no file."""
     tally, _ = tally_of(decoded.file_slots, decoded.row_positions, decoded.content_hashes, entry.tombstones, files)
     return tally
 
 
-def _rows_of(
-    table: Table,
-    version: DerivedVersion,
-    expected: Routing,
-    definition: IndexDefinition,
-    storage: StorageConfig,
-    runner: TaskRunner,
-    progress: Progress | None,
-) -> tuple[Tally, frozenset[str]]:
-    """(tally of all live rows of the version's snapshot, relative paths of its files).
+@dataclass(frozen=True, slots=True)
+class _CoveredRows:
+    """Files of a version's snapshot, and what reading their vectors takes."""
 
-    Reads the index snapshot: it has the same files as the data snapshot, and outlives it.
-    """
+    files: tuple[tuple[FileSlot, LiveFile], ...]
+    """(file slot, file) of the files that the version has"""
+    paths: frozenset[str]
+    """Relative paths of all files of the snapshot"""
+    schema: Schema
+    field_id: int
+    record_count: int
+    metric: Metric
+
+
+def _covered_rows(
+    table: Table, version: DerivedVersion, expected: Routing, definition: IndexDefinition
+) -> _CoveredRows:
+    """Reads the index snapshot: it has the same files as the data snapshot, and outlives it."""
     live = live_files(table, version.index_snapshot_id)
     schema = table.schemas()[live.schema_id]
     slots = {file.path: FileSlot(slot) for slot, file in enumerate(expected.files) if file.present}
     paths = {file.path: relative_to(file.path, live.location) for file in live.files}
-    files = [(slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots]
-    field_id = resolve_field(definition, schema, live.table)
-    if 4 * expected.dims * live.record_count <= _SMALL:
+    return _CoveredRows(
+        files=tuple((slots[paths[file.path]], file) for file in live.files if paths[file.path] in slots),
+        paths=frozenset(paths.values()),
+        schema=schema,
+        field_id=resolve_field(definition, schema, live.table),
+        record_count=live.record_count,
+        metric=definition.metric_value,
+    )
+
+
+def _rows_of(
+    covered: _CoveredRows, expected: Routing, storage: StorageConfig, runner: TaskRunner, progress: Progress | None
+) -> Tally:
+    """Tally of all live rows of the version's snapshot."""
+    if 4 * expected.dims * covered.record_count <= _SMALL:
         runner = driver_runner(runner)
-    groups = min(len(files), max(_TASKS, 2 * runner.parallelism))
+    groups = min(len(covered.files), max(_TASKS, 2 * runner.parallelism))
     tasks = [
-        RowsTask(tuple(files[at::groups]), schema, field_id, expected.dims, len(expected.files), storage)
+        RowsTask(
+            covered.files[at::groups], covered.schema, covered.field_id, expected.dims, len(expected.files), storage
+        )
         for at in range(groups)
     ]
     parts = runner.run(
         tally_rows, tasks, label="read all rows", progress=None if progress is None else partial(progress, "verify")
     )
-    return Tally.joined(parts, len(expected.files)), frozenset(paths.values())
+    return Tally.joined(parts, len(expected.files))
+
+
+def _self_search(
+    covered: _CoveredRows,
+    expected: Routing,
+    blobs: Sequence[ObjectRange],
+    drawn: Sequence[npt.NDArray[np.int64]],
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: Progress | None,
+) -> SelfSearch:
+    """Search the rows at the addresses `drawn` of each shard by their own vectors."""
+    files = dict(covered.files)
+    if sum(blob.length for blob in blobs) <= _SMALL:
+        runner = driver_runner(runner)
+    tasks = []
+    for blob, entry, keys in zip(blobs, expected.shards, drawn, strict=True):
+        vectors = vectors_of(keys, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
+        queries = ShardQueries(blob, deletion_vector.encode(entry.tombstones), keys, vectors)
+        tasks.append(SelfSearchTask((queries,), storage, runner.task_threads))
+    results = runner.run(
+        self_search, tasks, label="search rows", progress=None if progress is None else partial(progress, "search")
+    )
+    return SelfSearch.of(SelfSearchResult.joined(results), shards=len(blobs))
 
 
 def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: Routing) -> Iterator[str]:

@@ -185,7 +185,7 @@ def _carry_out(
             file = assembly.finish(made)
         with clock.stage("verify"):
             try:
-                require_rows(plan, file.routing, file.shards, storage, runner)
+                searched = require_rows(plan, made, file, storage, runner)
             except CoverageError:  # the next attempt must not reuse what was staged
                 _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
                 raise
@@ -194,7 +194,7 @@ def _carry_out(
     with clock.stage("bind"):
         measurement = measurement_text(plan, made, clock.stages, runner)
         version = publish(table, plan, file, storage=storage, measurement=measurement)
-    return replace(new_version_report(plan, clock, made, file, version), estimate=expected)
+    return replace(new_version_report(plan, clock, made, file, version), estimate=expected, self_search=searched)
 
 
 def pass_gate(plan: VersionPlan, made: ShardSet) -> None:

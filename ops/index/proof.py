@@ -1,82 +1,153 @@
 """Proof before each publication that the nodes of a version are the rows of its snapshot.
 
-All nodes are compared by address, and a sample by its vectors. `icepuffin.ops.index.integrity` compares all vectors.
+All nodes are compared by address, and a sample by its vectors, which must find their rows.
+`icepuffin.ops.index.integrity` compares all vectors.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from pyiceberg.schema import Schema
 
-from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ops.addresses import pack
-from icepuffin.ops.catalog.row_deletes import deleted_by_file
-from icepuffin.ops.datafile import DataFile, LiveBatch
+from icepuffin.ops.index.assembly import VersionFile
 from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.integrity import ONE_IN
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.model import LiveFile, ObjectRange, StorageConfig
-from icepuffin.ops.storage import open_storage, relative_to
+from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
+from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.index.stages import SMALL_WORK, ShardSet
+from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.storage import normalize, relative_to
 from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
+from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, self_search
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
-from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
-from icepuffin.puffin.blobs.routing import Routing
 
 NODES_AT_ONCE = 1 << 24
 """Nodes up to which the driver counts addresses itself: sooner than Spark starts a job"""
-_FILES = 2
-"""Files in the sample that were read for the version, and as many that were not"""
-_ROWS = 64
-"""Rows per file in the sample: the first of a row group, so that little is decoded"""
+_ONE_BYTE_IN = 10
+"""Bytes of written shards per byte that is read again to be searched"""
 
 
 def require_rows(
     plan: VersionPlan,
-    routing: Routing,
-    shards: Sequence[ObjectRange],
+    made: ShardSet,
+    file: VersionFile,
     storage: StorageConfig,
     runner: TaskRunner,
-) -> None:
+) -> SelfSearch:
     """Check that every live row has exactly one node, by its address; and for a sample of rows that the node has the
-    hash of the row's vector.
+    hash of the row's vector, and that a search by that vector returns the row.
 
-    Reads location maps and hashes of the file as written, and a little of four data files. Raises CoverageError naming
-    a file, StorageError, PuffinError.
+    Reads location maps and hashes of the file as written, a little of four data files, and the shards that are
+    searched: see `_searched_shards`. Raises CoverageError naming a file, StorageError, PuffinError.
     """
     where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
-    slots = {file.path: slot for slot, file in enumerate(routing.files) if file.present}
-    files = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
+    routing = file.routing
+    slots = {covered.path: slot for slot, covered in enumerate(routing.files) if covered.present}
+    files = {relative_to(live.path, plan.live.location): live for live in plan.live.files}
     if slots.keys() != files.keys():
         odd = min(slots.keys() ^ files.keys())
         raise _refused(where, f"{odd} is live in only one of snapshot and index")
-    keys, hashes, owners = _sample(plan, slots, storage)
-    nodes = sum(entry.count for entry in routing.shards)
-    runner = driver_runner(runner) if nodes <= NODES_AT_ONCE else runner
-    dead = (deletion_vector.encode(entry.tombstones) for entry in routing.shards)
-    of_shard = list(zip(shards, dead, strict=True))
-    groups = max(1, min(len(of_shard), 2 * runner.parallelism))
+    rows = draw_rows(plan, slots, storage)
+    nodes = _nodes(file, np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)]), storage, runner)
+    for slot, covered in enumerate(routing.files):
+        count = nodes.tally.counts[slot]
+        if count != covered.live_rows:
+            path = covered.path or "a free slot"
+            raise _refused(where, f"{path}: {covered.live_rows:,} rows are live, {count:,} have a node")
+    for path, slot in slots.items():
+        if _is_whole(files[path], routing.files[slot].live_rows) and nodes.tally.sums[slot] != _all_rows(files[path]):
+            raise _refused(where, f"{path}: a row has two nodes and another has none")
+    for part in rows:
+        for key, wanted in zip(part.keys.tolist(), part.hashes.tolist(), strict=True):
+            if nodes.hash_of.get(key) != wanted:
+                raise _refused(where, f"{part.path}: a row's node does not have its vector")
+    searched = _self_search(plan, made, file, rows, nodes, storage, runner)
+    if searched.fault:
+        raise _refused(where, searched.fault)
+    return searched
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nodes:
+    """Live nodes of a version's file."""
+
+    tally: Tally
+    hash_of: Mapping[int, int]
+    """Content hashes of the nodes of sampled rows, by address"""
+    shard_of: Mapping[int, int]
+    """Shard ids of those nodes, by address"""
+
+
+def _nodes(file: VersionFile, keys: npt.NDArray[np.int64], storage: StorageConfig, runner: TaskRunner) -> _Nodes:
+    """Count the addresses of all live nodes, and look up those of `keys`."""
+    routing = file.routing
+    count = sum(entry.count for entry in routing.shards)
+    runner = driver_runner(runner) if count <= NODES_AT_ONCE else runner
+    blobs = [
+        (blob, deletion_vector.encode(entry.tombstones))
+        for blob, entry in zip(file.shards, routing.shards, strict=True)
+    ]
+    groups = max(1, min(len(blobs), 2 * runner.parallelism))
     tasks = [
-        NodesTask(tuple(of_shard[at::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
+        NodesTask(tuple(blobs[at::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
         for at in range(groups)
     ]
     results = runner.run(tally_nodes, tasks, label="count addresses")
-    tally = Tally.joined((part.tally for part in results), len(routing.files))
-    for slot, file in enumerate(routing.files):
-        if tally.counts[slot] != file.live_rows:
-            fault = (
-                f"{file.path or 'a free slot'}: {file.live_rows:,} rows are live, {tally.counts[slot]:,} have a node"
-            )
-            raise _refused(where, fault)
-    for path, slot in slots.items():
-        if _is_whole(files[path], routing.files[slot].live_rows) and tally.sums[slot] != _all_rows(files[path]):
-            raise _refused(where, f"{path}: a row has two nodes and another has none")
-    hash_of = dict(zip(np.concatenate([part.keys for part in results]).tolist(),
-                   np.concatenate([part.hashes for part in results]).tolist(), strict=True))  # fmt: skip
-    for key, wanted, owner in zip(keys.tolist(), hashes.tolist(), owners, strict=True):
-        if hash_of.get(key) != wanted:
-            raise _refused(where, f"{owner}: a row's node does not have its vector")
+    hash_of: dict[int, int] = {}
+    shard_of: dict[int, int] = {}
+    for first, part in enumerate(results):
+        hash_of.update(zip(part.keys.tolist(), part.hashes.tolist(), strict=True))
+        shard_of.update(zip(part.keys.tolist(), (first + groups * part.places).tolist(), strict=True))
+    return _Nodes(Tally.joined((part.tally for part in results), len(routing.files)), hash_of, shard_of)
+
+
+def _self_search(
+    plan: VersionPlan,
+    made: ShardSet,
+    file: VersionFile,
+    rows: Sequence[ProofRows],
+    nodes: _Nodes,
+    storage: StorageConfig,
+    runner: TaskRunner,
+) -> SelfSearch:
+    """Search sampled rows by their own vectors in some shards of the file as written."""
+    keys = np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)])
+    owners = np.array([nodes.shard_of[key] for key in keys.tolist()], np.int64)
+    chosen = _searched_shards(plan, made, Counter(owners.tolist()))
+    queries = []
+    for shard_id in chosen:
+        places = np.flatnonzero(owners == shard_id)
+        vectors = np.concatenate([part.vectors for part in rows])[places]
+        tombstones = deletion_vector.encode(file.routing.shards[shard_id].tombstones)
+        queries.append(ShardQueries(file.shards[shard_id], tombstones, keys[places], vectors))
+    is_small = sum(file.shards[shard_id].length for shard_id in chosen) <= SMALL_WORK
+    runner = driver_runner(runner) if is_small else runner
+    tasks = [SelfSearchTask((shard,), storage, runner.task_threads) for shard in queries]
+    result = SelfSearchResult.joined(runner.run(self_search, tasks, label="search rows by their own vectors"))
+    return SelfSearch.of(result, shards=len(chosen))
+
+
+def _searched_shards(plan: VersionPlan, made: ShardSet, rows: Mapping[int, int]) -> list[int]:
+    """Ids of the shards that are searched, of those that hold sampled rows (`rows`: their number, by shard).
+
+    Of shards that were written for this version: the ones with most rows, up to a tenth of their bytes, and one at
+    least. Of shards whose graphs are the base version's: one in ONE_IN refreshes, where files are local; to read one
+    takes longer than most refreshes.
+    """
+    written = {shard.shard_id: shard.length for shard in made.shards if not shard.how.keeps_graph}
+    budget = max(SMALL_WORK, sum(written.values()) // _ONE_BYTE_IN)
+    chosen: list[int] = []
+    for shard_id in sorted(written.keys() & rows.keys(), key=lambda shard_id: (-rows[shard_id], shard_id)):
+        if not chosen or written[shard_id] <= budget:
+            chosen.append(shard_id)
+            budget -= written[shard_id]
+    turn = int(plan.build_id, 16) % max(ONE_IN, len(made.shards))
+    has_turn = turn in rows and made.shards[turn].how.keeps_graph
+    return [*chosen, turn] if has_turn and normalize(plan.live.location).startswith("file:") else chosen
 
 
 def _refused(where: str, fault: str) -> CoverageError:
@@ -95,52 +166,3 @@ def _all_rows(file: LiveFile) -> np.uint64:
     tally = Tally.empty(1)
     tally.add(np.zeros(file.record_count, np.uint32), np.arange(file.record_count, dtype=np.int64))
     return np.uint64(tally.sums[0])
-
-
-def _sample(
-    plan: VersionPlan, slots: dict[str, int], storage: StorageConfig
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], list[str]]:
-    """(row keys u64[n], content hashes u64[n], paths) of sampled rows; the build id is the seed."""
-    rng = np.random.default_rng(int(plan.build_id[:16], 16))
-    read = {file.path for file in plan.added}
-    new = [file for file in plan.live.files if file.path in read]
-    kept = [file for file in plan.live.files if file.path not in read]
-    chosen = [files[at] for files in (new, kept) for at in rng.permutation(len(files))[:_FILES].tolist()]
-    seeds = rng.integers(2**31, size=len(chosen)).tolist()
-    deleted = deleted_by_file(lambda path: open_storage(path, storage), chosen)
-
-    def hashed(item: tuple[LiveFile, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64], list[str]]:
-        file, seed = item
-        slot = slots[relative_to(file.path, plan.live.location)]
-        positions, hashes = _first_rows(file, plan.schema, plan.field_id, seed, deleted[file.path], storage)
-        return pack(slot, positions), hashes, [file.path] * len(positions)
-
-    with ThreadPoolExecutor(2 * _FILES) as threads:
-        parts = list(threads.map(hashed, zip(chosen, seeds, strict=True)))
-    return (
-        np.concatenate([np.empty(0, np.int64), *(keys for keys, _, _ in parts)]),
-        np.concatenate([np.empty(0, np.uint64), *(hashes for _, hashes, _ in parts)]),
-        [path for _, _, paths in parts for path in paths],
-    )
-
-
-def _first_rows(
-    file: LiveFile,
-    schema: Schema,
-    field_id: int,
-    seed: int,
-    deleted: npt.NDArray[np.int64],
-    storage: StorageConfig,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """(row positions, content hashes) of the live rows with a vector among the first rows of a row group."""
-    opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
-    group = seed % opened.groups if opened.groups else 0
-    batch = opened.first(_ROWS, group) if opened.groups else None
-    if batch is None:
-        return np.empty(0, np.int64), np.empty(0, np.uint64)
-    at = opened.start(group) + np.arange(batch.num_rows)
-    live = np.flatnonzero(~np.isin(at, deleted))
-    positions, column = with_vector(LiveBatch(at[live], batch.take(live)))
-    if not len(positions):
-        return positions, np.empty(0, np.uint64)
-    return positions, content_hash(vectors_at(column, positions, file, None))

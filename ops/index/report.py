@@ -6,7 +6,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from icepuffin.ops.index.retention import RetiredVersion
+from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.model import How, ShardId
+from icepuffin.ops.recall_curve import GATE_QUERIES
 
 
 class Action(StrEnum):
@@ -120,6 +122,13 @@ class IndexReport:
     shard_reports: tuple[ShardReport, ...] = ()
     estimate: Estimate | None = None
     """Estimate made before the work; None where there was none to do."""
+    self_search: SelfSearch | None = None
+    """Proof before publication; None where nothing was published."""
+
+    @property
+    def recall_queries(self) -> int:
+        """Queries by which `recall` was measured, over all shards; some of them for an earlier version."""
+        return sum(min(GATE_QUERIES, shard.live) for shard in self.shard_reports)
 
     @property
     def tombstone_ratio(self) -> float:

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ann_kernels.graph_search import Searcher
+from icepuffin.ann_kernels.graph_search import FEWEST_CODED, Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ann_kernels.vamana import Graph
-from icepuffin.ops.recall_curve import OVERSAMPLE, Width, encode
+from icepuffin.ops.recall_curve import GATE_QUERIES, OVERSAMPLE, Width, encode
 from icepuffin.puffin.blobs.shard import Shard
 
-GATE_QUERIES = 64
 GATE_K = 10
 CURVE_QUERIES = 128
 CURVE_WIDTHS = (10, 16, 25, 40, 64, 100, 160, 250)
@@ -26,29 +25,51 @@ def measure_recall(
 ) -> float:
     """recall@10 of a shard, with some of its own live rows as queries; a row is no answer to itself.
 
-    vectors: f32[N, D], prepared, as the table has them. The shard may hold them rounded, or as codes only; the search
-    uses what it holds, and answers are compared by the table's vectors. Candidates of a lean shard are re-ranked by
-    exact distance, as in a search. Equal distances count as hits. Returns 1.0 where there is nothing to find.
+    vectors: f32[N, D], prepared, as the table has them. Returns 1.0 where there is nothing to find.
     """
     nodes = np.flatnonzero(live)
     if len(nodes) < 2:
         return 1.0
-    rng = np.random.default_rng(seed)
-    query_nodes = np.sort(rng.choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
+    query_nodes = np.sort(np.random.default_rng(seed).choice(nodes, min(GATE_QUERIES, len(nodes)), replace=False))
+    searcher = searcher_of(shard, vectors, live)
+    return float(np.mean(recall_of_nodes(searcher, shard, vectors, live, query_nodes, threads=threads)))
+
+
+def recall_of_nodes(
+    searcher: Searcher,
+    shard: Shard,
+    vectors: npt.NDArray[np.float32],
+    live: npt.NDArray[np.bool_],
+    query_nodes: npt.NDArray[np.intp],
+    *,
+    threads: int,
+) -> npt.NDArray[np.float64]:
+    """f64[Q], recall@10 of searches by the vectors of some live nodes; a node is no answer to itself.
+
+    vectors: f32[N, D], prepared. The shard may hold them rounded, or as codes only; the search uses what it holds, and
+    answers are compared by `vectors`. Candidates of a lean shard are re-ranked by exact distance, as in a search. Equal
+    distances count as hits. There must be two live nodes at least.
+    """
     metric = Metric(shard.metric)
-    k = min(GATE_K + 1, len(nodes))
+    k = min(GATE_K + 1, int(live.sum()))
     exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, live=live)
-    searcher = _searcher(shard, vectors, live)
-    lean = _lean(shard)
-    wide = k * OVERSAMPLE if lean else k
-    answers, _, _ = searcher.search(vectors[query_nodes], wide, search_list=shard.search_list, threads=threads)
+    answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
     distances = _exact_of(vectors, query_nodes, answers, metric)
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
     wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
     limits = _with_tolerance(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
     hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
-    return float(np.mean(np.minimum(hits, wanted) / wanted))
+    return np.asarray(np.minimum(hits, wanted) / wanted)
+
+
+def search_by_defaults(
+    searcher: Searcher, shard: Shard, queries: npt.NDArray[np.float32], k: int, *, threads: int
+) -> npt.NDArray[np.int64]:
+    """Nodes int64[Q, k] that are candidates of a search by default parameters; k x OVERSAMPLE in a lean shard."""
+    count = k * OVERSAMPLE if shard.vectors is None else k
+    answers, _, _ = searcher.search(queries, count, search_list=shard.search_list, threads=threads)
+    return answers
 
 
 def measure_curve(
@@ -70,7 +91,7 @@ def measure_curve(
     metric = Metric(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, live=others)
     limits = _with_tolerance(exact[:, -1:])
-    searcher = _searcher(shard, vectors, others)
+    searcher = searcher_of(shard, vectors, others)
     lean = _lean(shard)
     lean_settings = (
         [(max(shard.search_list, 2 * GATE_K * oversample), oversample) for oversample in CURVE_OVERSAMPLES]
@@ -93,13 +114,23 @@ def _lean(shard: Shard) -> bool:
     return shard.vectors is None and shard.pq_codebook is not None and shard.pq_codes is not None
 
 
-def _searcher(shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> Searcher:
+def searcher_of(
+    shard: Shard,
+    vectors: npt.NDArray[np.float32] | None,
+    live: npt.NDArray[np.bool_],
+    *,
+    coded_from: int = FEWEST_CODED,
+) -> Searcher:
+    """A searcher of what the shard holds: vectors, or else PQ codes; or else of `vectors` f32[N, D].
+
+    coded_from: number of vectors from which the graph is walked by one-byte codes.
+    """
     graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
     if _lean(shard):
         pq: Any = shard.pq_codebook, shard.pq_codes
         return Searcher(graph, None, Metric(shard.metric), live=live, pq=pq)
     kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
-    return Searcher(graph, kept, Metric(shard.metric), live=live)
+    return Searcher(graph, kept, Metric(shard.metric), live=live, coded_from=coded_from)
 
 
 @contextmanager

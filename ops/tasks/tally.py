@@ -76,6 +76,8 @@ class NodesResult:
     """Row keys of the live nodes that were wanted"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes of those nodes, in the same order"""
+    places: npt.NDArray[np.int64]
+    """Place in the task of the shard of each of those nodes, in the same order"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,21 +96,24 @@ class RowsTask:
 def tally_nodes(task: NodesTask) -> NodesResult:
     """Read location maps, and the hashes of shards with a wanted row. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
-        results = list(threads.map(lambda item: _of_shard(task, *item), task.shards))
+        results = list(threads.map(lambda place: _of_shard(task, place), range(len(task.shards))))
     return NodesResult(
         tally=Tally.joined((result.tally for result in results), task.slots),
         keys=np.concatenate([np.empty(0, np.int64), *(result.keys for result in results)]),
         hashes=np.concatenate([np.empty(0, np.uint64), *(result.hashes for result in results)]),
+        places=np.concatenate([np.empty(0, np.int64), *(result.places for result in results)]),
     )
 
 
-def _of_shard(task: NodesTask, blob: ObjectRange, tombstones: bytes) -> NodesResult:
+def _of_shard(task: NodesTask, place: int) -> NodesResult:
+    blob, tombstones = task.shards[place]
     reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
     keys = pack(slots, positions)
     at = live[np.isin(keys[live], task.wanted)]
-    return NodesResult(tally, keys[at], reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64))
+    hashes = reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64)
+    return NodesResult(tally, keys[at], hashes, np.full(len(at), place, np.int64))
 
 
 def tally_of(

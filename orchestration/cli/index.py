@@ -300,7 +300,8 @@ def verify_command(context: TableContext, /, name: str | None) -> None:
         print_json(dataclasses.asdict(integrity))
     else:
         whole = f"whole, {plural(integrity.shards, 'shard')}, {plural(integrity.rows, 'row')} compared"
-        print_lines(context.console, *(f"{integrity.path}: {text}" for text in integrity.faults or (whole,)))
+        searched = (integrity.self_search.summary,) if integrity.self_search else ()
+        print_lines(context.console, *(f"{integrity.path}: {text}" for text in integrity.faults or (whole, *searched)))
     if integrity.faults:
         fault = "of a later release" if integrity.from_later_release else "damaged"
         raise click.ClickException(

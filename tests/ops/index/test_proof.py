@@ -14,7 +14,8 @@ from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import CoverageError, build, proof, refresh
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.tasks import scatter
+from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.tasks import scatter, shard
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import CoveredFile
 from tests.conftest import STORAGE, make_rows
@@ -22,6 +23,7 @@ from tests.ops.index.comparison import found_and_true, index_head
 from tests.ops.index.test_materialize import drop_everything
 
 TableFactory = Callable[..., Table]
+UNPROVEN = SelfSearch(0, 0, 0, 0, 0, 1.0, 0.0, 1.0)
 
 
 @pytest.fixture
@@ -111,9 +113,23 @@ def too_few_live(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(build, "file_table", other)
 
 
+def other_vectors(patch: pytest.MonkeyPatch) -> None:
+    """Each node is written with the vector of the next one; its hash and address stay."""
+    written_otherwise(patch, lambda shard: replace(shard, vectors=np.roll(shard.vectors, 1, axis=0)))
+
+
+def written_otherwise(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
+    real = shard.shard_blob.encode
+    patch.setattr(shard.shard_blob, "encode", lambda made: real(change(made)))
+
+
 @pytest.mark.parametrize(
     ("corrupt", "anew"),
-    [(it, anew) for it in (other_files, moved_positions, a_row_twice, too_few_live) for anew in (False, True)],
+    [
+        (it, anew)
+        for it in (other_files, moved_positions, a_row_twice, too_few_live, other_vectors)
+        for anew in (False, True)
+    ],
 )
 def test_a_version_whose_nodes_are_not_the_rows_is_not_published(
     table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], anew: bool, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +147,7 @@ def test_a_version_whose_nodes_are_not_the_rows_is_not_published(
     assert found_and_true(table)[1] >= 0.95
 
 
-@pytest.mark.parametrize("corrupt", [other_files, moved_positions, a_row_twice, too_few_live])
+@pytest.mark.parametrize("corrupt", [other_files, moved_positions, a_row_twice, too_few_live, other_vectors])
 def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
     table: Table, corrupt: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,17 +156,57 @@ def test_a_wrong_version_that_was_published_is_found_and_is_no_base(
 
     with monkeypatch.context() as patched:
         corrupt(patched)
-        patched.setattr(materialize, "require_rows", lambda *_: None)
+        patched.setattr(materialize, "require_rows", lambda *_: UNPROVEN)
         index_head(table)
     version = tagged_version(table.refresh(), "e")
     assert version is not None
     assert check_integrity(table, version, STORAGE).faults
     table.append(make_rows(640, 650))
     index_head(table)
-    if corrupt is not moved_positions:  # of which a refresh may draw no row
+    if corrupt not in {moved_positions, other_vectors}:  # of which a refresh may draw no row
         version = tagged_version(table.refresh(), "e")
         assert version is not None
         assert check_integrity(table, version, STORAGE).faults == ()
+
+
+def test_rows_are_searched_in_the_shards_that_were_written(table: Table) -> None:
+    head_version = tagged_version(table, "e")
+    assert head_version is not None
+    report = index_head(table)
+    written = [shard for shard in report.shard_reports if not shard.how.keeps_graph]
+    searched = report.self_search
+    assert searched is not None
+    assert len(written) <= searched.shards <= len(written) + 1
+    assert searched.rows == searched.returned == searched.queries >= 40
+    assert searched.recall_low < searched.recall <= searched.recall_high
+
+
+def test_a_kept_shard_is_searched_when_its_turn_comes(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its vectors were wrong when it was written, by an older release, say."""
+    drop_everything(table)
+    with monkeypatch.context() as patched:
+        other_vectors(patched)
+        patched.setattr("icepuffin.ops.index.materialize.require_rows", lambda *_: UNPROVEN)
+        index_head(table)
+    monkeypatch.setattr(proof, "ONE_IN", 1)
+    for first in range(640, 720, 10):
+        table.append(make_rows(first, first + 10))
+        index_head(table)
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    assert check_integrity(table, version, STORAGE).faults == ()
+
+
+def test_no_more_is_read_again_than_a_part_of_what_was_written(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_everything(table)
+    whole = index_head(table).self_search
+    drop_everything(table)
+    monkeypatch.setattr(proof, "SMALL_WORK", 0)
+    part = index_head(table).self_search
+    assert whole is not None
+    assert part is not None
+    assert (whole.shards, part.shards) == (3, 1)
+    assert 0 < part.rows < whole.rows
 
 
 def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFactory) -> None:

@@ -1,0 +1,59 @@
+"""Live nodes of a shard, drawn at random, and the vectors that the table has for their rows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.addresses import pack, unpack
+from icepuffin.ops.datafile import take_rows
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.rows import by_slot
+from icepuffin.ops.tasks.vectors import prepared, vectors_at
+from icepuffin.puffin.blobs.shard import Shard
+
+_FILES = 4
+"""Data files that a shard's sample lies in, at most"""
+_RUN = 16
+"""Nodes per file: of rows that lie close together, so that few row groups are read"""
+
+
+def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+    """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN of them."""
+    live = np.ones(shard.count, np.bool_)
+    live[tombstones] = False
+    keys = np.sort(pack(shard.file_slots, shard.row_positions)[live])
+    rng = np.random.default_rng(seed)
+    slots = unpack(keys)[0]
+    drawn = [np.empty(0, np.int64)]
+    for slot in rng.permutation(np.unique(slots))[:_FILES]:
+        first, last = np.searchsorted(slots, (slot, slot + 1))
+        start = int(rng.integers(first, max(first, last - _RUN) + 1))
+        drawn.append(keys[start : min(start + _RUN, last)])
+    return np.sort(np.concatenate(drawn))
+
+
+def vectors_of(
+    keys: npt.NDArray[np.int64],
+    files: Mapping[FileSlot, LiveFile],
+    schema: Schema,
+    field_id: int,
+    dims: int,
+    metric: Metric,
+    storage: StorageConfig,
+) -> npt.NDArray[np.float32]:
+    """f32[n, D] prepared: the vectors that the table has at addresses int64[n], which are live rows.
+
+    Raises VectorColumnError, DataFileError, StorageError.
+    """
+    slots, positions = unpack(keys)
+    out = np.empty((len(keys), dims), np.float32)
+    for slot, places in by_slot(slots):
+        file = files[FileSlot(slot)]
+        rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[places])
+        raw = vectors_at(rows.column(0).combine_chunks(), positions[places], file, dims)
+        out[places] = prepared(raw, positions[places], file, metric)
+    return out

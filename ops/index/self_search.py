@@ -1,0 +1,67 @@
+"""The result of searching rows by their own vectors in a version's file."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from icepuffin.ops.confidence import confidence_interval
+
+if TYPE_CHECKING:  # reports are read without kernels
+    from icepuffin.ops.tasks.self_search import SelfSearchResult
+
+LEAST_RETURNED = 0.5
+"""Share of rows that a sound file gives back at least. It separates a broken graph from vectors that are hard to tell
+apart, which are the recall gate's concern
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfSearch:
+    """Rows of the table, searched by their own vectors in the file as written."""
+
+    rows: int
+    misplaced: int
+    """Rows whose node is missing, or holds another vector."""
+    returned: int
+    """Rows that came back, or whose answers were as near as they are."""
+    shards: int
+    """Shards that were searched."""
+    queries: int
+    """Rows by whose vectors recall was measured again, within these shards; 0 where those hold codes alone."""
+    recall: float
+    """recall@10 of these; 1.0 where there are none."""
+    recall_low: float
+    """Lower bound of its confidence interval, 95 %."""
+    recall_high: float
+    """Upper bound of it."""
+
+    @classmethod
+    def of(cls, result: "SelfSearchResult", *, shards: int) -> "SelfSearch":
+        low, high = confidence_interval(result.recall, result.queries)
+        return cls(
+            rows=result.rows,
+            misplaced=result.misplaced,
+            returned=result.returned,
+            shards=shards,
+            queries=result.queries,
+            recall=result.recall,
+            recall_low=low,
+            recall_high=high,
+        )
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with the file, as a clause; None where nothing is."""
+        if self.misplaced:
+            return f"{self.misplaced} of {self.rows} rows have nodes with the vectors of other rows"
+        if self.returned < LEAST_RETURNED * self.rows:
+            return f"of {self.rows} rows that were searched by their own vectors {self.returned} came back"
+        return None
+
+    @property
+    def summary(self) -> str:
+        """The numbers in words, on one line."""
+        shards = f"{self.shards:,} shard" + "s" * (self.shards != 1)
+        text = f"{self.returned:,} of {self.rows:,} rows came back by their own vectors, in {shards}"
+        if not self.queries:
+            return text
+        return f"{text}; recall@10 there {self.recall:.4f} ({self.recall_low:.3f} to {self.recall_high:.3f})"

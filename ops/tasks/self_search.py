@@ -1,0 +1,171 @@
+"""Self-search: rows of the table, searched by their own vectors in the shards that hold their nodes.
+
+A sound shard gives back almost all of them. One whose graph, vectors or addresses are wrong does not, whatever its
+checksums say.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ann_kernels.product_quantization import decode_pq
+from icepuffin.ann_kernels.top_k import exact_top_k
+from icepuffin.ops.addresses import pack
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs.shard import Shard, ShardReader
+
+_FLOAT_TOLERANCE = 1e-5
+"""Largest difference between a vector and its stored copy, relative to the vector's largest component: releases may
+normalize differently by a rounding. Content hashes tell nearer vectors apart
+"""
+_HALF_TOLERANCE = 2.0**-10
+"""The same where a shard holds f16"""
+_SMALLEST_HALF = 2.0**-24
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardQueries:
+    """Rows whose nodes lie in one shard."""
+
+    blob: ObjectRange
+    tombstones: bytes
+    """Nodes without a live row, as a deletion vector"""
+    keys: npt.NDArray[np.int64]
+    """Addresses of the rows, ascending, as `pack` makes them of file slots and positions"""
+    vectors: npt.NDArray[np.float32]
+    """f32[n, D], prepared, as the table has them"""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfSearchTask:
+    """Shards that are searched, one at a time."""
+
+    shards: tuple[ShardQueries, ...]
+    storage: StorageConfig
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SelfSearchResult:
+    """What searching rows by their own vectors gave."""
+
+    rows: int
+    """Rows that were searched"""
+    misplaced: int
+    """Rows whose node is missing, or holds another vector"""
+    returned: int
+    """Rows that were among the answers, or as near to them as the farthest answer"""
+    queries: int
+    """Rows by whose vectors recall was measured; 0 in lean shards, which hold no vectors to compare with"""
+    recall: float
+    """recall@10 of these searches within their shards; 1.0 where there are none"""
+
+    @classmethod
+    def joined(cls, parts: "Iterable[SelfSearchResult]") -> "SelfSearchResult":
+        """The sum of several shards' results."""
+        results = list(parts)
+        queries = sum(part.queries for part in results)
+        return cls(
+            rows=sum(part.rows for part in results),
+            misplaced=sum(part.misplaced for part in results),
+            returned=sum(part.returned for part in results),
+            queries=queries,
+            recall=sum(part.recall * part.queries for part in results) / queries if queries else 1.0,
+        )
+
+
+def self_search(task: SelfSearchTask) -> SelfSearchResult:
+    """Search the rows of each shard by their own vectors. Memory: one shard. Raises StorageError, PuffinError."""
+    return SelfSearchResult.joined(_search_shard(queries, task) for queries in task.shards)
+
+
+def _search_shard(queries: ShardQueries, task: SelfSearchTask) -> SelfSearchResult:
+    source = PartSource(open_storage(queries.blob.path, task.storage), queries.blob)
+    return search_rows(
+        ShardReader(source).read(),
+        deletion_vector.decode(queries.tombstones),
+        queries.keys,
+        queries.vectors,
+        threads=task.threads,
+    )
+
+
+def search_rows(
+    shard: Shard,
+    tombstones: npt.NDArray[np.int64],
+    keys: npt.NDArray[np.int64],
+    vectors: npt.NDArray[np.float32],
+    *,
+    threads: int,
+) -> SelfSearchResult:
+    """Search rows of one shard by their own vectors f32[n, D], prepared; `keys` int64[n] are their addresses."""
+    live = np.ones(shard.count, np.bool_)
+    live[tombstones] = False
+    nodes = _nodes_of(shard, live, keys)
+    placed = nodes >= 0
+    placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
+    nodes, vectors = nodes[placed], vectors[placed]
+    returned, recall = 0, np.empty(0)
+    if len(nodes):
+        searcher = searcher_of(shard, None, live, coded_from=sys.maxsize)
+        k = min(GATE_K + 1, int(live.sum()))
+        answers = search_by_defaults(searcher, shard, vectors, k, threads=threads)
+        returned = int(_is_returned(shard, nodes, answers, vectors).sum())
+        if shard.vectors is not None and live.sum() > 1:
+            stored = np.asarray(shard.vectors, np.float32)
+            recall = recall_of_nodes(searcher, shard, stored, live, nodes, threads=threads)
+    return SelfSearchResult(
+        rows=len(keys),
+        misplaced=len(keys) - len(nodes),
+        returned=returned,
+        queries=len(recall),
+        recall=float(recall.mean()) if len(recall) else 1.0,
+    )
+
+
+def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """int64[n], the live node of each address; -1 where there is none."""
+    nodes = np.flatnonzero(live)
+    addresses = pack(shard.file_slots, shard.row_positions)[nodes]
+    nodes = nodes[np.isin(addresses, keys)]
+    node_of = dict(zip(pack(shard.file_slots[nodes], shard.row_positions[nodes]).tolist(), nodes.tolist(), strict=True))
+    return np.array([node_of.get(key, -1) for key in keys.tolist()], np.int64)
+
+
+def _has_vector(shard: Shard, nodes: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """bool[n], whether each node holds its row's vector, but for rounding. Codes of lean shards are not compared."""
+    if shard.vectors is None:
+        return np.ones(len(nodes), np.bool_)
+    tolerance = _FLOAT_TOLERANCE if shard.vectors.dtype == np.float32 else _HALF_TOLERANCE
+    smallest = 0.0 if shard.vectors.dtype == np.float32 else _SMALLEST_HALF
+    limits = smallest + tolerance * np.abs(vectors.astype(np.float64)).max(axis=1)
+    difference = np.abs(shard.vectors[nodes].astype(np.float64) - vectors).max(axis=1)
+    return np.asarray(difference <= limits)
+
+
+def _is_returned(
+    shard: Shard, nodes: npt.NDArray[np.int64], answers: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]
+) -> npt.NDArray[np.bool_]:
+    """bool[n], whether each node is among its answers int64[n, k], or k other nodes are at least as near."""
+    returned = (answers == nodes[:, None]).any(axis=1)
+    for row in np.flatnonzero(~returned & (answers >= 0).all(axis=1)):
+        stored = _stored(shard, np.append(answers[row], nodes[row]))
+        order, _ = exact_top_k(vectors[row : row + 1], stored, len(stored), Metric(shard.metric))
+        returned[row] = order[0, -1] == len(stored) - 1  # ties go by place, and the node is in the last one
+    return np.asarray(returned, np.bool_)
+
+
+def _stored(shard: Shard, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """f32[n, D], vectors of nodes as a search compares them: as the shard has them, or decoded from its codes."""
+    if shard.vectors is not None:
+        return np.asarray(shard.vectors[nodes], np.float32)
+    codes: Any = shard.pq_codes
+    return decode_pq(codes[nodes], np.asarray(shard.pq_codebook))
