@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey
+from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache
 from icepuffin.ops.cache.ready import ready, to_arrays
 from icepuffin.ops.model import StorageConfig
@@ -161,6 +161,23 @@ def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Pa
     assert not files_of(tmp_path)
 
 
+def test_bytes_of_unknown_sha256_are_compared_with_the_checksums_of_their_sections(tmp_path: Path) -> None:
+    key = stored(tmp_path, SHARD, known=False)
+    data = bytearray((tmp_path / "shard").read_bytes())
+    flip(data, data.index(np.ascontiguousarray(SHARD.vectors).tobytes()[:64]))
+    (tmp_path / "shard").write_bytes(data)
+    with pytest.raises(ChecksumError):
+        kept_by(cache_in(tmp_path), key)
+    assert not files_of(tmp_path)
+
+
+def test_files_of_another_layout_have_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = stored(tmp_path, SHARD)
+    name = key.name
+    monkeypatch.setattr(shards, "_LAYOUT", shards._LAYOUT + 1)
+    assert key.name != name
+
+
 def test_a_blob_that_is_not_valid_does_not_enter(tmp_path: Path) -> None:
     key = stored(tmp_path, SHARD, known=False)
     (tmp_path / "shard").write_bytes(b"nothing" * 100)
@@ -282,18 +299,19 @@ def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
     assert modes == [0o700, 0o700, 0o600]
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o707])
 def test_what_lies_in_a_folder_that_others_could_write_to_is_not_believed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     key = stored(tmp_path, SHARD)
     kept_by(cache_in(tmp_path), key)
     (planted,) = files_of(tmp_path)
-    (tmp_path / "cache").chmod(0o777)
+    (tmp_path / "cache").chmod(mode)
     with caplog.at_level(logging.WARNING):
         assert kept_by(cache_in(tmp_path), key).count == SHARD.count
     assert "could be written by other users" in caplog.text
     assert planted.exists()
-    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o777
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == mode
 
 
 def test_an_empty_folder_is_taken_whatever_its_mode_was(tmp_path: Path) -> None:

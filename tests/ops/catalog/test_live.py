@@ -33,6 +33,21 @@ def test_live_files_are_those_that_a_scan_reads(table_factory: TableFactory) -> 
     assert live.record_count == 150
 
 
+def test_files_that_a_snapshot_has_deleted_are_not_live_and_its_schema_is_its_own(table_factory: TableFactory) -> None:
+    table = table_factory()
+    table.append(make_rows(0, 10))
+    table.append(make_rows(10, 20))
+    table.delete("id < 10")
+    before = head(table)
+    with table.update_schema() as update:
+        update.rename_column("name", "title")
+    table.append(make_rows(20, 30).rename_columns(["id", "title", "section", "embedding"]))
+    live = live_files(table, before)
+    assert [file.record_count for file in live.files] == [10]
+    assert "name" in table.schemas()[live.schema_id].column_names
+    assert "title" in table.schemas()[live_files(table, head(table)).schema_id].column_names
+
+
 def test_position_deletes_apply_to_the_file_that_they_name(table_factory: TableFactory) -> None:
     table = table_factory()
     table.append(make_rows(0, 100))
@@ -151,6 +166,15 @@ def test_deletes_apply_by_the_rules_of_scan_planning(
     data = entry("f", of_data)
     assert bool(_DeleteIndex([made], [data]).deletes_of(data)) is applies
     assert made.applies_to(data, (0, ())) is applies
+
+
+def test_a_deletion_vector_stands_for_all_position_deletes_of_its_file() -> None:
+    """Spec, "Scan Planning": these must be ignored then."""
+    data = [entry("f"), entry("g")]
+    file = DeleteFile(path="v", kind=DeleteKind.DELETION_VECTOR, record_count=1, sequence_number=2, size=1)
+    vector = _Delete(file=file, partition=(0, ()), referenced="f", lower=None, upper=None, is_global=False)
+    index = _DeleteIndex([delete("d", None, None), vector], data)
+    assert [[item.path for item in index.deletes_of(item)] for item in data] == [["v"], ["d"]]
 
 
 @pytest.mark.parametrize(("lower", "upper", "applies"), [(b"e", b"g", True), (b"g", b"h", False), (b"a", b"e", False)])
