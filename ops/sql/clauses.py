@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.expressions import DISTANCE, check
+from icepuffin.ops.sql.expressions import DISTANCE, check, shown
 from icepuffin.ops.sql.postprocessing import Order, Output
 from icepuffin.ops.sql.tokens import node_of
 from icepuffin.ops.sql.values import Node, Values
@@ -29,7 +29,7 @@ def function_name(node: Node) -> str:
 
 def require_source(column: Node, alias: str) -> None:
     if (column.table and column.table != alias) or column.args.get("db"):
-        raise NotIndexableError(f"{column.sql()} is no column of {alias or 'what it reads'}")
+        raise NotIndexableError(f"{shown(column)} is no column of {alias or 'what it reads'}")
 
 
 def resolved(node: Node, query: Node) -> Node:
@@ -41,6 +41,9 @@ def resolved(node: Node, query: Node) -> Node:
                 f"ORDER BY {node.this}: it is to be the number of one of the columns that SELECT names"
             )
         return outputs[int(node.this) - 1].unalias()
+    minus = isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal)
+    if minus or isinstance(node, exp.Placeholder):
+        raise NotIndexableError(f"ORDER BY {shown(node)}: give the number of a column, or its name")
     if isinstance(node, exp.Column):
         return _output(node, query)
     return node.copy().transform(
@@ -52,7 +55,7 @@ def _output(column: Node, query: Node) -> Node:
     """What an output of that name stands for, or the column itself."""
     name = column.name.lower()
     named = [] if column.table else [item for item in query.expressions if item.alias_or_name.lower() == name]
-    if len(named) > 1 and len({item.unalias().sql() for item in named}) > 1:
+    if len(named) > 1 and len({shown(item.unalias()) for item in named}) > 1:
         raise NotIndexableError(f"ORDER BY {column.name}: several columns have that name")
     return named[0].unalias() if named else column
 
@@ -86,7 +89,7 @@ def output_of(item: Node, function: Node | None, values: Values) -> Output:
         return Output(None, item.alias or "distance")
     if isinstance(inner, exp.Column):
         return Output(inner.name, item.alias or inner.name)
-    name = item.alias or inner.sql(dialect="spark")
+    name = item.alias or shown(inner)
     return Output(None, name, computed(inner, values, function))
 
 
@@ -120,7 +123,7 @@ def count_of(query: Node, part: str, values: Values) -> int | None:
         return None
     options = clause.args.get("limit_options")
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
-        raise SqlError(f"FETCH FIRST ... {options.sql()}: give a number of rows")
+        raise SqlError(f"FETCH FIRST ... {shown(options)}: give a number of rows")
     value: Any = values.of(clause.args.get("count") or clause.expression)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_ROWS:
         raise SqlError(f"{part.upper()} {value}: it is a number of rows, up to {_MOST_ROWS}")
@@ -132,7 +135,7 @@ def snapshot_of(table: Node, values: Values) -> int | str | datetime | None:
     if version is None:
         return None
     if version.args.get("kind") != "AS OF":
-        raise NotIndexableError(f"{version.sql(dialect='spark')}: only one snapshot is read, AS OF")
+        raise NotIndexableError(f"{shown(version)}: only one snapshot is read, AS OF")
     at = values.of(version.expression)
     if version.this == "TIMESTAMP":
         try:

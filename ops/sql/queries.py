@@ -26,7 +26,7 @@ from icepuffin.ops.sql.clauses import (
     snapshot_of,
 )
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.expressions import DISTANCE, evaluate
+from icepuffin.ops.sql.expressions import DISTANCE, evaluate, shown
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.row_filters import to_filter
 from icepuffin.ops.sql.statements import Nearest
@@ -102,7 +102,7 @@ def _scope_of(query: Node, names: Names) -> _Scope:
     source: Node = query.args["from_"].this if query.args.get("from_") else None
     if isinstance(source, exp.Table) and not source.db and source.name.lower() in names:
         if more := [name for name, value in source.args.items() if value and name not in ("this", "alias")]:
-            raise NotIndexableError(f"{source.sql(dialect='spark')}: {more[0]} of a query that WITH names")
+            raise NotIndexableError(f"{shown(source)}: {more[0]} of a query that WITH names")
         named = names[source.name.lower()]
         alias = source.args.get("alias") or exp.to_identifier(source.name)
         return _Scope(query, exp.Subquery(this=named.query, alias=alias), names, named.before)
@@ -148,7 +148,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         inclusive=bool(bound and bound[2]),
         steps=(step,),
         where=where,
-        condition=" AND ".join(item.sql(dialect="spark") for item in pushed),
+        condition=" AND ".join(shown(item) for item in pushed),
         filtered=frozenset(column.name for item in pushed for column in item.find_all(exp.Column)),
         negated=larger,
         pushed=tuple(computed(item, values) for item in pushed),
@@ -160,7 +160,7 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
 def _name(table: Node) -> str:
     parts = [part.name for part in table.parts]
     if any("." in part or "`" in part for part in parts):
-        raise NotIndexableError(f"{table.sql(dialect='spark')}: a name with a dot in it is not looked up here")
+        raise NotIndexableError(f"{shown(table)}: a name with a dot in it is not looked up here")
     return ".".join(parts)
 
 
@@ -206,10 +206,10 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
     if kind not in sides:
         return None
     if right.find(exp.Column):
-        raise NotIndexableError(f"{right.sql(dialect='spark')} is no constant: give a literal or a parameter")
+        raise NotIndexableError(f"{shown(right)} is no constant: give a literal or a parameter")
     limit = evaluate(computed(right, values), _ONE_ROW)[0].as_py()
     if isinstance(limit, bool) or not isinstance(limit, int | float | Decimal) or math.isnan(limit):
-        raise SqlError(f"{node.sql()}: {limit!r} is no distance")
+        raise SqlError(f"{shown(node)}: {limit!r} is no distance")
     return left, -float(limit) if larger else float(limit), sides[kind]
 
 
@@ -250,7 +250,7 @@ def _why_not(query: Node, keys: list[Node], limit: int | None) -> str:
         return "it is not ordered by one distance, and has no condition distance < number"
     name = function_name(keys[0])
     if name not in DISTANCES:
-        return f"it is ordered by {keys[0].sql()}, not by one of {', '.join(DISTANCES)}"
+        return f"it is ordered by {shown(keys[0])}, not by one of {', '.join(DISTANCES)}"
     if _nearest_first(query, keys) is None:
         return f"the nearest come first only with ORDER BY {name}(...) {'DESC' if DISTANCES[name][1] else 'ASC'}"
     return "it has no LIMIT: an index finds the k nearest" if limit is None else "it cannot use an index"
@@ -259,7 +259,7 @@ def _why_not(query: Node, keys: list[Node], limit: int | None) -> str:
 def _require_one_distance(query: Node, function: Node) -> None:
     for node in query.walk():
         if function_name(node) in DISTANCES and node != function:
-            raise NotIndexableError(f"it compares with more than one vector: {function.sql()} and {node.sql()}"[:300])
+            raise NotIndexableError(f"it compares with more than one vector: {shown(function)} and {shown(node)}"[:300])
 
 
 def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...]]:
@@ -267,5 +267,5 @@ def _compared(function: Node, values: Values) -> tuple[str, tuple[float, ...]]:
     columns = [item for item in arguments if isinstance(item, exp.Column)]
     others = [item for item in arguments if not isinstance(item, exp.Column)]
     if len(columns) != 1 or len(others) != 1:
-        raise NotIndexableError(f"{function.sql()} does not compare one column with one vector")
+        raise NotIndexableError(f"{shown(function)} does not compare one column with one vector")
     return columns[0].name, values.vector(others[0])

@@ -26,6 +26,7 @@ from pyiceberg.expressions import (
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.typed import shown
 from icepuffin.ops.sql.values import Node, Values
 
 _COMPARISONS: dict[type, tuple[Any, Any]] = {
@@ -45,7 +46,7 @@ def to_filter(node: Node, values: Values) -> BooleanExpression:
         return _comparison(node, values)
     if type(node) in _RULES:
         return _RULES[type(node)](node, values)
-    raise NotIndexableError(f"the condition {node.sql()} is no Iceberg filter: compare one column with constants")
+    raise NotIndexableError(f"the condition {shown(node)} is no Iceberg filter: compare one column with constants")
 
 
 def _comparison(node: Node, values: Values) -> BooleanExpression:
@@ -53,36 +54,36 @@ def _comparison(node: Node, values: Values) -> BooleanExpression:
     if isinstance(node.right, exp.Column) and not isinstance(node.left, exp.Column):
         return _filter(turned, node.right, values.comparable(node.left))
     if not isinstance(node.left, exp.Column):
-        raise NotIndexableError(f"{node.left.sql()} is no column: compare one column with constants")
+        raise NotIndexableError(f"{shown(node.left)} is no column: compare one column with constants")
     return _filter(straight, node.left, values.comparable(node.right))
 
 
 def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
     if not isinstance(column, exp.Column):
-        raise NotIndexableError(f"{column.sql()} is no column: compare one column with constants")
+        raise NotIndexableError(f"{shown(column)} is no column: compare one column with constants")
     try:
         made: BooleanExpression = kind(column.name, value)
     except (TypeError, ValueError) as error:
-        raise NotIndexableError(f"{column.sql()} cannot be compared: {error}") from error
+        raise NotIndexableError(f"{shown(column)} cannot be compared: {error}") from error
     return made
 
 
 def _is(node: Node, _: Values) -> BooleanExpression:
     if not isinstance(node.expression, exp.Null) or not isinstance(node.this, exp.Column):
-        raise NotIndexableError(f"{node.sql()}: only IS NULL and IS NOT NULL are Iceberg filters")
+        raise NotIndexableError(f"{shown(node)}: only IS NULL and IS NOT NULL are Iceberg filters")
     made: BooleanExpression = cast("Any", IsNull)(node.this.name)
     return made
 
 
 def _is_nan(node: Node, _: Values) -> BooleanExpression:
     if not isinstance(node.this, exp.Column):
-        raise NotIndexableError(f"{node.sql()}: only of a column")
+        raise NotIndexableError(f"{shown(node)}: only of a column")
     return And(*(cast("Any", kind)(node.this.name) for kind in (NotNull, IsNaN)))  # of null it is false, not unknown
 
 
 def _in(node: Node, values: Values) -> BooleanExpression:
     if not node.expressions:
-        raise NotIndexableError(f"{node.sql()}: IN takes constants")
+        raise NotIndexableError(f"{shown(node)}: IN takes constants")
     constants = [values.comparable(item) for item in node.expressions]
     if any(isinstance(constant, float) for constant in constants):  # then Spark compares all of them as doubles
         constants = [float(constant) if _is_exact(constant) else constant for constant in constants]

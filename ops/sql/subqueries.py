@@ -14,6 +14,7 @@ from icepuffin.ops.sql.clauses import (
     require_source,
 )
 from icepuffin.ops.sql.errors import NotIndexableError
+from icepuffin.ops.sql.expressions import shown
 from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.values import Node, Values
 
@@ -35,13 +36,13 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
             if aliases and not part.table and part.name.lower() in output_names:
                 return part
             if names.count(part.name.lower()) > 1:
-                raise NotIndexableError(f"{part.sql()}: several columns of the subquery have that name")
+                raise NotIndexableError(f"{shown(part)}: several columns of the subquery have that name")
             if part.name in made:
                 simple = isinstance(made[part.name], exp.Column | exp.Literal | exp.Func)
                 return made[part.name].copy() if simple else exp.paren(made[part.name].copy())
             if star:
                 return exp.column(part.name)
-            raise NotIndexableError(f"{part.sql()} is no column of the subquery; it has {', '.join(made)}")
+            raise NotIndexableError(f"{shown(part)} is no column of the subquery; it has {', '.join(made)}")
 
         return node.transform(replaced)
 

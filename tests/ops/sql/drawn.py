@@ -8,6 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 ROWS = 40
@@ -90,6 +91,10 @@ VALUES: dict[str, Callable[[random.Random], Any]] = {
     "y": lambda r: r.choice([b"", b"\x00", b"\x01\xff", b"a"]),
 }  # fmt: skip
 INTEGERS, FLOATING, DECIMALS = ("i", "j", "l"), ("f", "h", "g", "x"), ("p", "q", "w")
+NUMBERS = ("INT", "BIGINT", "DOUBLE", "FLOAT", "DECIMAL(9, 2)", "DECIMAL(38, 6)", "DECIMAL(3, 0)", "DECIMAL(38, 18)")
+WRITTEN = ("7", " 12 ", "-3", "2147483648", "9223372036854775807", "1.5", "1e2", "nan", "-inf", "1e400", "", "x", ".5")
+"""Texts that are cast to numbers, or are none"""
+OFFSETS = [dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30)), dt.timezone(-dt.timedelta(hours=3, minutes=30))]
 SIGNS = ("=", "<>", "!=", "<", "<=", ">", ">=", "==")
 
 
@@ -120,7 +125,8 @@ class Drawn:
             word = rng.choice(["AND", "OR"])
             return f"{self._maybe_bare(self.condition(depth - 1))} {word} {self._maybe_bare(self.condition(depth - 1))}"
         if kind < 0.9:
-            return f"({self.condition(depth - 1)}) IS {rng.choice(['', 'NOT '])}{rng.choice(['NULL', 'TRUE', 'FALSE'])}"
+            asked = rng.choice(["NULL", "TRUE", "FALSE", "UNKNOWN"])
+            return f"({self.condition(depth - 1)}) IS {rng.choice(['', 'NOT '])}{asked}"
         if kind < 0.95:
             return f"CASE WHEN {self.condition(depth - 1)} THEN {self.condition(depth - 1)} ELSE {self.condition(depth - 1)} END"
         return f"coalesce({self.condition(depth - 1)}, {self.condition(depth - 1)})"
@@ -142,23 +148,35 @@ class Drawn:
         if kind < 0.7:
             return f"-{self._bracketed(self.number(depth - 1))}"
         if kind < 0.8:
-            name = rng.choice(["abs", "floor", "ceil", "sqrt", "round", "abs", "length"])
-            if name == "length":
-                return f"length({self.text(depth - 1)})"
-            more = f", {rng.choice([0, 1, 2, 3])}" if name == "round" and rng.random() < 0.7 else ""
+            name = rng.choice(
+                ["abs", "floor", "ceil", "ceiling", "sqrt", "round", "round", "length", "char_length", "len"]
+            )
+            if name.endswith(("length", "len")):
+                return f"{name}({self.text(depth - 1)})"
+            more = f", {rng.choice([0, 1, 2, 3, 5, -1, -2])}" if name == "round" and rng.random() < 0.7 else ""
             return f"{name}({self.number(depth - 1)}{more})"
-        if kind < 0.87:
-            return f"CAST({self.number(depth - 1)} AS {rng.choice(['INT', 'BIGINT', 'DOUBLE', 'FLOAT', 'DECIMAL(9, 2)', 'DECIMAL(38, 6)'])})"
+        if kind < 0.88:
+            return self._cast(depth)
         if kind < 0.95:
             return self._chosen(self.number, depth)
-        return f"coalesce({self.number(depth - 1)}, {self.number(depth - 1)})"
+        return f"{rng.choice(['coalesce', 'nvl', 'ifnull'])}({self.number(depth - 1)}, {self.number(depth - 1)})"
+
+    def _cast(self, depth: int) -> str:
+        rng = self.rng
+        kind = rng.choice([*NUMBERS, *NUMBERS[:4]])
+        if rng.random() < 0.2:
+            return f"CAST('{rng.choice(WRITTEN)}' AS {kind})"
+        value = self.number(depth - 1)
+        if kind[-1] != ")" and rng.random() < 0.2:
+            return f"{kind.lower()}({value})"
+        return f"({value})::{kind}" if rng.random() < 0.1 else f"CAST({value} AS {kind})"
 
     def text(self, depth: int = 2) -> str:
         rng, kind = self.rng, self.rng.random()
         if depth <= 0 or kind < 0.4:
             return rng.choice(["s", "u", "s", quoted(rng, rng.choice(TEXTS)), self._parameter(rng.choice(TEXTS))])
         if kind < 0.6:
-            return f"{rng.choice(['upper', 'lower'])}({self.text(depth - 1)})"
+            return f"{rng.choice(['upper', 'lower', 'ucase', 'lcase'])}({self.text(depth - 1)})"
         if kind < 0.75:
             return f"concat({self.text(depth - 1)}, {self.text(depth - 1)})"
         if kind < 0.85:
@@ -167,9 +185,9 @@ class Drawn:
 
     def day(self, depth: int = 1) -> str:
         if depth <= 0 or self.rng.random() < 0.7:
-            return self.rng.choice(
-                ["d", "e", f"DATE '{self.rng.choice(DAYS)}'", self._parameter(self.rng.choice(DAYS))]
-            )
+            day = self.rng.choice(DAYS)
+            constants = [f"DATE '{day}'", f"CAST('{day}' AS DATE)", self._parameter(day)]
+            return self.rng.choice(["d", "e", *constants, "CAST(t AS DATE)"])
         return self._chosen(self.day, depth)
 
     def order(self) -> str:
@@ -192,7 +210,14 @@ class Drawn:
         )
         where = f"WHERE {self.condition(1)} " if rng.random() < 0.5 else ""
         count, skipped = rng.randrange(0, ROWS), rng.choice(["", "", f" OFFSET {rng.randrange(0, 9)}"])
+        if rng.random() < 0.2:
+            return self._all_within()
         near = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
+        if rng.random() < 0.2:
+            products = near.replace(
+                "{distance}", f"inner_product(v, array({rng.choice(['1.0, 2.0', '-1, 0', '0.5D, 1'])}))"
+            )
+            return products.replace("BY far", "BY far DESC")
         if rng.random() < 0.25:
             return near
         if inner[0] != "*":
@@ -219,6 +244,31 @@ class Drawn:
             return f"WITH k AS ({near}) {outer.format(near='k')}{rest}"
         return f"{outer.format(near=f'({near}) AS k')}{rest}"
 
+    def _all_within(self) -> str:
+        """All within a distance; of inner products, those that are large enough."""
+        rng = self.rng
+        nearest, limit, sign = (
+            "{distance}",
+            rng.choice(["3", "4.5", "-1", "0", "1 + 1", "6D", self._parameter(2.5)]),
+            rng.choice(["<", "<="]),
+        )
+        bound = f"{nearest} {sign} {limit}"
+        kind = rng.random()
+        if kind < 0.2:
+            bound = f"{limit} >{sign[1:]} {nearest}"
+        elif kind < 0.4:
+            bound = f"{nearest} BETWEEN {rng.choice(['0', '2', '3'])} AND {limit}"
+        elif kind < 0.6:
+            bound = f"{bound} AND {nearest} {rng.choice(['<', '>', '>=', '<>'])} {rng.choice(['1', '2.0', '3'])}"
+        elif kind < 0.8:
+            nearest = f"inner_product(v, array({rng.choice(['1.0, 2.0', '0.5D, 1'])}))"
+            bound = f"{nearest} >{sign[1:]} {limit}"
+        outputs = rng.choice(["id, s", f"id, {nearest} AS far", f"id, round({nearest}, 1) AS r", "id, -x AS n"])
+        where = rng.choice([bound, f"{bound} AND ({self.condition(1)})", f"({self.condition(1)}) AND {bound}"])
+        cut = rng.choice(["", f" LIMIT {rng.randrange(0, 9)}", f" LIMIT 5 OFFSET {rng.randrange(0, 9)}"])
+        order = rng.choice(["id", f"{nearest}, id DESC", f"{nearest} DESC, id", "1 DESC", self.order()])
+        return f"SELECT {outputs} FROM {{table}} WHERE {where} ORDER BY {order}{cut}"
+
     def _time(self, _: int) -> str:
         rng = self.rng
         moment = rng.choice(TIMES)
@@ -230,13 +280,17 @@ class Drawn:
                 f"TIMESTAMP '{moment}+00:00'",
                 f"TIMESTAMP '{moment}+05:30'",
                 self._parameter(moment),
+                self._parameter(moment.replace(tzinfo=rng.choice(OFFSETS))),
+                f"CASE WHEN j > 0 THEN z ELSE TIMESTAMP_LTZ '{moment}-08:00' END",
+                f"coalesce(t, TIMESTAMP_NTZ '{moment}')",
             ]
         )
 
     def _outer(self, _: int) -> str:
         rng = self.rng
         inner = self.number(1)
-        return rng.choice([f"exp({inner})", f"ln({inner})", f"power({inner}, {self.number(0)})"])
+        name = rng.choice(["exp", "ln", "log", "power", "pow"])
+        return f"{name}({inner}, {self.number(0)})" if name[0] == "p" else f"{name}({inner})"
 
     def _leaf(self, depth: int) -> str:
         rng, kind = self.rng, self.rng.random()
@@ -244,13 +298,39 @@ class Drawn:
             return f"{rng.choice([*COLUMNS])} IS {rng.choice(['', 'NOT '])}NULL"
         if kind < 0.18:
             return rng.choice(
-                ["b", "c", "NOT b", "b = true", "b <> c", "true", "NULL", "b = false", "b < c", "b IN (true, NULL)"]
+                [
+                    *("b", "c", "NOT b", "b = true", "b <> c", "true", "NULL", "b = false", "b < c"),
+                    *("b IN (true, NULL)", "! b", "b BETWEEN c AND true", f"b = {self._parameter(rng.random() < 0.5)}"),
+                ]
             )
-        if kind < 0.24:
+        if kind < 0.21:
+            of, constant = (
+                rng.choice(["y", "y", "X'01ff'"]),
+                lambda: rng.choice(
+                    [
+                        "X''",
+                        "x'00'",
+                        "X'1ff'",
+                        "X'61'",
+                        "y",
+                        self._parameter(rng.choice([b"", b"a", b"\x01\xff"])),
+                        "NULL",
+                    ]
+                ),
+            )
+            return rng.choice(
+                [
+                    f"{of} {rng.choice(SIGNS)} {constant()}",
+                    f"{of} IN ({constant()}, {constant()})",
+                    f"{of} BETWEEN {constant()} AND {constant()}",
+                    "length(y) = 1",
+                ]
+            )
+        if kind < 0.26:
             return f"isnan({rng.choice(FLOATING)})"
         if kind < 0.34:
             pattern = rng.choice(["a%", "%b", "a_b", "a\\_b", "a\\%%", "%", "_", "it's", "x_y", "A%", "😀", "ß%", ""])
-            word = rng.choice(["LIKE", "NOT LIKE", "ILIKE"])
+            word = rng.choice(["LIKE", "NOT LIKE", "ILIKE", "NOT ILIKE"])
             return f"{rng.choice(['s', 'u', 'upper(s)'])} {word} {quoted(rng, pattern)}"
         of, constant = self._sides(min(depth, 2))
         no = rng.choice(["", "", "NOT "])
@@ -291,7 +371,9 @@ class Drawn:
             ]
             return lambda: "t", lambda: rng.choice([*texts, self._parameter(rng.choice([*TIMES, *DAYS]))])
         zoned = [f"TIMESTAMP '{moment}{zone}'" for moment in TIMES for zone in ("Z", "+00:00", "-08:00")]
-        return lambda: "z", lambda: rng.choice([*zoned, self._parameter(rng.choice(TIMES).replace(tzinfo=dt.UTC))])
+        return lambda: "z", lambda: rng.choice(
+            [*zoned, self._parameter(rng.choice(TIMES).replace(tzinfo=rng.choice(OFFSETS)))]
+        )
 
     def _number_column(self) -> str:
         return self.rng.choice([*INTEGERS, *FLOATING, *DECIMALS])
@@ -338,7 +420,22 @@ class Drawn:
                 ]
             )
         if kind < 0.75:
-            return rng.choice(["1e0", "1e-1", "2.5e0", "1E10", "0.1D", "1.5D", "1e300", "-0.0D", "3L", "-1e-1"])
+            numbers = [
+                "1e0",
+                "1e-1",
+                "2.5e0",
+                "1E10",
+                "0.1D",
+                "1.5D",
+                "1e300",
+                "-0.0D",
+                "3L",
+                "-1e-1",
+                "0.1e0F",
+                "1e5D",
+            ]
+            odd = ["- -1", "-(2.5)", "+7", "1e-400", "007", "00.10", "CAST(1e300 AS BIGINT)", "CAST(0.1 AS FLOAT)"]
+            return rng.choice([*numbers, *odd])
         if kind < 0.82:
             return rng.choice(["'1'", "'0.1'", "'-2.55'", "'2.01'", "'1e0'", "'inf'", "'7'"])
         if kind < 0.84:
@@ -361,6 +458,18 @@ class Drawn:
                     10**10,
                     1e300,
                     None,
+                    -math.inf,
+                    5e-324,
+                    2**63,
+                    -(2**63),
+                    10**30,
+                    Decimal("-2.550"),
+                    Decimal("1E+3"),
+                    Decimal("1E-30"),
+                    Decimal("-0.0"),
+                    np.float32(0.1),
+                    np.int16(7),
+                    "2.01",
                 ]
             )
         )
@@ -389,7 +498,7 @@ class Drawn:
 
 def quoted(rng: random.Random, text: str) -> str:
     """A text as Spark reads it, in one of its ways. A backslash stands for itself only where two are written."""
-    escaped = text.replace("\\", "\\\\")
+    escaped = text.replace("\\", "\\\\").replace("a", rng.choice(["a", "a", "a", "\\u0061", "\\141"]))
     if rng.random() < 0.2:
         return '"' + escaped.replace('"', '\\"') + '"'
     return "'" + escaped.replace("'", rng.choice(["''", "\\'"])) + "'"

@@ -276,6 +276,9 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t WHERE z > TIMESTAMP '2026-01-03 12:00:00-17:60' ORDER BY {near} LIMIT 2", {}),
         ("SELECT id FROM db.t WHERE id = :p ORDER BY {near} LIMIT 2", {"p": np.datetime64(5, "ps")}),
         ("SELECT id FROM db.t WHERE id = :p ORDER BY {near} LIMIT 2", {"p": np.datetime64("12026-01-01")}),
+        ("SELECT id FROM db.t ORDER BY {near}, -1 LIMIT 2", {}),
+        ("SELECT id FROM db.t ORDER BY {near}, :p LIMIT 2", {"p": 1}),
+        ("SELECT id FROM db.t WHERE (s = X'') IS TRUE ORDER BY {near} LIMIT 2", {}),
         ("SELECT n / 0 AS e FROM {found}", {}),
         ("SELECT n + 2147483647 AS e FROM {found}", {}),
         ("SELECT CAST(1e300 AS BIGINT) AS e FROM {found}", {}),
@@ -285,7 +288,7 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
         ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
     ],
-    ids=range(55),
+    ids=range(58),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):
