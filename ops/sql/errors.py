@@ -9,3 +9,7 @@ class SqlError(IcepuffinError):
 
 class NotIndexableError(SqlError):
     """Raised by the parser for a query that no index can answer; the message says which part of it."""
+
+
+class UnknownTableError(NotIndexableError):
+    """Raised when the session knows no table of the name that a statement gives; Spark may know one."""

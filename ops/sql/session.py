@@ -27,7 +27,7 @@ from icepuffin.ops.search.distributed import IN_PROCESS_MB
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
-from icepuffin.ops.sql.errors import NotIndexableError, SqlError
+from icepuffin.ops.sql.errors import NotIndexableError, SqlError, UnknownTableError
 from icepuffin.ops.sql.expressions import DISTANCE, condition
 from icepuffin.ops.sql.index_statements import message_of, run_on
 from icepuffin.ops.sql.parser import TOO_DEEP, parse
@@ -123,13 +123,12 @@ class SqlSession:
 
         def load(name: str) -> tuple[Table, StorageConfig]:
             if "." not in name:
-                raise NotIndexableError(f"{name}: name the table with its namespace, as in ns.{name}")
+                raise UnknownTableError(f"{name}: name the table with its namespace, as in ns.{name}")
             try:
                 table = catalog.load_table(name)
             except NoSuchTableError as error:
-                raise NotIndexableError(
-                    f"there is no table {name}; a snapshot of one is VERSION AS OF its id or name"
-                ) from error
+                hint = "; a snapshot of one is VERSION AS OF its id or name" if name.count(".") > 1 else ""
+                raise UnknownTableError(f"there is no table {name}{hint}") from error
             return table, storage or storage_of(table)
 
         return cls(load, spark=spark, threads=threads)
@@ -161,6 +160,8 @@ class SqlSession:
             table, storage = self._open(statement.table)
             return self._search_table(statement, table, schema_at(table, statement.snapshot), storage)
         except (NotIndexableError, FilterError) as error:
+            if self._spark is None and isinstance(error, UnknownTableError):
+                raise  # what can be asked without Spark is no answer to a mistyped name
             return self._foreign(_otherwise(statement, error))
 
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:

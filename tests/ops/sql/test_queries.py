@@ -218,7 +218,7 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
         (f"SELECT id FROM db.t ORDER BY {DISTANCE} LIMIT -1", "LIMIT -1"),
         (f"SELECT id, {DISTANCE} AS d FROM db.t ORDER BY 3 LIMIT 3", "ORDER BY 3: it is to be the number of one"),
         (f"SELECT id FROM t ORDER BY {DISTANCE} LIMIT 3", "with its namespace, as in ns.t"),
-        (f"SELECT id FROM db.none ORDER BY {DISTANCE} LIMIT 3", "there is no table db.none"),
+        (f"SELECT id FROM db.none ORDER BY {DISTANCE} LIMIT 3", "^there is no table db.none$"),
         (f"SELECT id FROM db.t.tag_first ORDER BY {DISTANCE} LIMIT 3", "a snapshot of one is VERSION AS OF"),
         (f"WITH n AS (SELECT * FROM n) SELECT id FROM n ORDER BY {DISTANCE} LIMIT 3", "n: name the table"),
         (f"EXPLAIN SELECT nope FROM db.t ORDER BY {DISTANCE} LIMIT 3", "has no column 'nope'"),
