@@ -20,7 +20,7 @@ from icepuffin.orchestration.cli.output import (
     progress_bars,
     report_document,
 )
-from icepuffin.orchestration.cli.table_options import TableContext, options_as, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.bound_versions import DerivedVersion
@@ -152,21 +152,21 @@ class IndexDescription:
 
 @command.command("show")
 @table_command
-@click.argument("name", required=False)
+@index_name("The same as INDEX. [default: the table's only index]")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into a file as well: .png, .svg or .html."
 )
 @click.option("--measure", is_flag=True, help="Time each width of the curve on this machine: loads the index.")
 def show_command(
-    context: TableContext, /, name: str | None, *, snapshot: str | None, plot: Path | None, measure: bool
+    context: TableContext, /, index: str | None, *, snapshot: str | None, plot: Path | None, measure: bool
 ) -> None:
     """Show an index: its definition, its versions, and one of them.
 
     Of that one: the shards, what it covers, and recall over cost. It is the version at the index tag, or the last one
     that was made for --snapshot.
 
-    NAME may be left out if there is one index.
+    INDEX may be left out if there is one.
 
     \b
     Examples:
@@ -176,7 +176,7 @@ def show_command(
     """
     if plot is not None and not plot.absolute().parent.is_dir():
         raise click.UsageError(f"--plot {plot}: there is no folder {plot.absolute().parent}")
-    description = _describe(context, name, snapshot, must_read=plot is not None or measure, measure=measure)
+    description = _describe(context, index, snapshot, must_read=plot is not None or measure, measure=measure)
     if plot is not None and description.overview is not None:
         from icepuffin.assets.charts import save
 
@@ -273,11 +273,11 @@ def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVer
 
 @command.command("verify")
 @table_command
-@click.argument("name", required=False)
-def verify_command(context: TableContext, /, name: str | None) -> None:
+@index_name("The same as INDEX. [default: the table's only index]")
+def verify_command(context: TableContext, /, index: str | None) -> None:
     """Read an index's whole file, and compare it with the table.
 
-    NAME may be left out if there is one index. The exit code is 1 where the file is damaged, or its nodes are not the
+    INDEX may be left out if there is one. The exit code is 1 where the file is damaged, or its nodes are not the
     table's rows.
 
     \b
@@ -287,7 +287,7 @@ def verify_command(context: TableContext, /, name: str | None) -> None:
     from icepuffin.ops.catalog.bound_versions import tagged_version
     from icepuffin.ops.index.integrity import check_integrity, remedy
 
-    definition = context.index(name)
+    definition = context.index(index)
     version = tagged_version(context.table, definition.name)
     if version is None:
         raise click.ClickException(

@@ -13,7 +13,7 @@ from icepuffin.orchestration.cli.output import (
     progress_bars,
     report_document,
 )
-from icepuffin.orchestration.cli.table_options import TableContext, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, table_command
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.report import IndexReport
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @click.command("refresh")
 @table_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
-@click.option(
-    "--index", "index", help="Only this index, and no sketches. [default: all of the table, and the sketches]"
-)
+@index_name("Only this index, and no sketches. [default: all of the table, and the sketches]")
 @click.option("--verify", is_flag=True, help="Read versions through first; a damaged one is made anew.")
 def command(context: TableContext, /, snapshot: str | None, index: str | None, *, verify: bool) -> None:
     """Make the sketches and index versions of one snapshot now, without Dagster.

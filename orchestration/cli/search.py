@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines, print_table, print_warnings
-from icepuffin.orchestration.cli.table_options import TableContext, options_as, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,7 +61,7 @@ class SearchArguments:
 
 @click.command("search")
 @table_command
-@click.option("--index", "index", help="[default: the table's only index]")
+@index_name("[default: the table's only index]")
 @click.option("--like-id", help="Search with the vector of the row that has this id. The row itself is rank 1.")
 @click.option("--id-column", default="id", show_default=True)
 @click.option("--vector", help="A JSON list of numbers.")

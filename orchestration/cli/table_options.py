@@ -141,6 +141,22 @@ def table_command(function: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
+def index_name(help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Take the name of an index after the table or by --index, and hand it over as `index`."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(context: TableContext, /, positional: str | None, index: str | None, **options: Any) -> None:
+            if None not in (positional, index) and positional != index:
+                raise click.UsageError(f"two indexes are named: {positional} and {index}")
+            function(context, index=index or positional, **options)
+
+        with_option = click.option("--index", "index", help=help_text)(command)
+        return click.argument("positional", metavar="[INDEX]", required=False)(with_option)
+
+    return decorate
+
+
 def options_as(kind: Callable[..., A]) -> Callable[[Callable[[TableContext, A], None]], Callable[..., None]]:
     """Hand the other options to a command as one value of `kind`, whose parameters have the options' names."""
 

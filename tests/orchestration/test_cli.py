@@ -459,3 +459,28 @@ def test_starting_the_ui_ends_runs_whose_process_is_gone(run: Run, lake: Lake, m
         ended = instance.get_run_by_id(lost.run_id)
         assert ended is not None
         assert ended.status == dg.DagsterRunStatus.FAILURE
+
+
+def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: Run) -> None:
+    for command in (("plan",), ("index", "show"), ("index", "verify")):
+        after, by_option = (
+            run(*command, "demo.packages", *named, "--json") for named in (["embedding"], ["--index", "embedding"])
+        )
+        assert json.loads(after) == json.loads(by_option)
+    search = ("search", "demo.packages", "embedding", "--exact", "--like-id")
+    assert "two indexes are named: embedding and other" in refused(*search, "1", "--index", "other")
+
+
+def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "icepuffin.toml").write_text("[catalog.typo]\n")
+    program = (
+        "import sys\n"
+        "from icepuffin.orchestration.cli import main\n"
+        "try:\n"
+        f"    main(['stats', 'demo.packages', '--dir', {str(tmp_path)!r}])\n"
+        "finally:\n"
+        "    print(sorted({'pyiceberg', 'pyarrow', 'numba', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "catalog: no such setting" in done.stderr
+    assert done.stdout.strip() == "[]"
