@@ -28,6 +28,10 @@ _ROUNDED = (
     "the column holds doubles, and distances are those of its vectors rounded to float, as the index holds them: "
     "rerank ranks by the doubles"
 )
+_FEW_CANDIDATES = (
+    "{} candidates per query were ranked by the table's vectors, and the recall of an index was measured with {}: "
+    "fewer of the nearest rows may be found for a small k; oversample = {} ranks as many, target_recall chooses"
+)
 _APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not asked for"
 
 
@@ -184,6 +188,9 @@ def choose_parameters(
         warnings.append(_APPROXIMATE)
     elif version.column_is_double and not rerank:
         warnings.append(_ROUNDED)
+    if version.lean and rerank and choice is None and options.oversample is None and k < MEASURED_K:
+        measured = MEASURED_K * OVERSAMPLE
+        warnings.append(_FEW_CANDIDATES.format(k * OVERSAMPLE, measured, -(-measured // k)))
     by_curve = (
         SearchParameters(own)
         if choice is None

@@ -165,6 +165,23 @@ def test_more_candidates_make_lean_shards_better(table: Table) -> None:
     assert recall(reader, table, oversample=1) < recall(reader, table, oversample=16)
 
 
+def test_fewer_candidates_than_the_gate_measured_with_are_reported(table: Table) -> None:
+    """Three candidates found .44 of the nearest rows where the gate had said .9."""
+    index_head(table, LEAN)
+    reader = open_index(table, LEAN, storage=STORAGE)
+    (warning,) = reader.search(queries(3), 1).warnings
+    assert warning.startswith("3 candidates per query were ranked by the table's vectors")
+    assert "measured with 30" in warning
+    assert "oversample = 30 ranks as many" in warning
+    assert "oversample = 8 " in reader.search(queries(3), 4).warnings[0]
+    for options in ({"oversample": 3}, {"target_recall": 0.5}, {"k": 10}):
+        assert not reader.search(queries(3), **{"k": 1, **options}).warnings
+    index_head(table, replace(LEAN, vectors="f16"))
+    assert (
+        not open_index(table, replace(LEAN, vectors="f16"), storage=STORAGE).search(queries(3), 1, rerank=True).warnings
+    )
+
+
 @pytest.mark.parametrize("vectors", ["none", "f16", "f32"])
 @pytest.mark.parametrize("where", [None, "id < 1500", "id < 40"])
 def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: str, where: str | None) -> None:
