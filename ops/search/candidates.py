@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.exact_distances import pair_distances
+from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import merge_top_k
 from icepuffin.ops.addresses import pack, unpack
@@ -168,6 +169,20 @@ def rerank(
     distances = DistanceReader(queries, reader, field_id, metric, meter or Meter())
     exact[cell] = distances.read(query, candidates.files[cell], candidates.positions[cell])
     return Candidates(candidates.files, candidates.positions, exact).ordered(candidates.files.shape[1])
+
+
+def cut_in_doubt(approximate: Candidates, exact: Candidates, queries: F64, k: int, metric: Metric) -> bool:
+    """Whether a list of candidates ends where rounding may have put a row that is among the k nearest.
+
+    `approximate` are ranked by vectors rounded from f64 to f32, `exact` the same rows by the vectors as they are.
+    """
+    cut = approximate.files[:, -1] >= 0  # other lists have every row
+    last, kth = approximate.distances[cut, -1], exact.distances[cut, k - 1]
+    if metric is Metric.COSINE:
+        last, kth = np.sqrt(2 * last), np.sqrt(2 * kth)
+        return bool((kth > last - rounding_of_units(queries.shape[1])).any())
+    lengths = np.linalg.norm(queries[cut], axis=1) if metric is Metric.L2 else 0.0
+    return bool((kth > last - 2.0**-24 * (lengths + np.abs(kth))).any())
 
 
 def table_distances(queries: F64, vectors: npt.NDArray[Any], query: I64, row: I64, metric: Metric) -> F64:

@@ -21,7 +21,7 @@ from icepuffin.ops.search.arguments import (
     prepare_queries,
     require_at_least_one,
 )
-from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, fetch, merge, rerank
+from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
 from icepuffin.ops.search.distributed import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following import FollowingReader
@@ -37,6 +37,10 @@ from icepuffin.ops.search.version_search import IndexAnswer
 from icepuffin.ops.search.worker import SearchJob, SearchRequest
 from icepuffin.ops.timing import StageClock
 
+_CUT_IN_DOUBT = (
+    "candidates were chosen by floats, which cannot tell the rows about as far as the last one apart: nearer ones may "
+    "be missing; a larger oversample finds more, within and exact scans find all"
+)
 Reopen = Callable[["IndexReader"], "IndexReader"]
 """Gives the reader that a fresh look at the catalog leads to: the same one where nothing is newer."""
 
@@ -221,7 +225,7 @@ class IndexReader:
         parameters, warnings = self._parameters.choose(k, options, filtered=matches is not None)
         rerank_meter, settle_meter, row_meter = Meter(), Meter(), Meter()
         try:
-            answer = self._search_index(vectors, k, parameters, matches, rerank_meter)
+            answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
         except IndexUnavailableError as error:
             return self._without_index(error).search(vectors, k, columns=columns, where=where)
         clock.lap("index")
@@ -258,7 +262,7 @@ class IndexReader:
                 **({"settle": settle_meter.bytes} if answer.rounded_directions else {}),
             },
         )
-        return self._result(rows, profile, (*warnings, *skipped.warnings))
+        return self._result(rows, profile, (*warnings, *doubts, *skipped.warnings))
 
     def within(
         self,
@@ -417,15 +421,27 @@ class IndexReader:
         parameters: SearchParameters | None,
         matches: Matches | None,
         meter: Meter,
-    ) -> IndexAnswer:
-        """The candidates of the index, reranked where the parameters demand it; `meter` counts what that reads."""
+    ) -> tuple[IndexAnswer, tuple[str, ...]]:
+        """The candidates of the index, reranked where the parameters demand it, and warnings of rows that this missed.
+
+        `meter` counts what reranking reads.
+        """
+        warnings: tuple[str, ...] = ()
         if parameters is None:
-            return IndexAnswer(Candidates.none(len(vectors), k), "scan")
+            return IndexAnswer(Candidates.none(len(vectors), k), "scan"), warnings
         answer = self._tier.search(vectors, k, parameters, matches)
         if answer.approximate and parameters.rerank:
             best = rerank(answer.candidates, vectors, self._rows, self._target.field_id, self._metric, meter)
+            if self._holds_floats_of_doubles and cut_in_doubt(answer.candidates, best, vectors, k, self._metric):
+                warnings = (_CUT_IN_DOUBT,)
             answer = replace(answer, candidates=best)
-        return answer
+        return answer, warnings
+
+    @property
+    def _holds_floats_of_doubles(self) -> bool:
+        """Whether the version has the vectors of a column of doubles, rounded to f32 and no further."""
+        opened, loaded = self._choice.opened, self._choice.loaded
+        return bool(opened and loaded and loaded.column_is_double and opened.definition.vectors == "f32")
 
     def _without_index(self, error: IndexUnavailableError) -> "IndexReader":
         """A reader that compares every row and warns: for shards that tasks cannot read any more."""

@@ -230,6 +230,23 @@ def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeyp
     assert remote.within(vectors[1], 1.0, columns=["id"]).rows["id"].to_pylist() == [1]
 
 
+@pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
+def test_candidates_that_floats_cannot_tell_apart_are_reported(sql_catalog: Catalog, metric: str) -> None:
+    """Seconds since 1970: half a minute's rows are one float, and the thirty that were ranked again are any of them."""
+    rng = np.random.default_rng(0)
+    times, apart = 1.7e9 + 30 * rng.random((200, 3)), rng.standard_normal((200, 3))
+    definition = replace(DEFINITION, metric=metric, shards=1, target_recall=0.5)
+    for number, (vectors, expected) in enumerate(((times, True), (apart, False))):
+        table = sql_catalog.create_table(f"db.t{number}", rows(vectors, pa.float64()).schema)
+        table.append(rows(vectors, pa.float64()))
+        index_head(table, definition)
+        reader = open_index(table, definition, storage=STORAGE)
+        for where in (None, ALL):
+            ranked = reader.search(vectors[:5], 10, columns=["id"], rerank=True, where=where)
+            assert [("cannot tell" in warning) for warning in ranked.warnings] == [True] * expected
+            assert not reader.search(vectors[:5], 10, rerank=True, oversample=21, where=where).warnings
+
+
 def test_long_vectors_are_read_in_batches_of_few(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 65,536 dimensions 8,192 rows were 2 GB."""
     assert [datafile.batch_rows(dims) for dims in (None, 16, 1_536, 65_536)] == [8_192, 8_192, 8_192, 256]
