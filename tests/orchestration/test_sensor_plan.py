@@ -118,6 +118,7 @@ def test_sketches_that_another_engine_replaced_are_merged_by_one_run_a_file() ->
     assert every(facts(1, 2, **known), SensorCursor.parse(found.cursor.text(), UUID)).merge is None
     assert every(facts(1, 2, **known | {"overwritten_by": "s3://b/theirs-2.stats"}), found.cursor).merge == "2"
     assert every(facts(1, 2, overwritten_by="s3://b/theirs-1.stats")).merge is None, "the first run merges it anyway"
+    assert every(facts(1, 2, **known | {"done": ["1"]}), done).merge is None, "the run that is in flight merges it"
     assert run_key(UUID, "2", merged="s3://b/theirs-1.stats") == "table:2:theirs-1.stats"
 
 
@@ -230,6 +231,39 @@ def test_a_head_that_came_back_is_asked_for_although_where_it_was_has_expired() 
         back = every(facts(1, **known), first.cursor)
         assert (back.returned_to, back.runs, back.cursor.returns) == ("1", ("1",), 1)
         assert every(facts(1, **known), back.cursor).runs == ()
+
+
+def test_a_head_that_came_back_has_one_run_alone_however_many_are_in_flight() -> None:
+    first = every(facts(1, 2))
+    back = every(facts(1, head_requested=True), first.cursor)
+    assert (back.request, back.returned_to) == ((), "1")
+    full = every(facts(1, head_requested=True, in_flight=100), first.cursor)
+    assert (full.request, full.returned_to, full.waiting) == ((), "1", 0)
+    assert every(facts(1, head_requested=True), full.cursor).runs == ()
+
+
+def test_a_head_that_came_back_to_its_tag_has_a_run_where_something_else_is_missing() -> None:
+    known = {"parents": descent(1, 2), "index_tags_at_head": True}
+    assert every(facts(1, **known), every(facts(1, 2)).cursor).runs == ("1",)
+    assert every(facts(1, **known, done=["1"]), every(facts(1, 2)).cursor).runs == ()
+
+
+def test_returns_are_counted_on_from_the_run_keys_that_dagster_has() -> None:
+    back = every(facts(1, parents=descent(1, 2), returns=7), every(facts(1, 2)).cursor)
+    assert back.cursor.returns == 8
+
+
+def test_a_cursor_stays_while_the_catalog_is_away_and_knows_when_it_is_back() -> None:
+    away = replace(every(facts(1, 2)).cursor, away_since=3.0)
+    assert SensorCursor.parse(away.text()) == away
+    assert every(facts(1, 2), away).cursor.away_since is None
+
+
+def test_what_one_of_two_sensors_has_processed_counts_for_both() -> None:
+    both = SensorCursor(UUID, tips=frozenset("1"), ahead=frozenset("5")).joined(
+        SensorCursor(UUID, tips=frozenset("2"), ahead=frozenset("6"))
+    )
+    assert (both.tips, both.ahead) == (frozenset("12"), frozenset("56"))
 
 
 def test_a_first_watched_ref_that_comes_to_be_where_another_one_was_is_a_return() -> None:
