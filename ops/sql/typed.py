@@ -80,13 +80,13 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 def _folded(made: TypedExpression, node: Node) -> TypedExpression:
-    """A constant by its value. Where it has none that is an error, whichever rows there are, but in a branch."""
+    """A constant by its value. One that has none is refused, whichever rows there are, but in a branch."""
     try:
         return constant_of(value_of(made, node, _ONE_ROW)[0], made.kind)
-    except SqlError:
+    except SqlError as error:
         part_of_a_constant = node.parent is not None and node.parent.find(exp.Column) is None  # as in `false AND ...`
         if not part_of_a_constant and not _IN_BRANCH.get():
-            raise
+            raise NotIndexableError(str(error)) from error
         return made
 
 
