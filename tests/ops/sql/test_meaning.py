@@ -120,6 +120,8 @@ LATER: list[tuple[str, list[int]]] = [
     ("0.1D + 0.2D = 0.3D", []),
     ("ln(x) > 1", []),
     ("ln(x) < 0", []),
+    ("x + 0 IN (-0.0D, 7)", [0]),
+    ("x * -1 IN (0, 7)", [0]),
     ("b IS TRUE", [0, 3]),
     ("b IS NOT TRUE", [1, 2]),
     ("n = 1 OR NULL", [1]),
