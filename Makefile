@@ -1,9 +1,12 @@
-.PHONY: help setup demo lint test bench
+.PHONY: help setup demo lint test bench mutants
 help:
 	@echo "make demo    a table, its snapshots, their sketches and indexes, searches (a few minutes)"
 	@echo "make test    everything CI runs: lint, types, import rules, tests"
 	@echo "make lint    lint, types and import rules alone"
 	@echo "make setup   the environment alone"
 	@echo "make bench   our kernels, and the peers that are installed, side by side"
+	@echo "make mutants MODULE=ops/confidence.py    which changes of a module its tests do not notice; SAMPLE=50 draws some"
+mutants:
+	@sh deploy/bootstrap.sh mutants "$(MODULE)" --tests "$(TESTS)" --sample "$(or $(SAMPLE),0)" $(if $(SEED),--seed $(SEED))
 setup demo lint test bench:
 	@sh deploy/bootstrap.sh $@

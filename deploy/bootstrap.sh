@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -149,6 +149,20 @@ check() {
     python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"
 }
 
+# Cosmic Ray has an environment of its own: only who measures the tests needs it.
+mutants() {
+    tool=$PWD/.cache/mutation-tool
+    wanted=$(cksum <requirements/mutants.txt)
+    if [ "$(cat "$tool/.stamp" 2>/dev/null)" != "$wanted" ]; then
+        say "setting up $tool"
+        rm -rf "$tool"
+        "$base" -m venv "$tool"
+        "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/mutants.txt
+        printf '%s' "$wanted" >"$tool/.stamp"
+    fi
+    "$tool/bin/python" tests/mutants.py "$@"
+}
+
 command=${1:-help}
 [ $# = 0 ] || shift
 case $command in
@@ -156,6 +170,7 @@ case $command in
     demo) setup; say "demo"; icepuffin demo --dir "${1:-demo-data}" ;;
     lint) setup; lint ;;
     test | check) setup; check "$@" ;;
+    mutants) setup; mutants "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;
 esac
