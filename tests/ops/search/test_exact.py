@@ -247,6 +247,30 @@ def test_candidates_that_floats_cannot_tell_apart_are_reported(sql_catalog: Cata
             assert not reader.search(vectors[:5], 10, rerank=True, oversample=21, where=where).warnings
 
 
+@pytest.mark.parametrize("tier", ["in-process", "distributed"])
+def test_directions_that_are_one_in_floats_are_ranked_by_the_vectors(
+    sql_catalog: Catalog, tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the rows point the same way but for the last bits: more of them than are compared at first."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+    rng = np.random.default_rng(3)
+    center = rng.standard_normal(16)
+    vectors = center * rng.uniform(0.5, 2.0, (300, 1)) + 1e-7 * rng.standard_normal((300, 16))
+    vectors[::2] += 0.3 * rng.standard_normal((150, 16))
+    table = made(sql_catalog, vectors, pa.float32())
+    definition = replace(DEFINITION, metric="cosine", target_recall=0.01)
+    index_head(table, definition)
+    runner = LocalRunner(2) if tier == "distributed" else None
+    reader = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+    assert reader.tier == tier
+    exact = open_exact(table, "embedding", "cosine", storage=STORAGE)
+    queries = np.concatenate([center[None], center + 0.2 * rng.standard_normal((3, 16))])
+    for k in (1, 3, 60):
+        ranked = reader.search(queries, k, columns=["id"], where=ALL)
+        assert ranked.profile.strategy == "exact over matches"
+        assert ranked.rows["id"].equals(exact.search(queries, k, columns=["id"]).rows["id"])
+
+
 def test_long_vectors_are_read_in_batches_of_few(sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 65,536 dimensions 8,192 rows were 2 GB."""
     assert [datafile.batch_rows(dims) for dims in (None, 16, 1_536, 65_536)] == [8_192, 8_192, 8_192, 256]

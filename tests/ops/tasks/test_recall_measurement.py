@@ -29,6 +29,19 @@ def test_measured_is_what_the_shard_holds_and_not_what_it_was_made_of(scale: flo
     assert json.loads(measure_curve(rounded, vectors, live, seed=0, threads=1))[-1][2] < 0.6
 
 
+def test_a_row_is_no_answer_to_itself() -> None:
+    """All edges lead to eleven rows, which lie far from each other: a search finds them, and none of them is near."""
+    hubs, rows = 11, 44
+    vectors = np.random.default_rng(0).standard_normal((rows, hubs)).astype(np.float32)
+    vectors[:hubs] += 100 * np.eye(hubs, dtype=np.float32)
+    neighbors = np.tile(np.arange(hubs, dtype=np.int32), (rows, 1))
+    shard = replace(
+        _shard(Metric.L2, rows=rows)[0], dims=hubs, max_degree=hubs, search_list=hubs, medoid=0, neighbors=neighbors,
+        degrees=np.full(rows, hubs, np.int32), vectors=vectors,
+    )  # fmt: skip
+    assert measure_recall(shard, vectors, np.ones(rows, np.bool_), seed=0, threads=1) == 0.0
+
+
 def _shard(metric: Metric, *, rows: int, scale: float = 1.0, offset: float = 0.0) -> tuple[Shard, np.ndarray]:
     """A shard whose search list reaches every node."""
     vectors = prepare(offset + scale * np.random.default_rng(0).standard_normal((rows, 8)), metric)
