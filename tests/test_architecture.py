@@ -222,7 +222,7 @@ def test_a_name_says_what_it_holds() -> None:
 
 @pytest.mark.parametrize("what", PRIVATE)
 def test_nothing_private_is_committed(what: str) -> None:
-    found = []
+    matches = []
     for path in tracked():
         if path == Path(__file__).resolve():
             continue  # it names what it looks for
@@ -230,12 +230,12 @@ def test_nothing_private_is_committed(what: str) -> None:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        found += [
+        matches += [
             f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()[:100]}"
             for number, line in enumerate(text.splitlines(), start=1)
             if re.search(PRIVATE[what], line)
         ]
-    assert found == []
+    assert matches == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -364,13 +364,15 @@ def test_the_runbook_quotes_messages_that_there_are() -> None:
 
 def commands_of_documents() -> list[tuple[str, str]]:
     """(document, command line) of every command that a document tells the reader to type."""
-    found = []
+    matches = []
     for document in DOCUMENTS:
         text = (REPOSITORY / document).read_text(encoding="utf-8")
         lines = [line.strip() for _, kind, line in lines_of(document) if kind in _SHELLS]
         lines += re.findall(r"`((?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+)`", text)
-        found += [(document, re.split(r"\s{2,}#|\s#\s", line)[0].strip()) for line in lines]
-    return [(document, line) for document, line in found if re.match(r"(make|sh|icepuffin|dagster[a-z-]*|dg)\b ", line)]
+        matches += [(document, re.split(r"\s{2,}#|\s#\s", line)[0].strip()) for line in lines]
+    return [
+        (document, line) for document, line in matches if re.match(r"(make|sh|icepuffin|dagster[a-z-]*|dg)\b ", line)
+    ]
 
 
 def test_the_documents_tell_commands() -> None:

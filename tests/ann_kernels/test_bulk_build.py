@@ -87,12 +87,12 @@ def test_equal_vectors_are_all_reached_and_found(vectors: np.ndarray) -> None:
     assert well_formed(graph)
     assert len(reached(graph)) == len(vectors)
     for row in (0, len(vectors) - 1):
-        found, distances, _ = Searcher(graph, vectors, Metric.L2, coded_from=1).search(
+        result, distances, _ = Searcher(graph, vectors, Metric.L2, coded_from=1).search(
             vectors[row : row + 1], 10, search_list=32
         )
         exact = exact_top_k(vectors[row : row + 1], vectors, 10, Metric.L2)[1]
         np.testing.assert_allclose(distances, exact, rtol=1e-6)
-        assert len(set(found[0])) == 10
+        assert len(set(result[0])) == 10
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -146,10 +146,10 @@ def test_near_duplicates_are_found_by_the_default_width(dims: int, noise: float,
     vectors = near_duplicates(20_000, dims, group, noise)
     graph = vamana.build(vectors, Metric.L2, VamanaParams(), threads=2)
     asked = np.random.default_rng(1).choice(len(vectors), 64, replace=False)
-    _, found, _ = Searcher(graph, vectors, Metric.L2).search(vectors[asked], 10, search_list=100)
+    _, result, _ = Searcher(graph, vectors, Metric.L2).search(vectors[asked], 10, search_list=100)
     exact = np.sqrt(((vectors[None].astype(float) - vectors[asked, None]) ** 2).sum(axis=2))
     limits = np.partition(exact, 9, axis=1)[:, 9:10]
-    assert (found <= limits * (1 + 1e-5)).mean() >= 0.9
+    assert (result <= limits * (1 + 1e-5)).mean() >= 0.9
 
 
 def test_far_from_zero_a_leaf_knows_what_is_near() -> None:

@@ -31,13 +31,13 @@ def made(
 
 def top(queries: np.ndarray, vectors: np.ndarray, k: int, metric: Metric, rows: np.ndarray | None = None):  # type: ignore[no-untyped-def]
     """As a scan shows them: raw, and for cosine with their directions."""
-    found = ExactTopK(prepare_exact(queries, metric), k, metric)
+    result = ExactTopK(prepare_exact(queries, metric), k, metric)
     ids = np.arange(len(vectors))
     if metric is Metric.COSINE:
-        found.update(prepare(vectors, metric), ids, rows=rows, raw=vectors)
+        result.update(prepare(vectors, metric), ids, rows=rows, raw=vectors)
     else:
-        found.update(vectors, ids, rows=rows)
-    return found.result()
+        result.update(vectors, ids, rows=rows)
+    return result.result()
 
 
 @given(
@@ -117,11 +117,11 @@ def test_a_bound_of_products_holds_where_squares_or_lengths_vanish(rows: float, 
     """What is lost in the length of a row or of a query is not lost in their product."""
     rng = np.random.default_rng(0)
     vectors = (rng.standard_normal((300, 1000)) * rows).astype(np.float32)
-    asked = (rng.standard_normal((3, 1000)) * query).astype(np.float32).astype(np.float64)
-    for some, bound_of in lower_bounds.bounds_of(vectors, len(asked), Metric.INNER_PRODUCT, rounded=False):
-        bound = bound_of(asked)
+    query_vectors = (rng.standard_normal((3, 1000)) * query).astype(np.float32).astype(np.float64)
+    for some, bound_of in lower_bounds.bounds_of(vectors, len(query_vectors), Metric.INNER_PRODUCT, rounded=False):
+        bound = bound_of(query_vectors)
         for row in some:
-            far = pair_distances(asked, vectors, np.arange(3), np.full(3, row), Metric.INNER_PRODUCT)
+            far = pair_distances(query_vectors, vectors, np.arange(3), np.full(3, row), Metric.INNER_PRODUCT)
             assert bound.may_be_within(far)[:, row].all()
 
 
@@ -130,11 +130,11 @@ def test_far_rows_are_ruled_out() -> None:
     for offset in (0.0, 1e3, 1e5):
         vectors = made(3, 4000, 32, offset, 1.0, 1, 0, np.float32)
         for count in (1, 40):
-            asked = vectors[:count].astype(np.float64)
+            query_vectors = vectors[:count].astype(np.float64)
             for rows, bound_of in lower_bounds.bounds_of(vectors, count, Metric.L2, rounded=False):
-                kept = bound_of(asked).may_be_within(np.full(count, 5.0)).sum()
+                kept = bound_of(query_vectors).may_be_within(np.full(count, 5.0)).sum()
                 pairs = np.repeat(np.arange(count), len(rows)), np.tile(rows, count)
-                assert kept <= 1.05 * (pair_distances(asked, vectors, *pairs, Metric.L2) <= 5.0).sum() + 2
+                assert kept <= 1.05 * (pair_distances(query_vectors, vectors, *pairs, Metric.L2) <= 5.0).sum() + 2
 
 
 @pytest.mark.parametrize("metric", list(Metric))

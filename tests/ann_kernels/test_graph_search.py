@@ -79,12 +79,12 @@ def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None
 def test_a_graph_finds_the_nearest(metric: Metric) -> None:
     vectors, queries = (prepare(clustered(count, 24, seed=seed), metric) for count, seed in ((2000, 0), (50, 1)))
     graph = vamana.build(vectors, metric, PARAMS)
-    found, distances, _ = Searcher(graph, vectors, metric).search(queries, 10, search_list=60)
+    result, distances, _ = Searcher(graph, vectors, metric).search(queries, 10, search_list=60)
     true, _ = exact_top_k(queries, vectors, 10, metric)
-    assert recall(found, true) >= 0.95
+    assert recall(result, true) >= 0.95
     assert (np.diff(distances, axis=1) >= 0).all()
     true_distances = [
-        naive.distance(query, vectors[row], metric.label) for query, row in zip(queries, found[:, 0], strict=True)
+        naive.distance(query, vectors[row], metric.label) for query, row in zip(queries, result[:, 0], strict=True)
     ]
     np.testing.assert_allclose(distances[:, 0], true_distances, rtol=1e-3, atol=1e-3)
 
@@ -248,8 +248,8 @@ def test_a_width_of_all_nodes_finds_all_whatever_codes_lose(metric: Metric) -> N
 @pytest.mark.parametrize("k", [1, 3, 10])
 def test_one_dimension_is_searched_as_well_as_many(k: int) -> None:
     rng = np.random.default_rng(5)
-    vectors, asked = (rng.standard_normal((count, 1)).astype(np.float32) for count in (1_300, 100))
+    vectors, query_vectors = (rng.standard_normal((count, 1)).astype(np.float32) for count in (1_300, 100))
     graph = vamana.build(vectors, Metric.L2, VamanaParams(max_degree=4, search_list=32))
     searcher = Searcher(graph, vectors, Metric.L2)
-    found, _, _ = searcher.search(asked, k, search_list=1_299)
-    assert recall(found, exact_top_k(asked, vectors, k, Metric.L2)[0]) >= 0.98
+    found, _, _ = searcher.search(query_vectors, k, search_list=1_299)
+    assert recall(found, exact_top_k(query_vectors, vectors, k, Metric.L2)[0]) >= 0.98

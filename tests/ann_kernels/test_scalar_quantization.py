@@ -25,13 +25,13 @@ def call_dot(a, b, blocks):  # type: ignore[no-untyped-def]
 @njit
 def call_select(values, k):  # type: ignore[no-untyped-def]
     bound = bound_of_smallest(values, 0, values.size, k)
-    found = []
+    matches = []
     for start in range(0, values.size, 16):
         bits = at_most(values, start, bound)
         while bits:
-            found.append(start + lowest_bit(bits))
+            matches.append(start + lowest_bit(bits))
             bits = bits & (bits - np.uint32(1))
-    return bound, found
+    return bound, matches
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 2, 7])
@@ -167,15 +167,15 @@ def test_codes_that_are_kept_rank_what_a_search_ranks(count: int, dims: int, see
     if not scalar_quantization.preserves_neighbors(coded, vectors, Metric.L2):
         return
     signed = coded.space.codes.reshape(count, -1)[:, :dims].astype(int)
-    asked = rng.choice(count, min(count, 400), replace=False)
+    query_rows = rng.choice(count, min(count, 400), replace=False)
     for k in (1, 10):
-        found = []
-        for row in asked:
+        matches = []
+        for row in query_rows:
             exact = ((vectors.astype(float) - vectors[row]) ** 2).sum(axis=1)
             rough = ((signed - signed[row]) ** 2).sum(axis=1)
             exact[row] = np.inf
             limit = np.sort(exact)[min(k, count - 1) - 1] * (1 + 1e-4)
             others = [node for node in np.lexsort((np.arange(count), rough)) if node != row]
             others = others[: scalar_quantization.ranked_exactly(k)]
-            found.append(min(k, int((exact[others] <= limit).sum())) / min(k, count - 1))
-        assert np.mean(found) > 0.93
+            matches.append(min(k, int((exact[others] <= limit).sum())) / min(k, count - 1))
+        assert np.mean(matches) > 0.93

@@ -46,12 +46,12 @@ class Report:
 
 
 def test_numbers_are_numbers_and_ids_are_text() -> None:
-    found = report_metadata(Report())
-    assert found["snapshot_id"] == dg.MetadataValue.text("6170229538723520381")
-    assert found["recall"] == dg.MetadataValue.float(0.97)
-    assert found["rows"] == dg.MetadataValue.int(12)
-    assert found["fresh"] == dg.MetadataValue.bool(True)
-    assert found["action"] == dg.MetadataValue.text("new")
+    result = report_metadata(Report())
+    assert result["snapshot_id"] == dg.MetadataValue.text("6170229538723520381")
+    assert result["recall"] == dg.MetadataValue.float(0.97)
+    assert result["rows"] == dg.MetadataValue.int(12)
+    assert result["fresh"] == dg.MetadataValue.bool(True)
+    assert result["action"] == dg.MetadataValue.text("new")
 
 
 def test_numbers_past_32_bits_are_floats_which_the_ui_does_not_wrap() -> None:

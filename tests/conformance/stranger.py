@@ -49,7 +49,7 @@ class Version:
 
     def nearest(self, query: np.ndarray, k: int, width: int) -> list[Row]:
         """The k nearest rows, over all shards."""
-        found: list[Row] = []
+        matches: list[Row] = []
         for entry, shard in zip(self.routing["shards"], self.shards, strict=True):
             if not shard["rows"]:
                 continue
@@ -60,8 +60,8 @@ class Version:
                 slot, row = shard["slots"][node], shard["rows"][node]
                 reader.need(self.routing["files"][slot][0] == 1, "a live node of a file that is gone")
                 far = exact(shard, node, query, self.path(slot), row)
-                found.append((far, str(self.path(slot)), row))
-        return sorted(found)[:k]
+                matches.append((far, str(self.path(slot)), row))
+        return sorted(matches)[:k]
 
     def files_within(self, query: np.ndarray, limit: float) -> set[str]:
         """Files that may hold a row nearer than a Euclidean limit."""

@@ -66,20 +66,20 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
     metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
     version = stranger.Version(metadata, "e")
     ours = open_index(table, definition, storage=STORAGE)
-    asked = queries(4)
-    found = ours.search(asked, 5, search_list=100, oversample=20, columns=["id"]).rows.to_pylist()
+    query_vectors = queries(4)
+    result = ours.search(query_vectors, 5, search_list=100, oversample=20, columns=["id"]).rows.to_pylist()
     same = 0
-    for number, query in enumerate(asked):
-        theirs = version.nearest(query, 5, 100)
-        mine = [row for row in found if row["query"] == number]
-        ids = [pq.read_table(path, columns=["id"])["id"][row].as_py() for _, path, row in theirs]
-        same += len({row["id"] for row in mine} & set(ids))
+    for number, query in enumerate(query_vectors):
+        other_rows = version.nearest(query, 5, 100)
+        own_rows = [row for row in result if row["query"] == number]
+        ids = [pq.read_table(path, columns=["id"])["id"][row].as_py() for _, path, row in other_rows]
+        same += len({row["id"] for row in own_rows} & set(ids))
         if vectors != "none":
-            assert ids == [row["id"] for row in mine]
+            assert ids == [row["id"] for row in own_rows]
             # ours are of the table's vectors, the stranger's of what the shard holds
             np.testing.assert_allclose(
-                [far for far, _, _ in theirs],
-                [row["distance"] for row in mine],
+                [far for far, _, _ in other_rows],
+                [row["distance"] for row in own_rows],
                 rtol=2e-3 if vectors == "f16" else 1e-4,
                 atol=1e-5,
             )
@@ -94,10 +94,10 @@ def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
     assert version.files_within(queries(1)[0], 100.0) == everything
     assert version.files_within(np.full(16, 1000.0), 10.0) == set()
     for query in queries(5):
-        found = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.6, columns=["id"])
+        result = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.6, columns=["id"])
         files = {task.file.file_path for task in table.scan().plan_files()}
-        assert found.profile.pruning is not None
-        assert len(files) - found.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
+        assert result.profile.pruning is not None
+        assert len(files) - result.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
 
 
 def test_a_stranger_reads_the_advice(table: Table) -> None:

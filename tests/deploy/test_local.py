@@ -96,10 +96,10 @@ def session(leader: int) -> list[int]:
 
 
 def test_everything_runs_and_is_listed(local: Local) -> None:
-    told = local.run("status")
-    assert told.returncode == 0
-    assert {line.split()[0] for line in told.stdout.splitlines() if " runs, process " in line} == SERVICES
-    assert f"open http://127.0.0.1:{local.ports[1]}" in told.stdout
+    output = local.run("status")
+    assert output.returncode == 0
+    assert {line.split()[0] for line in output.stdout.splitlines() if " runs, process " in line} == SERVICES
+    assert f"open http://127.0.0.1:{local.ports[1]}" in output.stdout
 
 
 def test_the_daemon_indexes_every_snapshot_by_sensor_and_comes_back_nightly(lake: Lake, local: Local) -> None:

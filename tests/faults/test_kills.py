@@ -44,13 +44,13 @@ def kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kill]:
 
 def reached_in(stage: Stage) -> list[str]:
     """`<step>#<n>` of an undisturbed run, in order."""
-    told: list[str] = []
+    reports: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "observer", told.append)
+        patch.setattr(steps, "observer", reports.append)
         stage.work()
     seen: Counter[str] = Counter()
     numbered = []
-    for step in told:
+    for step in reports:
         seen[step] += 1
         numbered.append(f"{step}#{seen[step]}")
     return numbered

@@ -72,21 +72,21 @@ class Lake:
     def check(self, truth: dict[int, Any]) -> SearchResult:
         """Distances are true, rows are live, none is missing but a few of the approximate ones."""
         assert self.definition is not None
-        asked = queries(5, DIMS)
-        found = open_index(self.table, self.definition, storage=STORAGE).search(asked, K, columns=["id"])
+        query_vectors = queries(5, DIMS)
+        result = open_index(self.table, self.definition, storage=STORAGE).search(query_vectors, K, columns=["id"])
         doubles = self.table.schema().find_type(f"{self.vector}.element") == DoubleType()
-        assert all(doubles and "doubles" in warning for warning in found.warnings), found.warnings
+        assert all(doubles and "doubles" in warning for warning in result.warnings), result.warnings
         missed = []
-        for query, vector in enumerate(asked):
-            mine = found.rows.filter(pa.array(np.asarray(found.rows["query"]) == query))
+        for query, vector in enumerate(query_vectors):
+            own_rows = result.rows.filter(pa.array(np.asarray(result.rows["query"]) == query))
             distances = {number: float(np.linalg.norm(row - vector)) for number, row in truth.items()}
-            assert len(mine) == len(set(mine["id"].to_pylist())) == min(K, len(truth))
-            for number, told in zip(mine["id"].to_pylist(), mine["distance"].to_pylist(), strict=True):
+            assert len(own_rows) == len(set(own_rows["id"].to_pylist())) == min(K, len(truth))
+            for number, told in zip(own_rows["id"].to_pylist(), own_rows["distance"].to_pylist(), strict=True):
                 assert told == pytest.approx(distances[number], rel=1e-4)
             limit = sorted(distances.values())[: min(K, len(truth))][-1]
-            missed.append(np.mean(np.asarray(mine["distance"]) > limit * (1 + 1e-4)))
+            missed.append(np.mean(np.asarray(own_rows["distance"]) > limit * (1 + 1e-4)))
         assert np.mean(missed) <= 0.04
-        return found
+        return result
 
     def check_within(self, truth: dict[int, Any]) -> None:
         """The rows nearer than the tenth neighbour is: all of them, and no other."""

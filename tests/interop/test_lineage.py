@@ -68,12 +68,12 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def versions_by_id(lake: Lake) -> dict[int, int]:
     """As we read them out of manifests and data files."""
-    found = {}
+    matches = {}
     for file in files_of(lake):
         ids = pq.read_table(path_of(file), columns=["id"])["id"].to_numpy()
         for positions, versions in row_versions(file, STORAGE):
-            found |= dict(zip(ids[positions].tolist(), versions.tolist(), strict=True))
-    return found
+            matches |= dict(zip(ids[positions].tolist(), versions.tolist(), strict=True))
+    return matches
 
 
 def versions_in_spark(lake: Lake) -> dict[int, int]:

@@ -69,12 +69,12 @@ class Both:
     def planner_ndv(self) -> dict[str, int]:
         """What Spark's cost-based optimiser believes of the columns."""
         plan = self.spark.table(self.sql_name)._jdf.queryExecution().optimizedPlan()
-        found, entries = {}, plan.stats().attributeStats().iterator()
+        result, entries = {}, plan.stats().attributeStats().iterator()
         while entries.hasNext():
             entry = entries.next()
             if entry._2().distinctCount().isDefined():
-                found[entry._1().name()] = int(str(entry._2().distinctCount().get()))
-        return found
+                result[entry._1().name()] = int(str(entry._2().distinctCount().get()))
+        return result
 
 
 @pytest.fixture
@@ -176,24 +176,24 @@ def test_in_exact_mode_every_image_is_byte_for_byte_what_iceberg_writes(both: Bo
     table = both.create(EVERY_TYPE)
     table.append(every_type_rows())
     columns = [field.name for field in EVERY_TYPE.fields]
-    theirs = images(table, both.analyze(table, *columns))
+    other_images = images(table, both.analyze(table, *columns))
     report = materialize(table, current(table), columns=columns)
     ours = images(table, current(table))
     assert report.outcome is ThetaOutcome.WRITTEN
-    assert set(theirs) == set(ours) == set(columns)
-    assert {c: i.hex() for c, (i, _) in ours.items()} == {c: i.hex() for c, (i, _) in theirs.items()}
-    assert {c: p["ndv"] for c, (_, p) in ours.items()} == {c: p["ndv"] for c, (_, p) in theirs.items()}
+    assert set(other_images) == set(ours) == set(columns)
+    assert {c: i.hex() for c, (i, _) in ours.items()} == {c: i.hex() for c, (i, _) in other_images.items()}
+    assert {c: p["ndv"] for c, (_, p) in ours.items()} == {c: p["ndv"] for c, (_, p) in other_images.items()}
 
 
 def test_in_estimation_mode_the_hashes_are_the_same_values(both: Both) -> None:
     table = both.create(Schema(NestedField(1, "id", LongType(), required=False)))
     table.append(pa.table({"id": pa.array(range(60_000), pa.int64())}))
-    theirs, their_properties = images(table, both.analyze(table))["id"]
+    other_images, their_properties = images(table, both.analyze(table))["id"]
     materialize(table, current(table))
     ours, our_properties = images(table, current(table))["id"]
-    assert not decode(theirs).exact
-    assert same_values(decode(ours), decode(theirs))
-    assert encode(decode(theirs)) == theirs
+    assert not decode(other_images).exact
+    assert same_values(decode(ours), decode(other_images))
+    assert encode(decode(other_images)) == other_images
     assert abs(int(our_properties["ndv"]) / 60_000 - 1) < 0.05
     assert abs(int(their_properties["ndv"]) / 60_000 - 1) < 0.05
 
@@ -235,12 +235,12 @@ def test_what_spark_put_into_the_slot_is_merged_and_ours_asserted_again(both: Bo
     first = materialize(table, snapshot)
     both.analyze(table, "weight")
     assert set(images(table, snapshot)) == {"weight"}
-    theirs = images(table, snapshot)["weight"]
+    other_images = images(table, snapshot)["weight"]
     again = materialize(table.refresh(), snapshot)
     assert (again.outcome, again.files_sketched) == (ThetaOutcome.WRITTEN, 0)
     assert again.ndv == {**first.ndv, "weight": 500}
     assert again.merged_columns == ("weight",)
-    assert images(table, snapshot)["weight"] == theirs
+    assert images(table, snapshot)["weight"] == other_images
     assert both.planner_ndv() == {"id": 500, "name": 9, "weight": 500}
     assert materialize(table.refresh(), snapshot).outcome is ThetaOutcome.CURRENT
 

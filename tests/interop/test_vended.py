@@ -69,10 +69,10 @@ def test_the_table_function_of_spark_reads_with_vended_keys(
     head = table.metadata.current_snapshot_id or 0
     materialize_index(table, DEFINITION, head, runner=SparkRunner(spark), storage=storage_of(table))
     register_vector_search(spark, connected(lake), name="vended_search")
-    asked = f"SELECT id FROM vended_search('{'.'.join(table.name())}', 'e', array{tuple(VECTOR)}, 5)"
-    first = spark.sql(asked).toArrow()
+    statement = f"SELECT id FROM vended_search('{'.'.join(table.name())}', 'e', array{tuple(VECTOR)}, 5)"
+    first = spark.sql(statement).toArrow()
     lake.expire()
-    again = spark.sql(asked.replace("SELECT id", "SELECT id, name")).toArrow()
+    again = spark.sql(statement.replace("SELECT id", "SELECT id, name")).toArrow()
     assert first["id"].equals(again["id"])
     assert len(first) == 5
 
@@ -81,11 +81,11 @@ def test_sql_needs_nothing_but_the_catalog(lake: Vending, tmp_path: Path) -> Non
     name = ".".join(new_table(lake, tmp_path).name())
     session = SqlSession.on(connected(lake))
     assert session.sql(f"REFRESH INDEX e ON {name}").rows["action"].to_pylist() == ["built"]
-    asked = f"SELECT id FROM {name} ORDER BY l2_distance(embedding, ARRAY{VECTOR}) LIMIT 5"
-    found = session.sql(asked)
+    statement = f"SELECT id FROM {name} ORDER BY l2_distance(embedding, ARRAY{VECTOR}) LIMIT 5"
+    found = session.sql(statement)
     assert found.rows.num_rows == 5
     lake.expire()
-    assert session.sql(asked.replace("SELECT id", "SELECT name")).rows.num_rows == 5
+    assert session.sql(statement.replace("SELECT id", "SELECT name")).rows.num_rows == 5
 
 
 def test_runs_and_commands_need_nothing_but_the_catalog_and_keep_no_key(

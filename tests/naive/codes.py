@@ -16,15 +16,15 @@ def squared(a: np.ndarray, b: np.ndarray) -> int:
 
 def nearest(signed: np.ndarray, rows: list[int], columns: list[int], k: int, *, same: bool) -> list[list[tuple]]:
     """(squared distance, place among the columns) of each row's k nearest columns."""
-    found = []
+    matches = []
     for at, row in enumerate(rows):
         ranked = sorted(
             (squared(signed[row], signed[column]), place)
             for place, column in enumerate(columns)
             if not (same and place == at)
         )
-        found.append(ranked[:k])
-    return found
+        matches.append(ranked[:k])
+    return matches
 
 
 def reservoirs(pairs: list[tuple[int, int, int]], count: int, limit: int) -> list[set[int]]:

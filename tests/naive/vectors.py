@@ -13,11 +13,11 @@ def distance(a: np.ndarray, b: np.ndarray, metric: str) -> float:
 
 
 def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, metric: str) -> list[list[int]]:
-    found = []
+    matches = []
     for query in queries:
         ranked = sorted((distance(query, vector, metric), row) for row, vector in enumerate(vectors))
-        found.append([row for _, row in ranked[:k]])
-    return found
+        matches.append([row for _, row in ranked[:k]])
+    return matches
 
 
 def robust_prune(vectors: np.ndarray, node: int, candidates: list[int], alpha: float, limit: int) -> list[int]:

@@ -90,12 +90,12 @@ def test_the_first_rows_of_a_large_column_chunk_take_little_reading(tmp_path: Pa
     path = f"{scheme}{tmp_path / 'b.parquet'}"
     before = _bytes_read()
 
-    found = ParquetObject(CountingStorage(), path, (tmp_path / "b.parquet").stat().st_size).first(
+    result = ParquetObject(CountingStorage(), path, (tmp_path / "b.parquet").stat().st_size).first(
         ["noise"], rows=9, group=0
     )
 
-    assert found is not None
-    assert found.to_pylist() == table.slice(0, 9).to_pylist()
+    assert result is not None
+    assert result.to_pylist() == table.slice(0, 9).to_pylist()
     assert _bytes_read() - before < 6e6
 
 

@@ -77,12 +77,12 @@ def by_ourselves(folder: Path, catalog: Catalog, table: Table, between: datetime
     }.items():
         found = sql.sql(near.format(at), {"q": [0.0] * 16, "at": naive})
         yield f"sql {name}", found.rows.num_rows
-    told = CliRunner().invoke(
+    output = CliRunner().invoke(
         group,
         ["--dir", str(folder), "stats", "db.t", "--snapshot", naive.isoformat(), "--json"],
         catch_exceptions=False,
     )
-    yield "command line", json.loads(told.output)["records"]
+    yield "command line", json.loads(output.output)["records"]
 
 
 def by_spark(spark: Any, catalog: Catalog, between: datetime) -> Iterator[tuple[str, int]]:

@@ -171,21 +171,21 @@ class Daemon:
             definitions=self.definitions,
             resources={"catalogs": self.catalogs},
         )
-        found: dg.SensorResult = self.sensors[name](context)
+        result: dg.SensorResult = self.sensors[name](context)
         looked = time.perf_counter() - begun
-        for event in found.asset_events:
+        for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
             if isinstance(event, dg.AssetCheckEvaluation):
                 self.checks.append(event)
-        started = [item for item in found.run_requests or () if (name, item.run_key) not in self._run_keys]
+        started = [item for item in result.run_requests or () if (name, item.run_key) not in self._run_keys]
         self._run_keys |= {(name, item.run_key) for item in started}
         launched = tuple(str(item.partition_key) for item in started)
         self.launched.setdefault(name, []).extend(launched)
-        self._cursors[name] = found.cursor
-        reason = found.skip_reason.skip_message if found.skip_reason else ""
+        self._cursors[name] = result.cursor
+        reason = result.skip_reason.skip_message if result.skip_reason else ""
         self._count_calls()
         shown = self._partitions(name) - before
-        return Tick(self.calls - calls, shown, launched, reason or "", len(found.cursor or ""), looked)
+        return Tick(self.calls - calls, shown, launched, reason or "", len(result.cursor or ""), looked)
 
     def _partitions(self, name: str) -> int:
         return len(self.instance.get_dynamic_partitions(name.replace("watch_demo_demo_", "snapshots/demo/demo/")))

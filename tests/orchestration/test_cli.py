@@ -70,10 +70,10 @@ def test_help_is_fast_and_shows_examples() -> None:
     seconds = []
     for _ in range(3):
         before = work_of_children()
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+        output = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
         seconds.append(work_of_children() - before)
     assert min(seconds) < 0.5
-    assert "icepuffin search demo.packages --index embedding --like-id 48182" in told.stdout
+    assert "icepuffin search demo.packages --index embedding --like-id 48182" in output.stdout
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,22 +132,24 @@ def test_a_tick_names_a_table_that_is_gone_and_looks_at_the_others(
 
 
 def test_stats_tell_the_exact_distinct_values_of_a_small_table(run: Run, lake: Lake) -> None:
-    told = json.loads(run("stats", "demo.packages", "--json"))
-    assert told["ndv"]["id"] == told["records"]
-    assert told["ndv"]["name"] == 7
-    assert told["fresh"] is True
-    assert told["indexes"]["embedding"]["covers_snapshot"] is True
+    document = json.loads(run("stats", "demo.packages", "--json"))
+    assert document["ndv"]["id"] == document["records"]
+    assert document["ndv"]["name"] == 7
+    assert document["fresh"] is True
+    assert document["indexes"]["embedding"]["covers_snapshot"] is True
     assert "distinct values" in run("stats", "demo.packages", "--snapshot", str(lake.head()))
 
 
 def test_search_by_example_finds_the_row_itself_first(run: Run, lake: Lake) -> None:
-    told = json.loads(run("search", "demo.packages", "--index", "embedding", "--like-id", "5", "-k", "10", "--json"))
-    assert told["coverage"] == "exact-version"
-    assert told["snapshot_id"] == told["base_snapshot_id"] == str(lake.head())
-    assert [row["rank"] for row in told["results"]] == list(range(1, 11))
-    assert told["results"][0]["id"] == 5
-    assert abs(told["results"][0]["distance"]) < 1e-5
-    distances = [row["distance"] for row in told["results"]]
+    document = json.loads(
+        run("search", "demo.packages", "--index", "embedding", "--like-id", "5", "-k", "10", "--json")
+    )
+    assert document["coverage"] == "exact-version"
+    assert document["snapshot_id"] == document["base_snapshot_id"] == str(lake.head())
+    assert [row["rank"] for row in document["results"]] == list(range(1, 11))
+    assert document["results"][0]["id"] == 5
+    assert abs(document["results"][0]["distance"]) < 1e-5
+    distances = [row["distance"] for row in document["results"]]
     assert distances == sorted(distances)
 
 
@@ -254,10 +256,10 @@ def test_an_index_file_is_verified_and_a_damaged_one_made_anew(
     try:
         with pytest.raises(SystemExit):
             run("index", "verify", "demo.packages", "embedding")
-        told = capsys.readouterr()
-        assert re.search(r"puffin: shard \d+ at \d+: ", told.out)
+        output = capsys.readouterr()
+        assert re.search(r"puffin: shard \d+ at \d+: ", output.out)
         remedy = f"icepuffin refresh demo.packages --index embedding --snapshot {lake.head()} --verify"
-        assert told.err.rstrip().endswith(f"is damaged; make it anew with: {remedy}")
+        assert output.err.rstrip().endswith(f"is damaged; make it anew with: {remedy}")
         assert json.loads(run(*remedy.split()[1:], "--json"))["embedding"]["action"] == "refreshed"
     finally:
         file.write_bytes(published)
@@ -276,18 +278,18 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
     assert "behind" not in run("stats", "demo.packages")
     lake.append(30)
     before = lake.table.refresh().metadata_location
-    told = run("stats", "demo.packages")
-    assert "no version for this snapshot; 1 snapshot behind, the oldest of 0 min ago" in told
-    assert told.count("not fresh: counted for snapshot") == 1
+    output = run("stats", "demo.packages")
+    assert "no version for this snapshot; 1 snapshot behind, the oldest of 0 min ago" in output
+    assert output.count("not fresh: counted for snapshot") == 1
     assert json.loads(run("stats", "demo.packages", "--json"))["indexes"]["embedding"]["lag"]["snapshots"] == 1
     monkeypatch.setenv("ICEPUFFIN__PRICES", '{"currency": "CHF", "compute_hour": 36.0}')
     plan = json.loads(run("plan", "demo.packages", "--json"))
-    (told,), sketches = plan["indexes"].values(), plan["theta_sketches"]
+    (output,), sketches = plan["indexes"].values(), plan["theta_sketches"]
     assert (sketches["files_sketched"], sketches["values"]) == (1, 30 * sketches["columns"])
     assert "1 to sketch" in run("plan", "demo.packages")
-    assert (told["action"], told["inserted"], told["currency"]) == ("refreshed", 30, "CHF")
-    assert told["cost"] == pytest.approx(told["seconds"] / 100, abs=1e-6)
-    assert {shard["how"] for shard in told["shards"]} == {"copied", "built"}, "a delta"
+    assert (output["action"], output["inserted"], output["currency"]) == ("refreshed", 30, "CHF")
+    assert output["cost"] == pytest.approx(output["seconds"] / 100, abs=1e-6)
+    assert {shard["how"] for shard in output["shards"]} == {"copied", "built"}, "a delta"
     assert "30 to insert" in run("plan", "demo.packages", "embedding")
     assert lake.table.refresh().metadata_location == before
     done = json.loads(run("refresh", "demo.packages", "--json"))
@@ -313,14 +315,14 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ICEPUFFIN__TABLES__PACKAGES__KEEP__LAST", "2")
         arguments = ("gc", "demo.packages", "--grace-hours", "0", "--dry-run")
-        told = json.loads(run(*arguments, "--json"))
-        why = [item["why"] for item in told["retired"] if item["name"] == "embedding"]
+        document = json.loads(run(*arguments, "--json"))
+        why = [item["why"] for item in document["retired"] if item["name"] == "embedding"]
         assert why == ["there are 2 newer ones"] * (known - 2)
-        assert len(told["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
+        assert len(document["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
         assert "would retire embedding's version of snapshot" in run(*arguments)
-        told = run("gc", "demo.packages", "--dry-run")
-        assert "demo.packages: would retire versions: 0, would delete files: 0, 0.0 MiB\n" in told
-        (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", told)
+        document = run("gc", "demo.packages", "--dry-run")
+        assert "demo.packages: would retire versions: 0, would delete files: 0, 0.0 MiB\n" in document
+        (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", document)
         assert int(later) >= known - 2
     assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == known
 
@@ -409,18 +411,18 @@ def test_help_and_wrong_usage_load_neither_arrays_nor_catalogs(command: tuple[st
 def test_sql_asks_the_index(run: Run) -> None:
     vector = json.dumps([0.5] * DIMS)
     text = "SELECT name, cosine_distance(embedding, :q) AS d FROM demo.packages WHERE id < 20 ORDER BY d LIMIT 3"
-    told = json.loads(run("sql", text, "--param", f"q={vector}", "--json"))
-    assert len(told["rows"]) == 3
-    assert told["rows"] == sorted(told["rows"], key=lambda row: row["d"])
-    assert "exact-version" in told["how"]
+    document = json.loads(run("sql", text, "--param", f"q={vector}", "--json"))
+    assert len(document["rows"]) == 3
+    assert document["rows"] == sorted(document["rows"], key=lambda row: row["d"])
+    assert "exact-version" in document["how"]
     assert "index embedding" in run("sql", f"EXPLAIN {text}", "--param", f"q={vector}")
 
 
 def test_the_ui_command_names_the_instance(run: Run, lake: Lake) -> None:
-    told = run("ui")
-    assert f"DAGSTER_HOME={lake.directory}/dagster_home" in told
-    assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in told
-    assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml" in told
+    output = run("ui")
+    assert f"DAGSTER_HOME={lake.directory}/dagster_home" in output
+    assert f"ICEPUFFIN_SETTINGS={lake.settings_file}" in output
+    assert f"dagster dev -w {lake.directory}/dagster_home/workspace.yaml" in output
 
 
 def test_an_unreachable_catalog_is_one_line(tmp_path: Path) -> None:

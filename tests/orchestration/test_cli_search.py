@@ -37,13 +37,13 @@ def run(lake: Lake, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_all_rows_within_a_distance(run: Run) -> None:
-    told = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--json"))
+    document = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--json"))
     exact = json.loads(run("search", "demo.packages", "--vector", VECTOR, "--within", "0.6", "--exact", "--json"))
-    assert [row["id"] for row in told["results"]] == [row["id"] for row in exact["results"]]
-    assert told["results"]
-    assert all(row["distance"] < 0.6 for row in told["results"])
-    assert told["pruning"]["files"] == 2
-    assert "k" not in told
+    assert [row["id"] for row in document["results"]] == [row["id"] for row in exact["results"]]
+    assert document["results"]
+    assert all(row["distance"] < 0.6 for row in document["results"])
+    assert document["pruning"]["files"] == 2
+    assert "k" not in document
 
 
 def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,9 +52,9 @@ def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFi
 
     def results(*arguments: str) -> list[dict[str, object]]:
         main([*search, *arguments])
-        told = json.loads(capsys.readouterr().out)
-        assert told["coverage"] == "exact-scan"
-        return list(told["results"])
+        document = json.loads(capsys.readouterr().out)
+        assert document["coverage"] == "exact-scan"
+        return list(document["results"])
 
     of_index = results()
     text = lake.settings_file.read_text(encoding="utf-8")
@@ -62,14 +62,14 @@ def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFi
     assert results("--vector-column", "embedding") == of_index
     assert results("--vector-column", "embedding", "--metric", "l2") != of_index
     assert results("--vector-column", "embedding", "--within", "0.5")
-    for wrong, told in (
+    for wrong, document in (
         ([], "demo.packages has no index: say what to compare with --vector-column"),
         (["--metric", "l2"], "--metric goes with --exact --vector-column"),
         (["--vector-column", "embedding", "--index", "e"], "--vector-column goes with --exact, and without --index"),
     ):
         with pytest.raises(SystemExit):
             main([*search, *wrong])
-        assert told in " ".join(capsys.readouterr().err.split())
+        assert document in " ".join(capsys.readouterr().err.split())
     with pytest.raises(SystemExit):
         main([*search, "--vector-column", "nope"])
     assert "has no column 'nope'" in capsys.readouterr().err
@@ -113,10 +113,10 @@ def test_reading_needs_neither_dagster_nor_spark(lake: Lake, command: tuple[str,
 
 
 def test_what_a_pipe_gets_is_not_folded(run: Run) -> None:
-    told = run("refresh", "demo.packages")
-    (path,) = [line.split()[1] for line in told.splitlines() if line.endswith(".puffin")]
+    output = run("refresh", "demo.packages")
+    (path,) = [line.split()[1] for line in output.splitlines() if line.endswith(".puffin")]
     assert path.startswith("file://")
-    assert "reused: a version of this snapshot" in told
+    assert "reused: a version of this snapshot" in output
 
 
 def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(run: Run, lake: Lake) -> None:

@@ -118,18 +118,18 @@ def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
 
     create_index(lake.table, IndexDefinition(name="second", column="embedding"))
     monkeypatch.setenv("ICEPUFFIN_SETTINGS", str(lake.settings_file))
-    found = entry_point.defs()
-    assert isinstance(found, dg.Definitions)
+    result = entry_point.defs()
+    assert isinstance(result, dg.Definitions)
     monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was asked"))
     context = DefinitionsLoadContext(
-        DefinitionsLoadType.RECONSTRUCTION, RepositoryLoadData(reconstruction_metadata=dict(found.metadata or {}))
+        DefinitionsLoadType.RECONSTRUCTION, RepositoryLoadData(reconstruction_metadata=dict(result.metadata or {}))
     )
     with DefinitionsLoadContext.scoped(context):
         again = entry_point.defs()
     assert isinstance(again, dg.Definitions)
     keys = again.resolve_asset_graph().get_all_asset_keys()
     assert dg.AssetKey(["demo", "demo", "packages", "ann_index", "second"]) in keys
-    assert keys == found.resolve_asset_graph().get_all_asset_keys()
+    assert keys == result.resolve_asset_graph().get_all_asset_keys()
     drop_index(lake.table, "second")
 
 

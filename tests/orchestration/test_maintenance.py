@@ -73,10 +73,10 @@ def answers(lake: Lake) -> tuple[list[int], list[int]]:
     """Ids that the index finds, and the true ones."""
     table = lake.table.refresh()
     queries = np.random.default_rng(5).normal(size=(4, DIMS)).astype(np.float32)
-    found = open_index(table, "embedding", storage=STORAGE).search(queries, 10, columns=["id"])
+    result = open_index(table, "embedding", storage=STORAGE).search(queries, 10, columns=["id"])
     true = exact_search(table, "embedding", Metric.COSINE, queries, 10, storage=STORAGE, columns=["id"])
-    assert found.coverage == "exact-version"
-    return found.rows["id"].to_pylist(), true.rows["id"].to_pylist()
+    assert result.coverage == "exact-version"
+    return result.rows["id"].to_pylist(), true.rows["id"].to_pylist()
 
 
 def leave_behind(lake: Lake, name: str, age_hours: float) -> Path:

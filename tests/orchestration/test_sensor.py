@@ -62,12 +62,12 @@ def recorded(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
 
 
 def test_the_sensor_asks_for_each_snapshot_in_commit_order(lake: Lake, instance: dg.DagsterInstance) -> None:
-    found = evaluated(load(lake.settings_file), instance)
+    result = evaluated(load(lake.settings_file), instance)
     ids = [str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots]
-    assert [request.partition_key for request in found.run_requests or ()] == ids
+    assert [request.partition_key for request in result.run_requests or ()] == ids
     assert [event.partition for event in recorded(instance)] == ids
     assert list(instance.get_dynamic_partitions(partitions_name(spec_of(load(lake.settings_file))[0]))) == ids
-    assert evaluated(load(lake.settings_file), instance, found.cursor).run_requests == []
+    assert evaluated(load(lake.settings_file), instance, result.cursor).run_requests == []
 
 
 def test_the_table_is_recorded_with_totals_that_plot(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -247,13 +247,13 @@ def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake
     keys: list[str] = []
 
     def asked(cursor: str | None) -> tuple[str | None, list[str]]:
-        found = evaluated(settings, instance, cursor)
-        new = [request.run_key or "" for request in found.run_requests or () if request.run_key not in keys]
-        for request in found.run_requests or ():
+        result = evaluated(settings, instance, cursor)
+        new = [request.run_key or "" for request in result.run_requests or () if request.run_key not in keys]
+        for request in result.run_requests or ():
             tags = {**request.tags, "dagster/run_key": request.run_key or ""}
             create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.SUCCESS, tags=tags)
         keys.extend(new)
-        return found.cursor, new
+        return result.cursor, new
 
     cursor, _ = asked(None)
     for reset in (False, True):
@@ -311,11 +311,11 @@ def test_what_is_due_is_what_the_sensor_would_ask_for(lake: Lake, tmp_path: Path
     """It has passed over the older snapshots while it was to make the newest alone."""
     lake.write_settings(snapshots="newest")
     with open_instance(without_captured_output(tmp_path / "dagster_home")) as instance:
-        found = evaluated(load(lake.settings_file), instance)
-        keep_as_the_daemon(instance, "watch_demo_demo_packages", found.cursor)
+        result = evaluated(load(lake.settings_file), instance)
+        keep_as_the_daemon(instance, "watch_demo_demo_packages", result.cursor)
         lake.write_settings(snapshots="every")
         settings = load(lake.settings_file)
-        assert evaluated(settings, instance, found.cursor).run_requests == []
+        assert evaluated(settings, instance, result.cursor).run_requests == []
         assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [()]
         added = str(lake.append())
         assert [item.snapshots for item in due_runs(settings, instance) if isinstance(item, DueRuns)] == [(added,)]

@@ -43,10 +43,10 @@ def test_datasketches_reads_what_is_written(count: int) -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 2, 4096, 20_000])
 def test_what_datasketches_writes_is_read(count: int, ordered: bool) -> None:
-    theirs = theirs_of(0, count)
-    read = decode(theirs.compact(ordered).serialize())
-    assert read.theta == theirs.theta64
-    assert read.hashes.tolist() == sorted(theirs.compact())
+    other_rows = theirs_of(0, count)
+    read = decode(other_rows.compact(ordered).serialize())
+    assert read.theta == other_rows.theta64
+    assert read.hashes.tolist() == sorted(other_rows.compact())
     mine = sketch_of(0, count)
     both = min(read.theta, mine.theta)
     assert [h for h in read.hashes.tolist() if h < both] == [h for h in mine.hashes.tolist() if h < both]

@@ -41,10 +41,10 @@ def faulty_line(upstream: str) -> Iterator[FaultyLine]:
             return None
         if fault == "gateway timeout":
             return Answer(504)
-        found = forward(upstream, request)
+        result = forward(upstream, request)
         if fault == "lose answer":
             return None
-        return Answer(504) if fault == "gateway timeout after" else found
+        return Answer(504) if fault == "gateway timeout after" else result
 
     with serving(answer) as line.uri:
         try:

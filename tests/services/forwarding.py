@@ -55,21 +55,21 @@ def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
 
         def handle_any(self) -> None:
             body = self._chunks() if "chunked" in self.headers.get("Transfer-Encoding", "") else self._whole()
-            found = answer(Request(self.command, self.path, dict(self.headers.items()), body))
-            if found is None:
+            result = answer(Request(self.command, self.path, dict(self.headers.items()), body))
+            if result is None:
                 self.close_connection = True
                 return
-            self.send_response(found.status)
-            for key, value in found.headers:
+            self.send_response(result.status)
+            for key, value in result.headers:
                 if key.lower() not in _HOP_BY_HOP:
                     self.send_header(key, value)
             # to a HEAD the length is that of what a GET would get
-            told = dict(found.headers).get("Content-Length") if self.command == "HEAD" else None
-            self.send_header("Content-Length", told or str(len(found.body)))
+            told = dict(result.headers).get("Content-Length") if self.command == "HEAD" else None
+            self.send_header("Content-Length", told or str(len(result.body)))
             self.end_headers()
             if self.command != "HEAD":
                 with contextlib.suppress(ConnectionError):  # a client may have seen enough
-                    self.wfile.write(found.body)
+                    self.wfile.write(result.body)
 
         def _whole(self) -> bytes:
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))

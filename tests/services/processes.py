@@ -19,10 +19,10 @@ SMALL_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 def java() -> str:
     """The Java that JAVA_HOME or PATH names."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None:
+    result = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if result is None:
         raise RuntimeError("Java 17 is needed: no java on PATH, and JAVA_HOME is not set")
-    return found
+    return result
 
 
 def free_port() -> int:

@@ -101,17 +101,17 @@ def _of_catalog(state: Vending, upstream: str, request: Request) -> Answer:
         error = {"message": "not authorized", "type": "ForbiddenException", "code": 403}
         return Answer(403, (("Content-Type", "application/json"),), json.dumps({"error": error}).encode())
     asks_credentials = place[3] is not None
-    found = forward(upstream, replace(request, path=request.path.replace("/credentials", "")))
+    result = forward(upstream, replace(request, path=request.path.replace("/credentials", "")))
     wanted = request.headers.get("X-Iceberg-Access-Delegation") == "vended-credentials"
-    if request.method != "GET" or found.status != 200 or not wanted:
-        return found
+    if request.method != "GET" or result.status != 200 or not wanted:
+        return result
     state.asked.append(request.path)
-    told = json.loads(found.body)
-    vended = _vended(state, told["metadata"]["location"])
+    document = json.loads(result.body)
+    vended = _vended(state, document["metadata"]["location"])
     if asks_credentials:
-        return found.with_body(json.dumps({"storage-credentials": vended["storage-credentials"]}).encode())
-    told["config"] = {**told.get("config", {}), **vended.pop("config")}
-    return found.with_body(json.dumps({**told, **vended}).encode())
+        return result.with_body(json.dumps({"storage-credentials": vended["storage-credentials"]}).encode())
+    document["config"] = {**document.get("config", {}), **vended.pop("config")}
+    return result.with_body(json.dumps({**document, **vended}).encode())
 
 
 def _vended(state: Vending, location: str) -> dict[str, Any]:

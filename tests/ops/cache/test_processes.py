@@ -23,10 +23,10 @@ def ask_at_random(folder: Path, budget: int, keys: list[ShardKey], seed: int, ro
     rng = np.random.default_rng(seed)
     cache = ShardCache(CacheSettings(folder, budget, 0))
     for number in rng.integers(0, len(keys), rounds):
-        found = cache.shard(keys[number], STORAGE)
-        np.testing.assert_array_equal(found.row_positions, np.arange(ROWS) + 1000 * number)
-        assert found.vectors is not None
-        assert int(found.graph.neighbors.max()) < ROWS
+        result = cache.shard(keys[number], STORAGE)
+        np.testing.assert_array_equal(result.row_positions, np.arange(ROWS) + 1000 * number)
+        assert result.vectors is not None
+        assert int(result.graph.neighbors.max()) < ROWS
         used = DiskCache(folder, budget).used()
         assert used <= budget, used
     cache.flush()

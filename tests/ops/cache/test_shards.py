@@ -276,19 +276,19 @@ def test_principals_are_told_apart_by_all_that_reaches_a_store(monkeypatch: pyte
         {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.endpoint": "http://x"},
         {"s3.anonymous": "true"},
     ]
-    found = {principal("s3://b/k", StorageConfig(keys)) for keys in given_keys}
-    assert len(found) == len(given_keys)
-    assert principal("s3a://b/other", StorageConfig(given_keys[0])) in found
-    assert not any(secret in name for name in found for secret in ("access", "secret"))
+    matches = {principal("s3://b/k", StorageConfig(keys)) for keys in given_keys}
+    assert len(matches) == len(given_keys)
+    assert principal("s3a://b/other", StorageConfig(given_keys[0])) in matches
+    assert not any(secret in name for name in matches for secret in ("access", "secret"))
 
 
 def test_principals_of_the_environment_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = set()
+    matches = set()
     for secret in ("one", "two"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
-        found.add(principal("s3://b/k", StorageConfig({"s3.region": f"r-{secret}"})))
-    assert len(found) == 2
+        matches.add(principal("s3://b/k", StorageConfig({"s3.region": f"r-{secret}"})))
+    assert len(matches) == 2
 
 
 def test_nobody_else_may_look_into_the_folder(tmp_path: Path) -> None:
@@ -362,15 +362,15 @@ def test_without_another_thread_a_shard_is_written_before_it_is_searched(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    found = None
+    result = None
     with ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()  # has its thread
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr(threading.Thread, "start", start)
             patch.setattr("icepuffin.ops.cache.shards._fetch", lambda *_: ready(SHARD))
-            found = [pool.submit(cache.shard, key, STORAGE).result(60) for key in keys]
+            result = [pool.submit(cache.shard, key, STORAGE).result(60) for key in keys]
             pool.submit(cache.flush).result(60)
-    assert len(found) == len(files_of(tmp_path)) == 2
+    assert len(result) == len(files_of(tmp_path)) == 2
     assert "before it is searched" in caplog.text
 
 

@@ -68,11 +68,11 @@ def test_the_index_tag_names_the_rows_that_it_keeps_after_its_snapshot_has_expir
     version = bindings.publish(table, binding(table))
     table.append(make_rows(10, 20))
     table.maintenance.expire_snapshots().by_id(version.base_snapshot_id).commit()
-    found = resolve_snapshot(table.refresh(), "ann_e")
-    assert found.snapshot_id == version.index_snapshot_id
-    assert len(table.scan(snapshot_id=found.snapshot_id).to_arrow()) == 10
+    result = resolve_snapshot(table.refresh(), "ann_e")
+    assert result.snapshot_id == version.index_snapshot_id
+    assert len(table.scan(snapshot_id=result.snapshot_id).to_arrow()) == 10
     with pytest.raises(UnknownSnapshotError, match="is icepuffin's own, for data snapshot"):
-        plan_version(table, DEFINITION, found.snapshot_id, storage=STORAGE)
+        plan_version(table, DEFINITION, result.snapshot_id, storage=STORAGE)
 
 
 def test_of_two_refreshers_one_loses(table: Table) -> None:

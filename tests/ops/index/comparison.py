@@ -43,11 +43,11 @@ def found_and_true(
     """(the index's answer, its recall@k against exact search); also asserts that no row is wrong."""
     metric = Metric.parse(definition.metric)
     asked = queries()
-    found = open_index(table, definition, snapshot=snapshot, storage=STORAGE).search(asked, k, columns=["id"])
+    result = open_index(table, definition, snapshot=snapshot, storage=STORAGE).search(asked, k, columns=["id"])
     true = exact_search(table, definition.column, metric, asked, k, snapshot=snapshot, storage=STORAGE, columns=["id"])
-    live = set(table.scan(snapshot_id=found.snapshot_id, selected_fields=("id",)).to_arrow()["id"].to_pylist())
-    assert set(found.rows["id"].to_pylist()) <= live, "a row that is not live was returned"
-    mine, wanted = ids_by_query(found.rows), ids_by_query(true.rows)
+    live = set(table.scan(snapshot_id=result.snapshot_id, selected_fields=("id",)).to_arrow()["id"].to_pylist())
+    assert set(result.rows["id"].to_pylist()) <= live, "a row that is not live was returned"
+    mine, wanted = ids_by_query(result.rows), ids_by_query(true.rows)
     assert all(len(mine[query]) == len(wanted[query]) for query in wanted)
     recall = float(np.mean([len(set(mine[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]))
-    return found, recall
+    return result, recall

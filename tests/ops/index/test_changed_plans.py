@@ -86,14 +86,14 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
 
     def read_again(*arguments: object) -> Changes:
         """As if rows might have come back in every file of which the deletes have changed."""
-        found = find_changes(*arguments)  # type: ignore[arg-type]
+        result = find_changes(*arguments)  # type: ignore[arg-type]
         live = {file.path: file for file in live_files(table, head(table)).files}
         base = first.base
         assert base is not None
         again = [path for path, file in live.items() if file.deletes]
         slots = [slot for slot, file in enumerate(base.routing.files) if any(p.endswith(file.path) for p in again)]
-        added = tuple(sorted((*found.added, *(live[path] for path in again)), key=lambda file: file.path))
-        return replace(found, added=added, gone=tuple(slots), deleted={})
+        added = tuple(sorted((*result.added, *(live[path] for path in again)), key=lambda file: file.path))
+        return replace(result, added=added, gone=tuple(slots), deleted={})
 
     monkeypatch.setattr(plan_module, "find_changes", read_again)
     second = plan_version(table, DEFINITION, head(table), storage=STORAGE)

@@ -53,17 +53,17 @@ def test_where_nothing_comes_nothing_is_merged() -> None:
 def test_a_search_meets_few_deltas_of_a_bounded_share(
     routed_rows: int, deltas: list[int], arriving: int, max_deltas: int
 ) -> None:
-    found = placed(routed_rows, deltas, arriving, max_deltas)
-    held = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*found.dissolved, *found.dropped)}
-    assert all(deltas[number - 3] == 0 for number in found.dropped)
-    assert found.target in (None, NEW_DELTA, *held)
+    result = placed(routed_rows, deltas, arriving, max_deltas)
+    held = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*result.dissolved, *result.dropped)}
+    assert all(deltas[number - 3] == 0 for number in result.dropped)
+    assert result.target in (None, NEW_DELTA, *held)
     if not arriving:
         return
-    if found.target is None:
+    if result.target is None:
         assert not held
     else:
         assert sum(held.values()) + arriving <= 0.25 * routed_rows
-        assert len(held) + (found.target == NEW_DELTA) <= max(max_deltas, len(held))
+        assert len(held) + (result.target == NEW_DELTA) <= max(max_deltas, len(held))
 
 
 @given(appends=st.lists(st.integers(1, 400), min_size=1, max_size=60), max_deltas=st.integers(1, 6))
@@ -71,12 +71,12 @@ def test_over_any_appends_a_row_enters_a_graph_twice_at_most(appends: list[int],
     base, deltas, entered = 1000, {}, 0
     for rows in appends:
         definition = replace(DEFINITION, max_deltas=max_deltas)
-        found = place(definition, routed_rows=base, deltas=deltas, arriving=rows, largest=10**6)
-        entered += rows + sum(deltas[number] for number in found.dissolved)
-        if found.target is None:
+        result = place(definition, routed_rows=base, deltas=deltas, arriving=rows, largest=10**6)
+        entered += rows + sum(deltas[number] for number in result.dissolved)
+        if result.target is None:
             base, deltas = base + rows + sum(deltas.values()), {}
         else:
-            number = 1 + max(deltas, default=0) if found.target == NEW_DELTA else found.target
+            number = 1 + max(deltas, default=0) if result.target == NEW_DELTA else result.target
             deltas[number] = deltas.get(number, 0) + rows
         assert len(deltas) <= max_deltas
         assert sum(deltas.values()) <= 0.25 * base

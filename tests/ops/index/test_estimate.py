@@ -126,10 +126,10 @@ def test_what_is_there_already_costs_nothing(table: Table) -> None:
 def test_each_version_notes_what_it_took(table: Table) -> None:
     report = index_head(table)
     (version,) = index_versions(table.refresh(), "e")
-    told = json.loads(version.measurement)
-    assert (told["action"], told["runner"], told["threads"]) == ("built", "LocalRunner", 1)
-    assert (told["read"], told["built"], told["dims"]) == (1200, 1200, 16)
-    assert 0 < told["seconds"] <= report.seconds
+    document = json.loads(version.measurement)
+    assert (document["action"], document["runner"], document["threads"]) == ("built", "LocalRunner", 1)
+    assert (document["read"], document["built"], document["dims"]) == (1200, 1200, 16)
+    assert 0 < document["seconds"] <= report.seconds
 
 
 def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:

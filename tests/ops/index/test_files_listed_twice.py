@@ -38,17 +38,17 @@ def ids(table: Table) -> list[int]:
 
 def assert_answered_as_it_is_read(table: Table) -> None:
     exact = exact_search(table, "embedding", "l2", queries(1), 300, storage=STORAGE, columns=["id"])
-    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
-    assert sorted(exact.rows["id"].to_pylist()) == sorted(found.rows["id"].to_pylist()) == ids(table)
+    result = open_index(table, DEFINITION, storage=STORAGE).search(queries(1), 300, columns=["id"])
+    assert sorted(exact.rows["id"].to_pylist()) == sorted(result.rows["id"].to_pylist()) == ids(table)
     matching = sorted(table.scan(row_filter="id >= 50").to_arrow()["id"].to_pylist())
     for reader in (
         open_index(table, DEFINITION, storage=STORAGE),
         open_exact(table, "embedding", "l2", storage=STORAGE),
     ):
-        found = reader.search(queries(1), 300, columns=["id"], where="id >= 50")
-        assert sorted(found.rows["id"].to_pylist()) == matching
-        found = reader.within(queries(1), 1e9, columns=["id"], where="id >= 50")
-        assert sorted(found.rows["id"].to_pylist()) == matching
+        result = reader.search(queries(1), 300, columns=["id"], where="id >= 50")
+        assert sorted(result.rows["id"].to_pylist()) == matching
+        result = reader.within(queries(1), 1e9, columns=["id"], where="id >= 50")
+        assert sorted(result.rows["id"].to_pylist()) == matching
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -274,11 +274,11 @@ class TableHistory(RuleBasedStateMachine):
 
     @rule()
     def drop_the_index_and_sweep(self) -> None:
-        known = index_versions(self.table.refresh(), "e")
-        if not any(version.tags for version in known):
+        versions_before = index_versions(self.table.refresh(), "e")
+        if not any(version.tags for version in versions_before):
             return
         drop_index(self.table, "e")
-        gone = [version.index_snapshot_id for version in known]
+        gone = [version.index_snapshot_id for version in versions_before]
         self.table.refresh().maintenance.expire_snapshots().by_ids(gone).commit()
         collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))
         assert not index_versions(self.table.refresh(), "e")
@@ -346,13 +346,13 @@ class TableHistory(RuleBasedStateMachine):
 
     def _compare(self, found: SearchResult, rows: pa.Table) -> None:
         """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""
-        asked = queries(4, DIMS)
+        query_vectors = queries(4, DIMS)
         ids = np.asarray(rows["id"], np.int64)
         vectors = np.array(rows[rows.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
         rounded = self.wide and found.coverage is not Coverage.EXACT_SCAN
         assert all(rounded and "doubles" in warning for warning in found.warnings), found.warnings
-        distances = np.linalg.norm(vectors[None].astype(np.float64) - asked[:, None], axis=2)
-        for query in range(len(asked)):
+        distances = np.linalg.norm(vectors[None].astype(np.float64) - query_vectors[:, None], axis=2)
+        for query in range(len(query_vectors)):
             mine = found.rows.filter(pa.array(np.asarray(found.rows["query"]) == query))
             got, told = np.asarray(mine["id"], np.int64), np.asarray(mine["distance"])
             assert len(got) == len(set(got.tolist())) == min(K, len(ids))

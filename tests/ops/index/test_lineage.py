@@ -117,13 +117,15 @@ def test_row_ids_are_taken_of_files_that_are_gone_as_the_index_snapshot_has_them
     live = plan.live_files(table, table.metadata.current_snapshot_id or 0)
     before = changes.live_files(table, opened.version.index_snapshot_id).files
     opened = replace(opened, version=replace(opened.version, base_snapshot_id=1))  # as where it has expired
-    found = changes.find_changes(table, opened, live, STORAGE)
-    assert {file.path for _, file in found.lineage_files} == {file.path for file in before}
+    result = changes.find_changes(table, opened, live, STORAGE)
+    assert {file.path for _, file in result.lineage_files} == {file.path for file in before}
     later = live.files[0].file_sequence_number
     again = replace(before[0], file_sequence_number=later, sequence_number=later)
-    found = changes.find_changes(table, opened, replace(live, files=(*live.files, again)), STORAGE)
-    assert {file.path for file in found.added} == {live.files[0].path, again.path}
-    assert {file.path for _, file in found.lineage_files} == {file.path for file in before[1:]}, "it has other rows now"
+    result = changes.find_changes(table, opened, replace(live, files=(*live.files, again)), STORAGE)
+    assert {file.path for file in result.added} == {live.files[0].path, again.path}
+    assert {file.path for _, file in result.lineage_files} == {file.path for file in before[1:]}, (
+        "it has other rows now"
+    )
 
 
 @pytest.mark.parametrize("after_all", [False, True])
@@ -154,13 +156,13 @@ def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mend
     assert version is not None
     (fault,) = check_integrity(table, version, STORAGE).faults
     assert file.path.rpartition("/")[2] in fault
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     report = materialize_index(
         table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE, verify=True,
-        progress=lambda *step: told.append(step),
+        progress=lambda *step: reports.append(step),
     )  # fmt: skip
     assert (report.remapped, report.inserted) == (ROWS - 1, 1)
-    assert [step for step in told if step[0] == "verify"]
+    assert [step for step in reports if step[0] == "verify"]
     version = tagged_version(table.refresh(), "e")
     assert version is not None
     found = check_integrity(table, version, STORAGE)

@@ -53,12 +53,12 @@ def assert_right(table: Table) -> int:
     """-> files pruned by a range search that needs one."""
     assert found_and_true(table)[1] >= 0.95
     query = 10 * CENTERS[:1]
-    found = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.0, columns=["id"])
+    result = open_index(table, DEFINITION, storage=STORAGE).within(query, 2.0, columns=["id"])
     true = open_exact(table, "embedding", "l2", storage=STORAGE).within(query, 2.0, columns=["id"])
     assert len(true.rows) > 50
-    assert sorted(found.rows["id"].to_pylist()) == sorted(true.rows["id"].to_pylist())
-    assert found.profile.pruning is not None
-    return found.profile.pruning.files_pruned
+    assert sorted(result.rows["id"].to_pylist()) == sorted(true.rows["id"].to_pylist())
+    assert result.profile.pruning is not None
+    return result.profile.pruning.files_pruned
 
 
 @pytest.fixture

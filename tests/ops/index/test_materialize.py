@@ -54,10 +54,10 @@ def table(table_factory: TableFactory) -> Table:
 def test_an_index_answers_as_exact_search_does(table: Table, metric: str, vectors: str) -> None:
     definition = replace(DEFINITION, metric=metric, vectors=vectors)
     report = index_head(table, definition)
-    found, recall = found_and_true(table, definition=definition)
+    result, recall = found_and_true(table, definition=definition)
     assert report.action is Action.BUILT
     assert report.rows == 900
-    assert found.coverage is Coverage.EXACT_VERSION
+    assert result.coverage is Coverage.EXACT_VERSION
     assert recall >= 0.95
 
 

@@ -60,13 +60,13 @@ def test_what_is_published_finds_what_the_gate_says(
         assert "vectors = 'f32'" in refusal
         assert values != "huge" or "half precision ends at 65504" in refusal
         return
-    asked = np.random.default_rng(9).choice(ROWS, ASKED, replace=False)
-    found = open_index(table, definition, storage=STORAGE).search(vectors[asked], 11, columns=["id"])
-    assert np.isfinite(found.rows["distance"].to_numpy()).all()
-    exact = _exact(vectors, asked, metric)
+    query_rows = np.random.default_rng(9).choice(ROWS, ASKED, replace=False)
+    result = open_index(table, definition, storage=STORAGE).search(vectors[query_rows], 11, columns=["id"])
+    assert np.isfinite(result.rows["distance"].to_numpy()).all()
+    exact = _exact(vectors, query_rows, metric)
     share = []
-    for query, own in enumerate(asked):
-        rows = np.array(found.rows.filter(pc.equal(found.rows["query"], query))["id"])
+    for query, own in enumerate(query_rows):
+        rows = np.array(result.rows.filter(pc.equal(result.rows["query"], query))["id"])
         far = np.delete(exact[query], own)
         limit = np.partition(far, 9)[9]
         share.append(min(10, int((exact[query][rows[rows != own]] <= limit + 1e-6 * abs(limit)).sum())) / 10)

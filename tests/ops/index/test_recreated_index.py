@@ -50,10 +50,10 @@ def index(table: Table, snapshot_id: int) -> str:
 def wrong_answers(table: Table, snapshot_id: int) -> int:
     """Of all rows, each asked for by its own vector."""
     ids = np.sort(np.asarray(table.scan(snapshot_id=snapshot_id, selected_fields=("id",)).to_arrow()["id"]))
-    found = open_index(table.refresh(), DEFINITION, snapshot=snapshot_id, storage=STORAGE).search(
+    result = open_index(table.refresh(), DEFINITION, snapshot=snapshot_id, storage=STORAGE).search(
         vectors_of(ids), 1, columns=["id"]
     )
-    return int((np.asarray(found.rows["id"]) != ids).sum())
+    return int((np.asarray(result.rows["id"]) != ids).sum())
 
 
 def test_no_version_is_answered_from_the_cached_shards_of_one_that_was_deleted(table_factory: TableFactory) -> None:

@@ -128,10 +128,12 @@ def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
 
 def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
-    known = index_versions(table.refresh(), "e")
-    branch = f"ann_e-{known[0].base_snapshot_id}"
+    versions_before = index_versions(table.refresh(), "e")
+    branch = f"ann_e-{versions_before[0].base_snapshot_id}"
     ages = {"max_ref_age_ms": None, "max_snapshot_age_ms": None, "min_snapshots_to_keep": None}
-    update = SetSnapshotRefUpdate(ref_name=branch, type="branch", snapshot_id=known[0].index_snapshot_id, **ages)
+    update = SetSnapshotRefUpdate(
+        ref_name=branch, type="branch", snapshot_id=versions_before[0].index_snapshot_id, **ages
+    )
     table.catalog.commit_table(table, (), (update,))
     assert going(table, Retention(RetentionScope.NEWEST)) == [1, 2]
     carry_out_retention(table, "ann_e", planned(table, Retention(RetentionScope.NEWEST)))
@@ -168,25 +170,25 @@ def files_of(table: Table, version: DerivedVersion) -> list[str]:
 
 def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     """Those that go leave no snapshot, no tag, no file; the data and the rest are as they were."""
-    known = index_versions(table.refresh(), "e")
+    versions_before = index_versions(table.refresh(), "e")
     history = data_snapshots(table)
-    doomed, left = files_of(table, known[0]), files_of(table, known[-1])
+    doomed, left = files_of(table, versions_before[0]), files_of(table, versions_before[-1])
     plan = planned(table, Retention(RetentionScope.NEWEST))
     ids = {item.index_snapshot_id for item in plan.retire}
-    told = collect_garbage(table, storage=storage, grace=AT_ONCE, dry_run=True, expiring=ids)
-    assert set(doomed) <= set(told.deleted)
+    report = collect_garbage(table, storage=storage, grace=AT_ONCE, dry_run=True, expiring=ids)
+    assert set(doomed) <= set(report.deleted)
     assert collect_garbage(table, storage=storage, grace=AT_ONCE).deleted == (), "they are still named by metadata"
     assert {item.index_snapshot_id for item in carry_out_retention(table, "ann_e", plan)} == ids
     store = open_storage(table.location(), storage)
-    assert set(told.deleted) == set(collect_garbage(table, storage=storage, grace=AT_ONCE).deleted)
+    assert set(report.deleted) == set(collect_garbage(table, storage=storage, grace=AT_ONCE).deleted)
     assert not any(store.exists(path) for path in doomed)
     assert all(store.exists(path) for path in left)
-    assert index_versions(table.refresh(), "e") == known[-1:]
+    assert index_versions(table.refresh(), "e") == versions_before[-1:]
     assert [item.snapshot_id for item in data_snapshots(table)] == [item.snapshot_id for item in history]
     for item in history:
         assert table.scan(snapshot_id=item.snapshot_id).count() > 0
     carry_out_retention(table, "ann_e", plan)
-    assert index_versions(table.refresh(), "e") == known[-1:]
+    assert index_versions(table.refresh(), "e") == versions_before[-1:]
 
 
 def test_versions_that_go_leave_nothing_and_touch_nothing(table: Table) -> None:
@@ -203,25 +205,31 @@ def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory:
 def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table) -> None:
     """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
     plan = planned(table, Retention(RetentionScope.NEWEST))
-    known = index_versions(table, "e")
-    bindings.move_tag(table, "ann_e", known[0].index_snapshot_id, expected_ref=known[-1].index_snapshot_id)
+    versions_before = index_versions(table, "e")
+    bindings.move_tag(
+        table, "ann_e", versions_before[0].index_snapshot_id, expected_ref=versions_before[-1].index_snapshot_id
+    )
     gone = carry_out_retention(table, "ann_e", plan)
-    assert [item.index_snapshot_id for item in gone] == [known[1].index_snapshot_id, known[2].index_snapshot_id]
-    assert tag_target(table.refresh(), "ann_e") == known[0].index_snapshot_id
+    assert [item.index_snapshot_id for item in gone] == [
+        versions_before[1].index_snapshot_id,
+        versions_before[2].index_snapshot_id,
+    ]
+    assert tag_target(table.refresh(), "ann_e") == versions_before[0].index_snapshot_id
     assert {item.index_snapshot_id for item in index_versions(table, "e")} == {
-        known[0].index_snapshot_id,
-        known[3].index_snapshot_id,
+        versions_before[0].index_snapshot_id,
+        versions_before[3].index_snapshot_id,
     }
 
 
 def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = index_versions(table, "e")
-    side = f"ann_e-{known[0].base_snapshot_id}"
-    bindings.move_tag(table, side, known[0].index_snapshot_id, expected_ref=None)
+    versions_before = index_versions(table, "e")
+    side = f"ann_e-{versions_before[0].base_snapshot_id}"
+    bindings.move_tag(table, side, versions_before[0].index_snapshot_id, expected_ref=None)
     again = replace(
-        binding(table, 9, tag=side, expected=known[0].index_snapshot_id), base_snapshot_id=known[0].base_snapshot_id
+        binding(table, 9, tag=side, expected=versions_before[0].index_snapshot_id),
+        base_snapshot_id=versions_before[0].base_snapshot_id,
     )
     plan = planned(table, Retention(RetentionScope.NEWEST))
     through = table.catalog.commit_table
@@ -288,17 +296,17 @@ def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_
 def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner rolls back, and a run moves the index tag to an old version while that is about to go."""
     plan = planned(table, Retention(RetentionScope.NEWEST))
-    known = index_versions(table, "e")
-    again = known[1].index_snapshot_id
+    versions_before = index_versions(table, "e")
+    again = versions_before[1].index_snapshot_id
     run = table.catalog.load_table(table.name())
     through = table.catalog.commit_table
 
     def a_run_comes_first(*arguments: Any) -> Any:
         monkeypatch.setattr(table.catalog, "commit_table", through)
-        bindings.move_tag(run, "ann_e", again, expected_ref=known[-1].index_snapshot_id)
+        bindings.move_tag(run, "ann_e", again, expected_ref=versions_before[-1].index_snapshot_id)
         return through(*arguments)
 
     monkeypatch.setattr(table.catalog, "commit_table", a_run_comes_first)
     gone = carry_out_retention(table, "ann_e", plan)
-    assert {item.index_snapshot_id for item in gone} == {known[at].index_snapshot_id for at in (0, 2)}
+    assert {item.index_snapshot_id for item in gone} == {versions_before[at].index_snapshot_id for at in (0, 2)}
     assert tag_target(table.refresh(), "ann_e") == again

@@ -212,11 +212,11 @@ def test_an_index_file_that_cannot_be_read_is_answered_as_the_policy_says(
         with pytest.raises(IndexUnavailableError, match=r"\.puffin"):
             open_index(table, DEFINITION, storage=STORAGE, stale=policy)
         return
-    found = open_index(table, DEFINITION, storage=STORAGE, stale=policy).search(queries(), columns=["id"])
+    result = open_index(table, DEFINITION, storage=STORAGE, stale=policy).search(queries(), columns=["id"])
     true = exact_search(table, "embedding", Metric.L2, queries(), storage=STORAGE, columns=["id"])
-    assert found.coverage is Coverage.EXACT_SCAN
-    assert ids_by_query(found.rows) == ids_by_query(true.rows)
-    assert any(".puffin" in warning for warning in found.warnings)
+    assert result.coverage is Coverage.EXACT_SCAN
+    assert ids_by_query(result.rows) == ids_by_query(true.rows)
+    assert any(".puffin" in warning for warning in result.warnings)
 
 
 def test_every_byte_that_is_flipped_is_noticed_or_does_not_matter(table: Table, uncached: None) -> None:
@@ -235,12 +235,14 @@ def test_every_byte_that_is_flipped_is_noticed_or_does_not_matter(table: Table, 
 def test_a_reader_serves_many_threads(table: Table) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    asked = queries(40)
-    alone = [ids_by_query(reader.search(query, 5, columns=["id"]).rows)[0] for query in asked]
+    query_vectors = queries(40)
+    alone = [ids_by_query(reader.search(query, 5, columns=["id"]).rows)[0] for query in query_vectors]
     conditions = [None, "id < 500", "section = 'section 1'"]
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda at: reader.search(asked[at % 40], 5, columns=["id"]).rows, range(200)))
-        filtered = list(pool.map(lambda at: reader.search(asked[at % 40], 5, where=conditions[at % 3]).rows, range(90)))
+        found = list(pool.map(lambda at: reader.search(query_vectors[at % 40], 5, columns=["id"]).rows, range(200)))
+        filtered = list(
+            pool.map(lambda at: reader.search(query_vectors[at % 40], 5, where=conditions[at % 3]).rows, range(90))
+        )
     assert [ids_by_query(rows)[0] for rows in found] == [alone[at % 40] for at in range(200)]
     assert all(rows.num_rows == 5 for rows in filtered)
 
@@ -248,10 +250,10 @@ def test_a_reader_serves_many_threads(table: Table) -> None:
 def test_queries_and_answers_are_those_of_the_tools_at_hand(table: Table) -> None:
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    asked = queries(3)
-    wanted = reader.search(asked, 4).rows
-    frames = (pd.DataFrame(asked), pl.DataFrame(asked))
-    for given in (asked.tolist(), asked.astype(np.float64), np.asfortranarray(asked), *frames):
+    query_vectors = queries(3)
+    wanted = reader.search(query_vectors, 4).rows
+    frames = (pd.DataFrame(query_vectors), pl.DataFrame(query_vectors))
+    for given in (query_vectors.tolist(), query_vectors.astype(np.float64), np.asfortranarray(query_vectors), *frames):
         assert ids_by_query(reader.search(given, 4).rows) == ids_by_query(wanted)
     assert wanted.to_pandas()["id"].tolist() == wanted["id"].to_pylist()
     frame = pl.from_arrow(wanted)
@@ -270,13 +272,13 @@ def test_the_data_files_of_other_rows_may_be_away(table: Table) -> None:
     """A search reads the files that hold its rows, and no others."""
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    found = reader.search(queries(1), 1, columns=["id"]).rows["id"][0].as_py()
-    kept = next(task.file.file_path for task in table.scan(row_filter=f"id = {found}").plan_files())
+    result = reader.search(queries(1), 1, columns=["id"]).rows["id"][0].as_py()
+    kept = next(task.file.file_path for task in table.scan(row_filter=f"id = {result}").plan_files())
     for file in live_files(table, reader.snapshot_id).files:
         if file.path != kept:
             to_path(file.path).unlink()
     fresh = open_index(table, DEFINITION, storage=STORAGE)
-    assert fresh.search(queries(1), 1, columns=["id"]).rows["id"].to_pylist() == [found]
+    assert fresh.search(queries(1), 1, columns=["id"]).rows["id"].to_pylist() == [result]
 
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)

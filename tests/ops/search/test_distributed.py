@@ -84,11 +84,13 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
     here, there = both(table, definition)
     assert (here.tier, there.tier) == ("in-process", "distributed")
     for asked in (queries(1), queries(200)):
-        mine, theirs = here.search(asked, 7, **options), there.search(asked, 7, **options)
-        assert theirs.rows.equals(mine.rows)
-        assert theirs.coverage is mine.coverage
-        assert theirs.profile.nodes_expanded == mine.profile.nodes_expanded or "where" in options
-        assert {item.shard_id for item in theirs.profile.work} == {item.shard_id for item in mine.profile.work}
+        local_result, remote_result = here.search(asked, 7, **options), there.search(asked, 7, **options)
+        assert remote_result.rows.equals(local_result.rows)
+        assert remote_result.coverage is local_result.coverage
+        assert remote_result.profile.nodes_expanded == local_result.profile.nodes_expanded or "where" in options
+        assert {item.shard_id for item in remote_result.profile.work} == {
+            item.shard_id for item in local_result.profile.work
+        }
 
 
 @pytest.mark.parametrize("definition", [LEAN, ROUNDED])
@@ -116,11 +118,11 @@ def test_rows_added_and_deleted_since_are_treated_alike(table: Table, definition
     table.refresh()
     for stale in (StalePolicy.COMPLETE, StalePolicy.NEAREST_ONLY):
         here, there = both(table, definition, stale=stale)
-        mine, theirs = here.search(queries(30), 9), there.search(queries(30), 9)
-        assert theirs.coverage is mine.coverage is not Coverage.EXACT_VERSION
-        assert theirs.rows.equals(mine.rows)
-        assert theirs.profile.tail_rows == mine.profile.tail_rows
-        assert theirs.warnings == mine.warnings
+        local_result, remote_result = here.search(queries(30), 9), there.search(queries(30), 9)
+        assert remote_result.coverage is local_result.coverage is not Coverage.EXACT_VERSION
+        assert remote_result.rows.equals(local_result.rows)
+        assert remote_result.profile.tail_rows == local_result.profile.tail_rows
+        assert remote_result.warnings == local_result.warnings
 
 
 def test_threshold_queries_read_the_table_where_no_vector_is_here(table: Table) -> None:
@@ -154,11 +156,11 @@ def test_a_shard_that_no_task_can_read_any_more_leads_there_as_well(
             there.search(queries(1))
         return
     for where in (None, "id >= 300"):
-        found = there.search(queries(3), 5, where=where, columns=["id"])
+        result = there.search(queries(3), 5, where=where, columns=["id"])
         true = exact_search(table, "embedding", Metric.L2, queries(3), 5, storage=STORAGE, where=where, columns=["id"])
-        assert found.rows.equals(true.rows)
-        assert found.coverage is Coverage.EXACT_SCAN
-        assert ".puffin" in found.warnings[0]
+        assert result.rows.equals(true.rows)
+        assert result.coverage is Coverage.EXACT_SCAN
+        assert ".puffin" in result.warnings[0]
 
 
 @pytest.mark.services
@@ -212,12 +214,12 @@ def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
     runs = []
     for _ in range(parts):
         distances = rng.integers(0, 4, (3, 5)).astype(np.float32)
-        found = Candidates(rng.integers(0, 3, (3, 5)), rng.permutation(99)[:15].reshape(3, 5), distances)
+        result = Candidates(rng.integers(0, 3, (3, 5)), rng.permutation(99)[:15].reshape(3, 5), distances)
         gone = np.arange(5) >= rng.integers(0, 6, (3, 1))
-        found = Candidates(
-            np.where(gone, -1, found.files), np.where(gone, -1, found.positions), np.where(gone, np.inf, distances)
+        result = Candidates(
+            np.where(gone, -1, result.files), np.where(gone, -1, result.positions), np.where(gone, np.inf, distances)
         )
-        runs.append(merge([found], 5))
+        runs.append(merge([result], 5))
     one, other = merge_sorted(runs, k), merge([*runs, Candidates.none(3, k)], k)
     for name in ("files", "positions", "distances"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

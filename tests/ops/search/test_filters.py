@@ -49,11 +49,11 @@ def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, li
     """Brute force over PyIceberg's own filtered scan."""
     rows = table.scan(row_filter=where).to_arrow()
     ids, vectors = np.asarray(rows["id"]), np.array(rows["embedding"].to_pylist(), np.float64).reshape(len(rows), 16)
-    asked = queries().astype(np.float64)
+    query_vectors = queries().astype(np.float64)
     if metric == "cosine":
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        asked = asked / np.linalg.norm(asked, axis=1, keepdims=True)
-    distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
+        query_vectors = query_vectors / np.linalg.norm(query_vectors, axis=1, keepdims=True)
+    distances = np.linalg.norm(vectors[None] - query_vectors[:, None], axis=2)
     return dict(enumerate(ids[np.argsort(distances, axis=1)[:, :k]].tolist()))
 
 
@@ -78,14 +78,14 @@ CONDITIONS = [
 @pytest.mark.parametrize("where", CONDITIONS)
 def test_a_condition_gives_the_nearest_matching_rows(table: Table, definition: IndexDefinition, where: str) -> None:
     index_head(table, definition)
-    found = open_index(table, definition, storage=STORAGE).search(queries(), where=where, columns=["id"])
-    assert found.coverage is Coverage.EXACT_VERSION
-    wanted, mine = true_ids(table, where, definition.metric), ids_by_query(found.rows)
-    assert all(len(mine[query]) == len(wanted[query]) for query in wanted)
-    assert np.mean([len(set(mine[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]) >= 0.95
+    result = open_index(table, definition, storage=STORAGE).search(queries(), where=where, columns=["id"])
+    assert result.coverage is Coverage.EXACT_VERSION
+    wanted, own_rows = true_ids(table, where, definition.metric), ids_by_query(result.rows)
+    assert all(len(own_rows[query]) == len(wanted[query]) for query in wanted)
+    assert np.mean([len(set(own_rows[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]) >= 0.95
     matching = set(table.scan(row_filter=where, selected_fields=("id",)).to_arrow()["id"].to_pylist())
-    assert found.profile.matching_rows == len(matching)
-    assert {row for rows in mine.values() for row in rows} <= matching
+    assert result.profile.matching_rows == len(matching)
+    assert {row for rows in own_rows.values() for row in rows} <= matching
 
 
 def test_few_matches_are_compared_and_many_are_walked_to(table: Table) -> None:
@@ -131,10 +131,10 @@ def test_no_match_is_an_empty_answer(table: Table) -> None:
 def test_rows_that_the_index_lacks_are_filtered_too(table: Table) -> None:
     index_head(table)
     table.refresh().append(make_rows(1800, 2000))
-    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(), where="id >= 1790", columns=["id"])
-    assert found.coverage is Coverage.NEAREST_VERSION_AND_TAIL
-    assert found.profile.tail_rows == 200
-    assert ids_by_query(found.rows) == true_ids(table, "id >= 1790", "l2")
+    result = open_index(table, DEFINITION, storage=STORAGE).search(queries(), where="id >= 1790", columns=["id"])
+    assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert result.profile.tail_rows == 200
+    assert ids_by_query(result.rows) == true_ids(table, "id >= 1790", "l2")
 
 
 def test_deleted_rows_do_not_match(table: Table) -> None:
@@ -229,19 +229,19 @@ def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
         if first == 200:
             index_head(made, definition)
     exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
-    asked = np.concatenate([np.stack([center, center + 0.2, -center]), rng.standard_normal((130, DIMS))])
+    query_vectors = np.concatenate([np.stack([center, center + 0.2, -center]), rng.standard_normal((130, DIMS))])
     # before the other: what is in this process's memory is not searched by tasks
     remote = open_index(made, definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
     local = open_index(made, definition, storage=STORAGE)
     assert (local.tier, remote.tier) == ("in-process", "distributed")
     for reader, k in product((local, remote), (1, 10, 299, 900)):
-        found = reader.search(asked, k, where="id >= 3", columns=["id"], search_list=200)
-        wanted = exact.search(asked, k, where="id >= 3", columns=["id"])
-        assert found.profile.strategy == "exact over matches"
+        result = reader.search(query_vectors, k, where="id >= 3", columns=["id"], search_list=200)
+        wanted = exact.search(query_vectors, k, where="id >= 3", columns=["id"])
+        assert result.profile.strategy == "exact over matches"
         assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
-        assert found.rows.select(["query", "rank", "id"]).equals(wanted.rows.select(["query", "rank", "id"]))
+        assert result.rows.select(["query", "rank", "id"]).equals(wanted.rows.select(["query", "rank", "id"]))
         far = np.asarray(wanted.rows["distance"])
-        assert (np.abs(np.asarray(found.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
+        assert (np.abs(np.asarray(result.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
 
 
 def test_doubtful_matches_of_every_group_are_settled_together(table_factory: TableFactory) -> None:
@@ -249,15 +249,15 @@ def test_doubtful_matches_of_every_group_are_settled_together(table_factory: Tab
     rng = np.random.default_rng(0)
     definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
     made = table_factory()
-    asked, *sides = np.linalg.qr(rng.standard_normal((DIMS, 4)))[0].T
-    near = rng.permutation(np.repeat(asked + sides, 280, axis=0) * rng.uniform(0.5, 2.0, (840, 1)))
+    query_vectors, *sides = np.linalg.qr(rng.standard_normal((DIMS, 4)))[0].T
+    near = rng.permutation(np.repeat(query_vectors + sides, 280, axis=0) * rng.uniform(0.5, 2.0, (840, 1)))
     made.append(pa.table({**make_rows(0, 840).to_pydict(), "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
     index_head(made, definition)
     remote = open_index(made.refresh(), definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
     local = open_index(made, definition, storage=STORAGE)
     assert (local.tier, remote.tier) == ("in-process", "distributed")
-    wanted = open_exact(made, definition.column, "cosine", storage=STORAGE).search(asked, 64, columns=["id"])
+    wanted = open_exact(made, definition.column, "cosine", storage=STORAGE).search(query_vectors, 64, columns=["id"])
     for reader in (local, remote):
-        found = reader.search(asked, 64, where="id >= 0", columns=["id"], search_list=200)
+        found = reader.search(query_vectors, 64, where="id >= 0", columns=["id"], search_list=200)
         assert found.profile.strategy == "exact over matches"
         assert found.rows.select(["rank", "id"]).equals(wanted.rows.select(["rank", "id"]))

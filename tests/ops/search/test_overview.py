@@ -112,18 +112,18 @@ def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
 
 def test_an_answer_explains_itself(table: Table) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    found = reader.search(queries(2), where="id >= 0", search_list=50)
-    told = dict(explain(found))
-    assert len(told) == len(list(explain(found))), "no part has another's name"
-    assert "nearest-version+tail" in told["answer"]
-    assert f"made for {found.base_snapshot_id}" in told["version"]
-    assert told["tier"] == "in-process: the index is in memory"
-    assert "bytes of shards" in told["opened"]
-    assert told["strategy"].endswith("1,110 rows match")
-    assert "300 rows scanned" in told["distances"]
-    assert {"filter", "index", "scan", "rows", "total"} <= set(told)
-    assert found.profile.bytes_read["rows"] > 0
-    assert "filter" in found.explain()
+    result = reader.search(queries(2), where="id >= 0", search_list=50)
+    explained = dict(explain(result))
+    assert len(explained) == len(list(explain(result))), "no part has another's name"
+    assert "nearest-version+tail" in explained["answer"]
+    assert f"made for {result.base_snapshot_id}" in explained["version"]
+    assert explained["tier"] == "in-process: the index is in memory"
+    assert "bytes of shards" in explained["opened"]
+    assert explained["strategy"].endswith("1,110 rows match")
+    assert "300 rows scanned" in explained["distances"]
+    assert {"filter", "index", "scan", "rows", "total"} <= set(explained)
+    assert result.profile.bytes_read["rows"] > 0
+    assert "filter" in result.explain()
 
 
 def test_an_explanation_counts_each_shard_and_what_was_read(table: Table) -> None:

@@ -179,10 +179,10 @@ def test_random_conditions_find_the_rows_that_duckdb_finds(
 ) -> None:
     number = PARTITIONS.index((column, transform))
     table, rows = random_table(catalog, f"db.t{number}", column, transform)
-    found, true_ids, drawn = Found(table), duckdb_of(rows), Conditions(number)
+    result, true_ids, drawn = Found(table), duckdb_of(rows), Conditions(number)
     for _ in range(30):
         where, text, theirs = drawn.draw()
-        assert found.ids(text if drawn.odd() and "X'" not in text else where) == true_ids(theirs), theirs
+        assert result.ids(text if drawn.odd() and "X'" not in text else where) == true_ids(theirs), theirs
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ def test_random_conditions_in_sql_find_the_rows_that_duckdb_finds(catalog: Catal
 
 def test_a_condition_that_is_always_true_finds_every_row(catalog: Catalog) -> None:
     table, rows = random_table(catalog, "db.every", "i64", None)
-    found = Found(table)
-    assert found.ids(IB.AlwaysTrue()) == rows["id"].to_pylist()
-    assert found.ids(IB.AlwaysFalse()) == []
-    assert found.ids("i32 < 99999999999") == rows.filter(rows["i32"].is_valid())["id"].to_pylist()
+    result = Found(table)
+    assert result.ids(IB.AlwaysTrue()) == rows["id"].to_pylist()
+    assert result.ids(IB.AlwaysFalse()) == []
+    assert result.ids("i32 < 99999999999") == rows.filter(rows["i32"].is_valid())["id"].to_pylist()
 
 
 @pytest.mark.parametrize("where", ["f64 = 'nan'", "f64 = 'much'"])

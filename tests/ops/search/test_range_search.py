@@ -69,13 +69,13 @@ def check(
     rows = found.rows.to_pylist()
     for number, query in enumerate(asked):
         inside, doubtful = within(query, vectors, t, metric)
-        mine = [row for row in rows if row["query"] == number]
-        answer = {row["id"] for row in mine}
+        own_rows = [row for row in rows if row["query"] == number]
+        answer = {row["id"] for row in own_rows}
         assert {int(ids[row]) for row in inside} <= answer
         assert answer <= {int(ids[row]) for row in inside | doubtful}
-        assert [row["rank"] for row in mine] == list(range(1, len(mine) + 1))
-        assert [row["distance"] for row in mine] == sorted(row["distance"] for row in mine)
-        assert all(row["distance"] < t for row in mine)
+        assert [row["rank"] for row in own_rows] == list(range(1, len(own_rows) + 1))
+        assert [row["distance"] for row in own_rows] == sorted(row["distance"] for row in own_rows)
+        assert all(row["distance"] < t for row in own_rows)
     return len(rows)
 
 
@@ -84,12 +84,12 @@ def check(
 def test_exactly_the_rows_under_the_distance_come_back(table: Table, metric: str, t: float, vectors: str) -> None:
     definition = replace(DEFINITION, metric=metric, vectors=vectors, target_recall=0.3)
     index_head(table, definition)
-    asked = np.asarray(CENTERS[:3] + 0.1, np.float32)
-    found = open_index(table, definition, storage=STORAGE).within(asked, t, columns=["id"])
-    assert found.coverage is Coverage.EXACT_VERSION
-    assert check(found, table, asked, t, metric) > 50
-    assert found.profile.pruning is not None
-    assert (found.profile.pruning.files_pruned == 3) == (metric != "ip")
+    query_vectors = np.asarray(CENTERS[:3] + 0.1, np.float32)
+    result = open_index(table, definition, storage=STORAGE).within(query_vectors, t, columns=["id"])
+    assert result.coverage is Coverage.EXACT_VERSION
+    assert check(result, table, query_vectors, t, metric) > 50
+    assert result.profile.pruning is not None
+    assert (result.profile.pruning.files_pruned == 3) == (metric != "ip")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -109,16 +109,19 @@ def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_fac
     exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
     reader = open_index(made, definition, storage=STORAGE)
     assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
-    asked = np.stack([center, center + 0.2, -center])
-    ranks = exact.search(asked[:1], 600, columns=["id"]).rows["distance"].to_pylist()
+    query_vectors = np.stack([center, center + 0.2, -center])
+    ranks = exact.search(query_vectors[:1], 600, columns=["id"]).rows["distance"].to_pylist()
     for t in (ranks[0], ranks[7], ranks[150], ranks[299], ranks[400], 0.0, 1.9999999999, 2.0):
         for inclusive in (False, True):
             for limit in (None, 1, 100):
                 told = {"inclusive": inclusive, "limit": limit, "columns": ["id"]}
-                found, wanted = reader.within(asked, t, **told).rows, exact.within(asked, t, **told).rows
-                assert found.select(["query", "rank", "id"]).equals(wanted.select(["query", "rank", "id"]))
+                result, wanted = (
+                    reader.within(query_vectors, t, **told).rows,
+                    exact.within(query_vectors, t, **told).rows,
+                )
+                assert result.select(["query", "rank", "id"]).equals(wanted.select(["query", "rank", "id"]))
                 far = np.asarray(wanted["distance"])
-                assert (np.abs(np.asarray(found["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
+                assert (np.abs(np.asarray(result["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
 
 
 def test_files_out_of_reach_are_not_read(table: Table) -> None:
@@ -129,11 +132,11 @@ def test_files_out_of_reach_are_not_read(table: Table) -> None:
     for file in live_files(table, reader.snapshot_id).files:
         if file.path != kept:
             to_path(file.path).rename(to_path(file.path).with_suffix(".away"))
-    found = reader.within(CENTERS[2], 1.5, columns=["id"])
-    assert {row // 100 for row in found.rows["id"].to_pylist()} == {2}
-    assert found.profile.pruning is not None
-    assert (found.profile.pruning.files_pruned, found.profile.pruning.rows_pruned) == (5, 500)
-    assert found.profile.pruning.share == pytest.approx(5 / 6)
+    result = reader.within(CENTERS[2], 1.5, columns=["id"])
+    assert {row // 100 for row in result.rows["id"].to_pylist()} == {2}
+    assert result.profile.pruning is not None
+    assert (result.profile.pruning.files_pruned, result.profile.pruning.rows_pruned) == (5, 500)
+    assert result.profile.pruning.share == pytest.approx(5 / 6)
 
 
 def test_inner_product_prunes_nothing_and_says_why(table: Table) -> None:
@@ -149,23 +152,29 @@ def test_deleted_rows_are_not_within_reach(table: Table) -> None:
     index_head(table)
     file = live_files(table.refresh(), table.metadata.current_snapshot_id or 0).files[0]
     append_position_deletes(table, {file.path: np.arange(0, 60)})
-    asked = np.asarray(CENTERS, np.float32)
-    before_refresh = open_index(table.refresh(), DEFINITION, storage=STORAGE).within(asked, 1.5, columns=["id"])
+    query_vectors = np.asarray(CENTERS, np.float32)
+    before_refresh = open_index(table.refresh(), DEFINITION, storage=STORAGE).within(query_vectors, 1.5, columns=["id"])
     assert before_refresh.coverage is Coverage.NEAREST_VERSION_AND_TAIL
-    check(before_refresh, table, asked, 1.5, "l2")
+    check(before_refresh, table, query_vectors, 1.5, "l2")
     index_head(table)
-    check(open_index(table, DEFINITION, storage=STORAGE).within(asked, 1.5, columns=["id"]), table, asked, 1.5, "l2")
+    check(
+        open_index(table, DEFINITION, storage=STORAGE).within(query_vectors, 1.5, columns=["id"]),
+        table,
+        query_vectors,
+        1.5,
+        "l2",
+    )
 
 
 def test_rows_without_balls_are_scanned(table: Table) -> None:
     index_head(table)
     table.refresh().append(clustered(600, 100, CENTERS[1].tolist(), seed=5))
-    asked = np.asarray(CENTERS[1:2], np.float32)
-    found = open_index(table.refresh(), DEFINITION, storage=STORAGE).within(asked, 1.5, columns=["id"])
-    check(found, table, asked, 1.5, "l2")
-    assert found.profile.tail_rows == 100
-    assert max(found.rows["id"].to_pylist()) >= 600
-    nearest = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.NEAREST_ONLY).within(asked, 1.5)
+    query_vectors = np.asarray(CENTERS[1:2], np.float32)
+    result = open_index(table.refresh(), DEFINITION, storage=STORAGE).within(query_vectors, 1.5, columns=["id"])
+    check(result, table, query_vectors, 1.5, "l2")
+    assert result.profile.tail_rows == 100
+    assert max(result.rows["id"].to_pylist()) >= 600
+    nearest = open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.NEAREST_ONLY).within(query_vectors, 1.5)
     assert max(nearest.rows["id"].to_pylist()) < 600
     assert "not in the index" in nearest.warnings[0]
 
@@ -179,10 +188,10 @@ def test_a_ball_is_not_trusted_for_rows_that_were_dead_when_it_was_made(table: T
     path = next(t.file.file_path for t in table.scan(row_filter="id = 650").plan_files())
     append_position_deletes(table, {path: np.array([50])})
     index_head(table)
-    asked = np.asarray(40 * np.eye(DIMS)[9:10], np.float32)
-    found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).within(asked, 5.0, columns=["id"])
+    query_vectors = np.asarray(40 * np.eye(DIMS)[9:10], np.float32)
+    found = open_index(table, DEFINITION, snapshot=before, storage=STORAGE).within(query_vectors, 5.0, columns=["id"])
     assert found.rows["id"].to_pylist() == [650]
-    assert open_index(table, DEFINITION, storage=STORAGE).within(asked, 5.0).rows.num_rows == 0
+    assert open_index(table, DEFINITION, storage=STORAGE).within(query_vectors, 5.0).rows.num_rows == 0
 
 
 @pytest.mark.parametrize("stage", ["indexed", "stale"])
@@ -190,13 +199,13 @@ def test_a_condition_and_a_limit(table: Table, stage: str) -> None:
     index_head(table)
     if stage == "stale":
         table.refresh().append(clustered(600, 100, CENTERS[2].tolist()))
-    asked = np.asarray(CENTERS[:3], np.float32)
+    query_vectors = np.asarray(CENTERS[:3], np.float32)
     reader = open_index(table.refresh(), DEFINITION, storage=STORAGE)
-    found = reader.within(asked, 1.5, where="section = 'section 3'", columns=["id"])
-    assert check(found, table, asked, 1.5, "l2", "section = 'section 3'") > 10
-    three = reader.within(asked, 1.5, where="section = 'section 3'", columns=["id"], limit=3)
-    assert three.rows["id"].to_pylist() == [row["id"] for row in found.rows.to_pylist() if row["rank"] <= 3]
-    assert reader.within(asked, 1.5, where="id < 0").rows.num_rows == 0
+    result = reader.within(query_vectors, 1.5, where="section = 'section 3'", columns=["id"])
+    assert check(result, table, query_vectors, 1.5, "l2", "section = 'section 3'") > 10
+    three = reader.within(query_vectors, 1.5, where="section = 'section 3'", columns=["id"], limit=3)
+    assert three.rows["id"].to_pylist() == [row["id"] for row in result.rows.to_pylist() if row["rank"] <= 3]
+    assert reader.within(query_vectors, 1.5, where="id < 0").rows.num_rows == 0
 
 
 def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
@@ -205,19 +214,19 @@ def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
     remote = open_index(table, DEFINITION, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
     assert remote.tier == "distributed"
     asked = np.asarray(CENTERS[:2] + 0.1, np.float32)
-    found = remote.within(asked, 1.6, columns=["id"])
-    assert check(found, table, asked, 1.6, "l2") > 50
-    assert found.profile.pruning is not None
-    assert found.profile.pruning.files_pruned == 4
+    result = remote.within(asked, 1.6, columns=["id"])
+    assert check(result, table, asked, 1.6, "l2") > 50
+    assert result.profile.pruning is not None
+    assert result.profile.pruning.files_pruned == 4
 
 
 def test_without_an_index_the_answer_is_the_same(table: Table) -> None:
-    asked = np.asarray(CENTERS[:2], np.float32)
+    query_vectors = np.asarray(CENTERS[:2], np.float32)
     for metric, t in (("l2", 1.5), ("cosine", 0.1), ("ip", -8.0)):
         reader = open_exact(table, "embedding", Metric.parse(metric), storage=STORAGE)
-        found = reader.within(asked, t, columns=["id"])
+        found = reader.within(query_vectors, t, columns=["id"])
         assert found.coverage is Coverage.EXACT_SCAN
-        check(found, table, asked, t, metric)
+        check(found, table, query_vectors, t, metric)
 
 
 def test_the_threshold_itself_is_taken_only_when_asked(table: Table) -> None:
@@ -249,11 +258,11 @@ def test_centroids_that_cannot_be_read_cost_pruning_and_are_said(table: Table) -
     data[blob.offset + blob.length // 2] ^= 0xFF
     path.write_bytes(data)
     asked = np.asarray(CENTERS[:1], np.float32)
-    found = reader.within(asked, 1.5, columns=["id"])
-    check(found, table, asked, 1.5, "l2")
-    assert found.profile.pruning is not None
-    assert found.profile.pruning.files_pruned == 0
-    assert "centroids cannot be read" in found.warnings[0]
+    result = reader.within(asked, 1.5, columns=["id"])
+    check(result, table, asked, 1.5, "l2")
+    assert result.profile.pruning is not None
+    assert result.profile.pruning.files_pruned == 0
+    assert "centroids cannot be read" in result.warnings[0]
 
 
 @given(
@@ -306,9 +315,9 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Table, 
     table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
     for start in range(0, 400, 100):
         table.append(make_rows(start, start + 100))
-    found: list[tuple[str, Table, IndexReader]] = []
+    matches: list[tuple[str, Table, IndexReader]] = []
     for metric, vectors in zip(METRICS, ("f32", "none", "f16"), strict=True):
         definition = replace(DEFINITION, name=metric, metric=metric, vectors=vectors, target_recall=0.2)
         index_head(table, definition)
-        found.append((metric, table, open_index(table.refresh(), definition, storage=STORAGE)))
-    return found
+        matches.append((metric, table, open_index(table.refresh(), definition, storage=STORAGE)))
+    return matches

@@ -43,11 +43,11 @@ def test_exact_search_equals_brute_force(table: Table) -> None:
     rows = table.scan().to_arrow()
     vectors = np.array(rows["embedding"].to_pylist(), np.float32)
     asked = queries(7)
-    found = exact_search(table, "embedding", Metric.L2, asked, 5, storage=STORAGE, columns=["id"])
+    result = exact_search(table, "embedding", Metric.L2, asked, 5, storage=STORAGE, columns=["id"])
     distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
     wanted = np.array(rows["id"])[np.argsort(distances, axis=1)[:, :5]]
-    assert list(ids_by_query(found.rows).values()) == wanted.tolist()
-    np.testing.assert_allclose(found.rows["distance"], np.sort(distances, axis=1)[:, :5].reshape(-1), rtol=1e-5)
+    assert list(ids_by_query(result.rows).values()) == wanted.tolist()
+    np.testing.assert_allclose(result.rows["distance"], np.sort(distances, axis=1)[:, :5].reshape(-1), rtol=1e-5)
 
 
 def test_rows_come_with_their_columns_in_rank_order(table: Table) -> None:
@@ -203,10 +203,10 @@ def test_an_index_file_that_cannot_be_read_is_said_and_the_answer_exact(
     table: Table, harm: Callable[[IndexReport], None]
 ) -> None:
     harm(index_head(table))
-    found, recall = found_and_true(table)
-    assert found.coverage is Coverage.EXACT_SCAN
-    assert found.profile.why == "no version can be read"
-    assert any(".puffin" in warning for warning in found.warnings)
+    result, recall = found_and_true(table)
+    assert result.coverage is Coverage.EXACT_SCAN
+    assert result.profile.why == "no version can be read"
+    assert any(".puffin" in warning for warning in result.warnings)
     assert recall == 1.0
     with pytest.raises(IndexUnavailableError, match=r"\.puffin"):
         open_index(table, DEFINITION, storage=STORAGE, stale=StalePolicy.FAIL)
@@ -239,11 +239,11 @@ def test_columns_with_names_of_the_answers_own_are_told_apart(sql_catalog: Catal
     table = sql_catalog.create_table("db.clash", rows.schema)
     table.append(rows)
     index_head(table)
-    found = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), 3)
-    assert found.rows.column_names == ["query", "rank", "distance", "id", "table_table_rank", "table_rank"]
-    assert found.rows["rank"].to_pylist() == [1, 2, 3] * 2
-    assert all(row["table_table_rank"] == f"name {row['id']}" for row in found.rows.to_pylist())
-    assert all(row["table_rank"] == f"section {row['id'] % 5}" for row in found.rows.to_pylist())
+    result = open_index(table, DEFINITION, storage=STORAGE).search(queries(2), 3)
+    assert result.rows.column_names == ["query", "rank", "distance", "id", "table_table_rank", "table_rank"]
+    assert result.rows["rank"].to_pylist() == [1, 2, 3] * 2
+    assert all(row["table_table_rank"] == f"name {row['id']}" for row in result.rows.to_pylist())
+    assert all(row["table_rank"] == f"section {row['id'] % 5}" for row in result.rows.to_pylist())
 
 
 def test_partitions_of_any_name_are_read(table_factory: TableFactory) -> None:

@@ -102,11 +102,11 @@ def check(found: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
     place = {int(row): at for at, row in enumerate(truth.ids)}
     hits = []
     for query in range(len(ASKED)):
-        mine = [row for row in found.rows.to_pylist() if row["query"] == query]
-        true = truth.distances[query][[place[row["id"]] for row in mine]]
-        np.testing.assert_allclose([row["distance"] for row in mine], true, rtol=1e-4, atol=1e-5)
+        own_rows = [row for row in found.rows.to_pylist() if row["query"] == query]
+        true = truth.distances[query][[place[row["id"]] for row in own_rows]]
+        np.testing.assert_allclose([row["distance"] for row in own_rows], true, rtol=1e-4, atol=1e-5)
         nearest = np.sort(truth.distances[query])[:K]
-        assert len(mine) == len(nearest)
+        assert len(own_rows) == len(nearest)
         hits.append(float(np.mean(true <= nearest[-1] * (1 + 1e-6))) if len(nearest) else 1.0)
     return float(np.mean(hits))
 
@@ -156,9 +156,9 @@ def test_sql_travels_as_well(history: History) -> None:
         log = next(e for e in history.table.metadata.snapshot_log if e.snapshot_id == snapshot.snapshot_id)
         time = datetime.fromtimestamp(log.timestamp_ms / 1000, UTC).isoformat()
         at = f"TIMESTAMP AS OF '{time}'" if number % 2 else f"VERSION AS OF {snapshot.snapshot_id}"
-        found = session.sql(text.format(at=at), {"q": ASKED[0]})
+        result = session.sql(text.format(at=at), {"q": ASKED[0]})
         nearest = np.sort(truth.distances[0])[:K]
-        np.testing.assert_allclose(found.rows["d"].to_numpy(), nearest, rtol=0.2)
-        assert found.search is not None
-        assert found.search.snapshot_id == snapshot.snapshot_id
-        assert set(found.rows["id"].to_pylist()) <= set(truth.ids.tolist())
+        np.testing.assert_allclose(result.rows["d"].to_numpy(), nearest, rtol=0.2)
+        assert result.search is not None
+        assert result.search.snapshot_id == snapshot.snapshot_id
+        assert set(result.rows["id"].to_pylist()) <= set(truth.ids.tolist())

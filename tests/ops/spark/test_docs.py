@@ -27,13 +27,13 @@ def test_the_examples_run(spark: "SparkSession", sql_catalog: Catalog, capsys: p
     definition = replace(DEFINITION, name="embedding", shards=1)
     create_index(table, definition)
     index_head(table, definition)
-    asked = spark.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
+    query_vectors = spark.createDataFrame(pa.table({"number": range(4), "vector": queries(4).tolist()}))
     names: dict[str, Any] = {
         "catalog": sql_catalog,
         "properties": dict(sql_catalog.properties),
         "spark": spark,
         "query": queries(1)[0],
-        "queries": asked,
+        "queries": query_vectors,
     }
     for example in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         exec(example, names)  # noqa: S102  our own page

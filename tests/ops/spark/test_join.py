@@ -71,15 +71,15 @@ def test_the_join_gives_the_rows_of_the_reader(
     session: "SparkSession", table: Table, definition: IndexDefinition, options: dict[str, Any]
 ) -> None:
     reader = open_index(table, definition, storage=STORAGE)
-    found = joined(left_side(session, 50), reader, k=6, **options)
-    mine = reader.search(queries(50), 6, **options)
-    assert found.coverage is mine.coverage is Coverage.NEAREST_VERSION_AND_TAIL
-    assert (found.snapshot_id, found.index_snapshot_id) == (mine.snapshot_id, mine.index_snapshot_id)
-    theirs = in_order(found)
-    assert theirs.column_names == ["number", "rank", "distance", *options["columns"]]
-    assert theirs["number"].to_pylist() == mine.rows["query"].to_pylist()
+    result = joined(left_side(session, 50), reader, k=6, **options)
+    local_result = reader.search(queries(50), 6, **options)
+    assert result.coverage is local_result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert (result.snapshot_id, result.index_snapshot_id) == (local_result.snapshot_id, local_result.index_snapshot_id)
+    other_rows = in_order(result)
+    assert other_rows.column_names == ["number", "rank", "distance", *options["columns"]]
+    assert other_rows["number"].to_pylist() == local_result.rows["query"].to_pylist()
     for name in ("rank", "distance", *options["columns"]):
-        assert theirs[name].to_pylist() == mine.rows[name].to_pylist(), name
+        assert other_rows[name].to_pylist() == local_result.rows[name].to_pylist(), name
 
 
 def test_the_tier_on_spark_gives_the_rows_of_this_process(
@@ -89,21 +89,21 @@ def test_the_tier_on_spark_gives_the_rows_of_this_process(
     here = open_index(table, DEFINITION, storage=STORAGE)
     there = open_index(table, DEFINITION, storage=STORAGE, runner=SparkRunner(session), in_process_mb=0)
     assert there.tier == "distributed"
-    mine = here.search(queries(5), 8)
-    assert there.search(queries(5), 8).rows.equals(mine.rows)
+    local_result = here.search(queries(5), 8)
+    assert there.search(queries(5), 8).rows.equals(local_result.rows)
     found = joined(left_side(session, 5), there, k=8, columns=["id"])
-    assert in_order(found)["id"].to_pylist() == mine.rows["id"].to_pylist()
+    assert in_order(found)["id"].to_pylist() == local_result.rows["id"].to_pylist()
 
 
 def test_every_task_reads_the_snapshot_that_was_current_when_the_reader_was_opened(
     spark: "SparkSession", table: Table
 ) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    found = joined(left_side(spark, 20), reader, columns=["id"])
-    mine = reader.search(queries(20), columns=["id"])
+    result = joined(left_side(spark, 20), reader, columns=["id"])
+    local_result = reader.search(queries(20), columns=["id"])
     table.append(make_rows(0, 700))
     index_head(table)
-    assert in_order(found)["id"].to_pylist() == mine.rows["id"].to_pylist()
+    assert in_order(result)["id"].to_pylist() == local_result.rows["id"].to_pylist()
 
 
 def test_credentials_show_neither_in_the_plan_nor_in_what_is_pinned(spark: "SparkSession", table: Table) -> None:

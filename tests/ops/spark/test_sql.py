@@ -38,25 +38,25 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
     from icepuffin.ops.spark.table_function import register_vector_search  # noqa: PLC0415  imports pyspark
 
     register_vector_search(session, sql_catalog)
-    asked = queries(3)
+    query_vectors = queries(3)
     one = session.sql(
-        f"SELECT * FROM vector_search('db.t', 'e', {literal(asked[0].tolist())}, 5, where => 'id >= 10')"
+        f"SELECT * FROM vector_search('db.t', 'e', {literal(query_vectors[0].tolist())}, 5, where => 'id >= 10')"
     ).toArrow()
-    mine = open_index(table, "e", storage=STORAGE).search(asked[0], 5, where="id >= 10")
+    local_result = open_index(table, "e", storage=STORAGE).search(query_vectors[0], 5, where="id >= 10")
     assert one.column_names == ["rank", "distance", "id", "name", "section"]
-    assert one.to_pylist() == mine.rows.drop_columns(["query"]).to_pylist()
+    assert one.to_pylist() == local_result.rows.drop_columns(["query"]).to_pylist()
 
     session.createDataFrame(
-        [(n, vector) for n, vector in enumerate(asked.tolist())], "n int, v array<float>"
+        [(n, vector) for n, vector in enumerate(query_vectors.tolist())], "n int, v array<float>"
     ).createOrReplaceTempView("asked")
     first = table.metadata.snapshot_log[0].snapshot_id
     many = session.sql(
         "SELECT n, found.* FROM asked, LATERAL vector_search('db.t', 'e', v, 4, columns => array('id'), "
         f"snapshot => '{first}') found ORDER BY n, rank"
     ).toArrow()
-    mine = open_index(table, "e", snapshot=first, storage=STORAGE).search(asked, 4, columns=["id"])
-    assert many["id"].to_pylist() == mine.rows["id"].to_pylist()
-    assert many["n"].to_pylist() == mine.rows["query"].to_pylist()
+    local_result = open_index(table, "e", snapshot=first, storage=STORAGE).search(query_vectors, 4, columns=["id"])
+    assert many["id"].to_pylist() == local_result.rows["id"].to_pylist()
+    assert many["n"].to_pylist() == local_result.rows["query"].to_pylist()
     with pytest.raises(Exception, match=r"db\.t has no index 'absent'"):  # without a task
         _ = session.sql(f"SELECT * FROM vector_search('db.t', 'absent', {literal([0.0] * 16)})").schema
 

@@ -60,8 +60,8 @@ def test_every_example_runs(session: SqlSession, sql_catalog: Catalog) -> None:
     head = str(sql_catalog.load_table("ns.t").metadata.current_snapshot_id)
     for text in (text for page in PAGES for text in examples(page)):
         statement = text.replace("VERSION AS OF 17 ", f"VERSION AS OF {head} ")
-        found = session.sql(statement, [VECTOR] if "?" in statement else {"q": VECTOR})
+        result = session.sql(statement, [VECTOR] if "?" in statement else {"q": VECTOR})
         if statement.startswith(("SELECT", "WITH")):
-            assert found.rows.num_rows > 0, statement
-            assert found.search is not None, statement
+            assert result.rows.num_rows > 0, statement
+            assert result.search is not None, statement
     assert index_versions(sql_catalog.load_table("ns.t"), "i")

@@ -222,10 +222,10 @@ def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
     ],
 )
 def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression: str, value: Any, kind: Any) -> None:
-    found = session.sql(
+    result = session.sql(
         f"SELECT {expression} AS e FROM (SELECT * FROM db.t ORDER BY {NEAR} LIMIT 99) WHERE id = 0"
     ).rows
-    assert (found["e"].to_pylist(), found["e"].type) == ([value], kind)
+    assert (result["e"].to_pylist(), result["e"].type) == ([value], kind)
 
 
 @pytest.mark.parametrize(
@@ -352,12 +352,12 @@ def test_where_of_a_search_means_the_same(catalog: Catalog) -> None:
 def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:
     given: dict[str, Any] = {"a": "it's \\ me", "b": -1, "c": 0.1, "d": [1.5, -2.0]}
     text = "SELECT to_date(s, 'yyyy'), 'O''Brien', :a, 2 -:b, :c FROM t WHERE l2_distance(v, :d) > 1 AND s = 'x:a'"
-    found = parse(text, given)
-    assert isinstance(found, Foreign)
-    assert for_spark(found).startswith(
+    result = parse(text, given)
+    assert isinstance(result, Foreign)
+    assert for_spark(result).startswith(
         "SELECT to_date(s, 'yyyy'), 'O''Brien', 'it\\'s \\\\ me', 2 -(-1), CAST('0.1' AS DOUBLE) FROM t WHERE (sqrt("
     )
-    assert for_spark(found).rstrip().endswith(")) > 1 AND s = 'x:a'")
+    assert for_spark(result).rstrip().endswith(")) > 1 AND s = 'x:a'")
 
 
 def test_a_parameter_is_no_variable_of_spark() -> None:

@@ -26,13 +26,13 @@ def nearest(text: str, parameters: object = None) -> Nearest:
 
 
 def test_the_nearest_rows_by_an_alias_in_a_snapshot() -> None:
-    found = nearest(
+    result = nearest(
         "SELECT id, l2_distance(embedding, ARRAY[1, -2.5, 3e-1]) AS d FROM ns.t VERSION AS OF 17 ORDER BY d LIMIT 5"
     )
-    assert (found.table, found.snapshot, found.limit) == ("ns.t", 17, 5)
-    assert (found.vector_column, found.metric) == ("embedding", Metric.L2)
-    assert found.query == (1.0, -2.5, 0.3)
-    assert found.outputs == (Output("id", "id"), Output(None, "d"))
+    assert (result.table, result.snapshot, result.limit) == ("ns.t", 17, 5)
+    assert (result.vector_column, result.metric) == ("embedding", Metric.L2)
+    assert result.query == (1.0, -2.5, 0.3)
+    assert result.outputs == (Output("id", "id"), Output(None, "d"))
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> Non
     ],
 )
 def test_what_no_index_answers_says_why(text: str, why: str) -> None:
-    found = parse(text)
-    assert isinstance(found, Foreign)
-    assert why in found.why
-    assert found.text == text
+    result = parse(text)
+    assert isinstance(result, Foreign)
+    assert why in result.why
+    assert result.text == text
 
 
 def test_statements_on_indexes() -> None:
@@ -182,10 +182,10 @@ def test_bad_statements_are_refused(text: str, said: str) -> None:
 
 
 def test_a_distance_for_spark_is_of_two_vectors() -> None:
-    found = parse("SELECT count(*) FROM t WHERE l2_distance(v) < 3")
-    assert isinstance(found, Foreign)
+    result = parse("SELECT count(*) FROM t WHERE l2_distance(v) < 3")
+    assert isinstance(result, Foreign)
     with pytest.raises(SqlError, match="a distance is of two vectors"):
-        for_spark(found)
+        for_spark(result)
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,11 @@ def same(ours: pa.Table, theirs: pa.Table) -> None:
     assert ours.column_names == theirs.column_names
     assert ours.num_rows == theirs.num_rows > 0
     for name in ours.column_names:
-        mine, yours = ours[name].to_pylist(), theirs[name].to_pylist()
-        if mine and isinstance(mine[0], float):
-            np.testing.assert_allclose(mine, yours, rtol=1e-4, atol=1e-5)
+        own_rows, yours = ours[name].to_pylist(), theirs[name].to_pylist()
+        if own_rows and isinstance(own_rows[0], float):
+            np.testing.assert_allclose(own_rows, yours, rtol=1e-4, atol=1e-5)
         else:
-            assert mine == yours, name
+            assert own_rows == yours, name
 
 
 # {d} is the distance, {t} the table
@@ -108,10 +108,10 @@ QUERIES = [
 @pytest.mark.parametrize("text", QUERIES)
 def test_an_answer_is_that_of_an_engine_that_compares_every_row(session: SqlSession, table: Table, text: str) -> None:
     text = text.format(d=DISTANCE, t="db.t")
-    found = session.sql(text)
-    same(found.rows, duck(table, text))
-    assert found.search is not None
-    assert found.search.coverage is Coverage.EXACT_VERSION
+    result = session.sql(text)
+    same(result.rows, duck(table, text))
+    assert result.search is not None
+    assert result.search.coverage is Coverage.EXACT_VERSION
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_other_metrics_have_thresholds_too(
 
 
 def test_a_threshold_is_pruned_and_says_so(session: SqlSession) -> None:
-    found = session.sql("SELECT id FROM db.t WHERE l2_distance(embedding, :far) < 1", {"far": [100.0] * 16})
-    assert found.rows.num_rows == 0
-    assert found.search is not None
-    assert found.search.profile.pruning is not None
-    assert found.search.profile.pruning.files_pruned == 3
+    result = session.sql("SELECT id FROM db.t WHERE l2_distance(embedding, :far) < 1", {"far": [100.0] * 16})
+    assert result.rows.num_rows == 0
+    assert result.search is not None
+    assert result.search.profile.pruning is not None
+    assert result.search.profile.pruning.files_pruned == 3
 
 
 def test_parameters_stand_everywhere(session: SqlSession, table: Table) -> None:
@@ -141,11 +141,11 @@ def test_parameters_stand_everywhere(session: SqlSession, table: Table) -> None:
         "WHERE l2_distance(embedding, :q) < :t AND length(section) = :n ORDER BY scaled LIMIT :k"
     )
     values: dict[str, Any] = {"q": queries(1)[0], "scale": 2, "low": 100, "t": 3.1, "n": 9, "k": 7}
-    found = session.sql(text, values)
+    result = session.sql(text, values)
     plain = text.replace(":q", f"ARRAY({VECTOR})")
     for name in ("scale", "low", "t", "n", "k"):
         plain = plain.replace(f":{name} ", f"{values[name]} ").replace(f":{name})", f"{values[name]})")
-    same(found.rows, duck(table, plain.replace(":k", "7")))
+    same(result.rows, duck(table, plain.replace(":k", "7")))
     positional = session.sql(
         "SELECT id FROM db.t WHERE l2_distance(embedding, ?) < ? ORDER BY id", [queries(1)[0], 3.1]
     )
@@ -204,10 +204,10 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
     for more in (0, 0, 30):
         if more:
             table.refresh().append(make_rows(60, 60 + more))
-        found = session.sql(f"SELECT id FROM db.changing ORDER BY {DISTANCE} LIMIT 99")
-        assert found.search is not None
-        assert found.rows.num_rows == 60 + more
-        opened.append(found.search.opening)
+        result = session.sql(f"SELECT id FROM db.changing ORDER BY {DISTANCE} LIMIT 99")
+        assert result.search is not None
+        assert result.rows.num_rows == 60 + more
+        opened.append(result.search.opening)
     assert opened[0] is opened[1]
 
 
@@ -297,12 +297,12 @@ def test_spark_computes_distances_that_no_index_answers(catalog: Catalog, spark:
     session = SqlSession.on(catalog, storage=STORAGE, spark=spark)
     for function, theirs in (("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance")):
         text = f"SELECT count(*) AS n, sum({function}(embedding, :q)) AS total FROM packages WHERE id < :most"
-        found = session.sql(text, {"q": queries(1)[0].astype(float), "most": 20})
+        result = session.sql(text, {"q": queries(1)[0].astype(float), "most": 20})
         with duckdb.connect() as db:
             sql = f"SELECT sum({theirs}(embedding, [{VECTOR}]::FLOAT[])) FROM rows WHERE id < 20"
             total = db.execute(sql).fetchall()[0][0]
-        assert found.rows["n"].to_pylist() == [20]
-        assert found.rows["total"][0].as_py() == pytest.approx(total, rel=1e-4)
-        assert found.how.startswith("Spark ran it as it is")
+        assert result.rows["n"].to_pylist() == [20]
+        assert result.rows["total"][0].as_py() == pytest.approx(total, rel=1e-4)
+        assert result.how.startswith("Spark ran it as it is")
     zero = session.sql("SELECT cosine_distance(array(0, 0), array(1, 1)) AS far, id FROM packages LIMIT 1").rows
     assert zero["far"].to_pylist() == [None]

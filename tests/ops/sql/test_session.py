@@ -37,12 +37,12 @@ def brute_force(table: Table, where: str = "id >= 0", k: int = 5) -> list[int]:
 
 
 def test_the_nearest_rows_come_from_the_index(session: SqlSession, table: Table) -> None:
-    found = session.sql(f"{NEAREST} ORDER BY d LIMIT 5")
-    assert found.rows.column_names == ["id", "section", "d"]
-    assert found.rows["id"].to_pylist() == brute_force(table)
-    assert found.search is not None
-    assert found.search.coverage is Coverage.EXACT_VERSION
-    assert found.how.startswith("index e; exact-version")
+    result = session.sql(f"{NEAREST} ORDER BY d LIMIT 5")
+    assert result.rows.column_names == ["id", "section", "d"]
+    assert result.rows["id"].to_pylist() == brute_force(table)
+    assert result.search is not None
+    assert result.search.coverage is Coverage.EXACT_VERSION
+    assert result.how.startswith("index e; exact-version")
 
 
 def test_a_condition_and_time_travel(session: SqlSession, table: Table) -> None:
@@ -71,11 +71,11 @@ def test_columns_keep_names_that_a_search_has_for_its_own(sql_catalog: Catalog) 
 
 def test_another_metric_is_answered_exactly_and_says_so(session: SqlSession) -> None:
     text = f"SELECT id, inner_product(embedding, ARRAY({VECTOR})) AS p FROM db.t ORDER BY p DESC LIMIT 3"
-    found = session.sql(text)
-    assert "no index on embedding by ip (there are: e (embedding, l2))" in found.how
-    assert found.search is not None
-    assert found.search.coverage is Coverage.EXACT_SCAN
-    products = found.rows["p"].to_pylist()
+    result = session.sql(text)
+    assert "no index on embedding by ip (there are: e (embedding, l2))" in result.how
+    assert result.search is not None
+    assert result.search.coverage is Coverage.EXACT_SCAN
+    products = result.rows["p"].to_pylist()
     assert products == sorted(products, reverse=True)
 
 
@@ -146,7 +146,7 @@ def test_spark_searches_indexes_over_the_threshold(
     session: SqlSession, sql_catalog: Catalog, table: Table, spark: Any
 ) -> None:
     there = SqlSession(lambda name: (sql_catalog.load_table(name), STORAGE), spark=spark, in_process_mb=0)
-    found = there.sql(f"{NEAREST} ORDER BY d LIMIT 5")
-    assert found.search is not None
-    assert found.search.profile.tier == "distributed"
-    assert found.rows["id"].to_pylist() == brute_force(table)
+    result = there.sql(f"{NEAREST} ORDER BY d LIMIT 5")
+    assert result.search is not None
+    assert result.search.profile.tier == "distributed"
+    assert result.rows["id"].to_pylist() == brute_force(table)

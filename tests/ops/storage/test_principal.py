@@ -25,11 +25,11 @@ def rotating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_keys: None) -> 
 
 @pytest.mark.usefixtures("rotating")
 def test_keys_that_rotate_are_known_by_where_they_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {}
+    matches = {}
     for name in ("ann", "bob"):
         monkeypatch.setenv("AWS_PROFILE", name)
         keys = {Session().get_credentials().get_frozen_credentials().access_key for _ in range(2)}
         assert len(keys) == 2
-        found[name] = ambient_identity()
-        assert found[name] == ambient_identity()
-    assert found["ann"] != found["bob"]
+        matches[name] = ambient_identity()
+        assert matches[name] == ambient_identity()
+    assert matches["ann"] != matches["bob"]

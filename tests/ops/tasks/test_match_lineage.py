@@ -39,10 +39,10 @@ def read(file: LiveFile, deleted: list[int] | None = None) -> dict[int, int]:
 def test_a_row_that_was_moved_keeps_its_version(tmp_path: Path) -> None:
     plain = read(data_file(tmp_path / "old.parquet", 4, 10, 3, {}))
     moved = {"_row_id": [13, None, 10], "_last_updated_sequence_number": [3, 3, None]}
-    found = read(data_file(tmp_path / "new.parquet", 3, 20, 7, moved))
-    assert found[0] == plain[3]
-    assert found[1] not in plain.values(), "it has an id of the new file"
-    assert found[2] not in plain.values(), "it was changed by the commit of the new file"
+    result = read(data_file(tmp_path / "new.parquet", 3, 20, 7, moved))
+    assert result[0] == plain[3]
+    assert result[1] not in plain.values(), "it has an id of the new file"
+    assert result[2] not in plain.values(), "it was changed by the commit of the new file"
 
 
 def test_a_file_may_have_ids_alone(tmp_path: Path) -> None:

@@ -16,17 +16,17 @@ def test_an_estimate_tells_what_is_then_done_and_changes_nothing(table: Table, r
     append(table, 0, 300)
     snapshot = append(table, 200, 900)
     before = table.refresh().metadata_location
-    told = estimated(table, snapshot, runner)
+    estimate = estimated(table, snapshot, runner)
     assert table.refresh().metadata_location == before
     assert not runner.tasks
-    assert (told.outcome, told.columns, told.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
-    assert told.rates == "default rate, 2 threads"
+    assert (estimate.outcome, estimate.columns, estimate.values) == (ThetaOutcome.WRITTEN, 5, 5 * 1000)
+    assert estimate.rates == "default rate, 2 threads"
     report = materialize_theta_sketches(table, snapshot, runner=runner, storage=STORAGE)
-    assert report.estimate == told
-    assert (report.files_sketched, report.files_reused) == (told.files_sketched, told.files_reused) == (2, 0)
+    assert report.estimate == estimate
+    assert (report.files_sketched, report.files_reused) == (estimate.files_sketched, estimate.files_reused) == (2, 0)
     size = sum(file["file_size_in_bytes"] for file in table.inspect.files().to_pylist())
-    assert 0 < told.bytes_read < size, "without the vectors"
-    assert 0 < report.bytes_written <= told.bytes_written + 20_000, "footers and JSON besides"
+    assert 0 < estimate.bytes_read < size, "without the vectors"
+    assert 0 < report.bytes_written <= estimate.bytes_written + 20_000, "footers and JSON besides"
 
 
 def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(

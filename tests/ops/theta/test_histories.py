@@ -163,7 +163,7 @@ def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int) -> None:
         history.change()
         snapshot_id = current(table) if step % 3 else history.random.choice(history.snapshots())
         names = [field.name for field in table.schema().fields]
-        told = materialize_theta_sketches(
+        report = materialize_theta_sketches(
             table,
             snapshot_id,
             runner=ThreadlessRunner(),
@@ -174,10 +174,10 @@ def test_sketches_follow_every_change(catalog: SqlCatalog, seed: int) -> None:
         entries = read_ndv(table, snapshot_id).entries
         then = table.schemas()[table.metadata.snapshot_by_id(snapshot_id).schema_id or 0]  # type: ignore[union-attr]
         rows = table.scan(snapshot_id=snapshot_id).to_arrow().rename_columns([field.name for field in then.fields])
-        for name, ndv in told.ndv.items():
+        for name, ndv in report.ndv.items():
             field = table.schema().find_field(name)
             name_then = str(then.find_column_name(field.field_id))
             entry = entries[name_then]
             assert ndv == distinct(rows[name_then]) or not entry.ours, (step, name)
             assert entry.fresh == entry.ours
-        assert told.fresh == (bool(entries) and all(entry.ours for entry in entries.values()))
+        assert report.fresh == (bool(entries) and all(entry.ours for entry in entries.values()))
