@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from pyiceberg.table import Table
@@ -46,3 +47,22 @@ def test_what_is_published_while_files_are_listed_stays(
     table.refresh()
     for snapshot in table.metadata.snapshots:
         assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 10
+
+
+def test_names_that_only_begin_or_end_as_ours_are_not_ours(table: Table) -> None:
+    """Whoever keeps notes beside the metadata keeps them."""
+    names = (
+        "ann-notes.txt",
+        "theta-plan.csv",
+        "snap-1-0-x.avro",
+        "icepuffin-snap-1.txt",
+        "my-ann-e.puffin",
+        "x/ann-e.puffin",
+    )
+    folder = Path(f"{table.location()}/metadata".removeprefix("file://"))
+    (folder / "x").mkdir()
+    for name in (*names, "ann-e-snap-1.puffin", "icepuffin-snap-1-0-x.avro"):
+        (folder / name).write_bytes(b"x")
+    deleted = collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
+    assert {Path(path).name for path in deleted} == {"ann-e-snap-1.puffin", "icepuffin-snap-1-0-x.avro"}
+    assert all((folder / name).exists() for name in names)
