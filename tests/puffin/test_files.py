@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icepuffin.puffin import BytesSource, FileSource, PlannedBlob, PuffinReader, PuffinWriter, plan_puffin
+from icepuffin.puffin.codec import compress, decompress
 from icepuffin.puffin.errors import (
     BadBlobLocationError,
     BadCompressionError,
@@ -157,6 +158,7 @@ def test_random_bytes_between_the_magics_give_typed_errors_only() -> None:
         (with_footer(blob_json(), size=len(blob_json()) - 1), BadMagicError, "footer at"),
         (with_footer(blob_json(), size=-1), TruncatedFileError, "payload of -1"),
         (with_footer(blob_json(), size=2**31 - 1), TruncatedFileError, "does not fit"),
+        (with_footer(b'{"blobs":[]}', body=b""), TruncatedFileError, "does not fit"),  # one magic for start and footer
         (with_footer(blob_json(), flags=2), UnknownFlagsError, "0x00000002"),
         (with_footer(blob_json(), flags=1 << 31), UnknownFlagsError, "flags"),
         (with_footer(blob_json(), flags=1), BadCompressionError, "footer payload"),
@@ -224,6 +226,15 @@ def test_frames_without_a_content_size_are_refused() -> None:
         file = with_footer(blob_json(length=len(data), **{"compression-codec": codec}), body=b"PFA1" + data)
         with pytest.raises(BadCompressionError, match="does not declare"):
             read_all(file)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("more", [b"\0", b"more", compress(b"a frame", "lz4"), compress(b"a frame", "zstd")])
+def test_a_frame_ends_where_its_bytes_end(codec: str, more: bytes) -> None:
+    frame = compress(b"abc" * 50, codec)
+    assert decompress(frame, codec, where="a blob") == b"abc" * 50
+    with pytest.raises(BadCompressionError):
+        decompress(frame + more, codec, where="a blob")
 
 
 def test_a_blob_over_the_limit_is_refused_before_it_is_read() -> None:

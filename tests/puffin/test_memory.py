@@ -15,7 +15,7 @@ from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.shard import Shard
 from icepuffin.puffin.codec import compress, decompress, most_expanded, pack
-from icepuffin.puffin.errors import BadCompressionError, BlobTooLargeError, PuffinError
+from icepuffin.puffin.errors import BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
 from icepuffin.puffin.footer import decode_footer
 from icepuffin.puffin.types import MAGIC
 from tests.puffin import samples
@@ -170,6 +170,38 @@ def test_footers_take_no_more_than_their_bytes_warrant(payload: bytes) -> None:
 
 def test_brackets_within_a_text_are_no_values() -> None:
     assert decode_footer(b'{"blobs":[],"x":"' + b"[{" * 5_000_000 + b'"}', blob_area_end=4).blobs == ()
+
+
+@pytest.mark.parametrize(
+    "end", [rb"\\", rb"\"", rb"\\\"", rb"\\\\"], ids=["backslash", "quote", "both", "two backslashes"]
+)
+def test_a_text_ends_at_a_quote_behind_an_even_number_of_backslashes(end: bytes) -> None:
+    values = b"[{" * 1_000_000
+    assert decode_footer(b'{"blobs":[],"%s":"%s"}' % (end, values), blob_area_end=4).blobs == ()
+    with pytest.raises(BadFooterError, match="in memory"):
+        decode_footer(b'{"blobs":[],"%s":%s}' % (end, values), blob_area_end=4)
+
+
+NUMBERS = b'{"blobs":[],"x":[' + b"1000," * 1_200_000 + b'"%s"]}'
+
+
+def test_values_have_less_room_beside_a_wide_letter() -> None:
+    """It makes each letter of the footer's text take four bytes."""
+    assert decode_footer(NUMBERS % b"a", blob_area_end=4).blobs == ()
+    with pytest.raises(BadFooterError, match="in memory"):
+        decode_footer(NUMBERS % "\U0001f600".encode(), blob_area_end=4)
+
+
+def test_values_of_a_compressed_footer_have_the_room_of_its_stored_bytes() -> None:
+    plain = NUMBERS % b"a"
+    packed = lz4.frame.compress(plain, store_size=True)
+    files = [
+        MAGIC + MAGIC + payload + struct.pack("<iI", len(payload), flags) + MAGIC
+        for flags, payload in enumerate((plain, packed))
+    ]
+    assert PuffinReader(BytesSource(files[0])).footer.blobs == ()
+    with pytest.raises(BadFooterError, match="in memory"):
+        _ = PuffinReader(BytesSource(files[1])).footer
 
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
