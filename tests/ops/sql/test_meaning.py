@@ -127,6 +127,10 @@ LATER: list[tuple[str, list[int]]] = [
     ("n = 1 OR NULL", [1]),
     ("n <> 0 AND 1 / n > 0", [1, 2]),
     ("CASE WHEN n <> 0 THEN 1 / n ELSE 0 END >= 0", [0, 1, 2]),
+    ("n <> 0 AND abs(1 / n) < 1", [2, 3]),
+    ("n <> 0 AND 1 + 1 / n > 1", [1, 2]),
+    ("n IN ('1', 2147483648)", [1]),
+    ("x < CAST(1 AS DECIMAL(15, 0))", [0, 2]),
 ]
 
 
@@ -201,6 +205,15 @@ def test_a_constant_after_a_choice_is_computed(session: SqlSession) -> None:
         ("0.1 + 0.2", Decimal("0.3"), pa.decimal128(2, 1)),
         ("CAST(m AS INT)", -2, pa.int32()),
         ("m / 3", Decimal("-0.850000"), pa.decimal128(13, 6)),
+        ("m / CAST(7 AS DECIMAL(9, 2))", Decimal("-0.364285714286"), pa.decimal128(21, 12)),
+        ("CAST(1.5 AS DECIMAL(20, 10)) * CAST(2 AS DECIMAL(20, 10))", Decimal(3), pa.decimal128(38, 17)),
+        ("CAST(1.5 AS DECIMAL(38, 10)) * CAST(2 AS DECIMAL(38, 10))", Decimal(3), pa.decimal128(38, 6)),
+        ("CAST(1.5 AS DECIMAL(38, 2)) * CAST(2 AS DECIMAL(38, 2))", Decimal(3), pa.decimal128(38, 4)),
+        ("CAST(1.5 AS DECIMAL(38, 10)) / CAST(2 AS DECIMAL(38, 10))", Decimal("0.75"), pa.decimal128(38, 6)),
+        ("CAST(1.5 AS DECIMAL(38, 10)) + CAST(2 AS DECIMAL(38, 0))", Decimal("3.5"), pa.decimal128(38, 6)),
+        ("CAST(2147483647.9D AS INT)", 2**31 - 1, pa.int32()),
+        ("CAST(-2147483648.9D AS INT)", -(2**31), pa.int32()),
+        ("CAST(-9223372036854775808D AS BIGINT)", -(2**63), pa.int64()),
         ("1 / 4", 0.25, pa.float64()),
         ("floor(-2.5D)", -3, pa.int64()),
         ("ceil(m)", Decimal(-2), pa.decimal128(8, 0)),
@@ -229,6 +242,15 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
 
 
 @pytest.mark.parametrize(
+    "number", ["2147483648D", "-2147483649D", "CAST(2147483648 AS FLOAT)", "CAST('NaN' AS DOUBLE)"]
+)
+def test_a_double_that_no_int_is_is_out_of_its_range(session: SqlSession, number: str) -> None:
+    """Whatever the machine makes of it: some give the nearest int."""
+    with pytest.raises(SqlError, match="out of the range of int32"):
+        session.sql(f"SELECT CAST(x * 0 + {number} AS INT) AS e FROM {FOUND}")
+
+
+@pytest.mark.parametrize(
     ("text", "given"),
     [
         ("SELECT floor(x, 1) AS e FROM {found}", {}),
@@ -238,6 +260,11 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT round(n, n) AS e FROM {found}", {}),
         ("SELECT concat(s, 1) AS e FROM {found}", {}),
         ("SELECT TIMESTAMP '2026-01-01 00:00:00' AS e FROM {found}", {}),
+        ("SELECT id FROM {found} WHERE n IN ('1', 2.5)", {}),
+        ("SELECT id FROM {found} WHERE n IN ('1', 2.5D)", {}),
+        ("SELECT id FROM {found} WHERE d IN ('2026-01-03', TIMESTAMP_NTZ '2026-01-03 00:00:00')", {}),
+        ("SELECT id FROM {found} WHERE x < CAST(1 AS DECIMAL(16, 0))", {}),
+        ("SELECT id FROM {found} WHERE f IN (CAST(1 AS DECIMAL(16, 0)), 2)", {}),
         ("SELECT -n AS n, n AS n FROM {found} ORDER BY n", {}),
         ("SELECT *, -n AS n FROM {found} ORDER BY n", {}),
         ("SELECT *, -n AS n FROM db.t ORDER BY {near}, n LIMIT 2", {}),
@@ -290,7 +317,7 @@ def test_an_expression_has_sparks_value_and_type(session: SqlSession, expression
         ("SELECT id FROM db.t WHERE " + "(" * 500 + "n = 1" + ")" * 500 + " ORDER BY {near} LIMIT 2", {}),
         ("SELECT " + "-(" * 400 + "n" + ")" * 400 + " AS e FROM {found}", {}),
     ],
-    ids=range(58),
+    ids=range(63),
 )  # fmt: skip
 def test_what_is_not_understood_is_an_sql_error(session: SqlSession, text: str, given: dict[str, Any]) -> None:
     with pytest.raises(SqlError):

@@ -68,11 +68,27 @@ def test_null_is_not_nan(session: SqlSession) -> None:
         ("local = TIMESTAMP '2026-01-03 12:00:00'", [2]),
         ("utc < TIMESTAMP '2026-01-03 12:00:00+00:00'", [0, 1]),
         ("hash = X'03010203'", [3]),
+        ("hash = X'3010203'", [3]),
         ("raw < X'03'", [0, 1, 2]),
+        ("raw < X'3'", [0, 1, 2]),
     ],
 )
 def test_times_and_bytes_are_written_as_spark_has_them(session: SqlSession, where: str, wanted: list[int]) -> None:
     assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SELECT id FROM db.typed WHERE hash = :p ORDER BY {NEAR} LIMIT 99",
+        f"SELECT id FROM db.typed WHERE hash = :p AND {NEAR} < 99",
+        f"SELECT id FROM (SELECT * FROM db.typed ORDER BY {NEAR} LIMIT 99) WHERE hash = :p",
+    ],
+)
+def test_bytes_are_a_parameter(session: SqlSession, text: str) -> None:
+    for number in (0, 3, 25):
+        rows = session.sql(text, {"q": queries(1)[0], "p": value("hash", number)}).rows
+        assert rows["id"].to_pylist() == [number]
 
 
 @pytest.mark.parametrize(
