@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -243,3 +244,54 @@ def test_many_files_and_shards_are_counted_by_several_tasks(table: Table, monkey
 
     materialize_index(table, DEFINITION, head(table), runner=Counting(1), storage=STORAGE)
     assert ("count addresses", 4) in labels
+
+
+def searched_shards(
+    rows: dict[int, int],
+    lengths: Sequence[int],
+    *,
+    kept: Sequence[int] = (),
+    build: int = 0,
+    location: str = "file:///lake/t",
+) -> list[int]:
+    plan: Any = SimpleNamespace(build_id=f"{build:x}", live=SimpleNamespace(location=location))
+    made: Any = SimpleNamespace(
+        shards=[
+            SimpleNamespace(shard_id=number, length=length, how=SimpleNamespace(keeps_graph=number in kept))
+            for number, length in enumerate(lengths)
+        ]
+    )
+    return proof._searched_shards(plan, made, rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths", "wanted"),
+    [
+        ({1: 5, 4: 9, 5: 5}, [100] * 20, [4, 1]),
+        ({1: 5, 4: 9, 5: 5}, [100] * 30, [4, 1, 5]),
+        ({0: 9, 1: 1, 2: 1}, [500, 1, 1], [0]),
+        ({0: 9, 1: 8, 2: 1}, [150, 60, 50, 1_740], [0, 2]),
+        ({0: 9, 1: 8}, [100, 100, *[0] * 8, 1_799], [0]),
+        ({0: 9, 1: 8}, [100, 100, *[0] * 8, 1_800], [0, 1]),
+        ({}, [100] * 20, []),
+    ],
+)
+def test_shards_with_most_rows_are_searched_up_to_a_tenth_of_what_was_written(
+    monkeypatch: pytest.MonkeyPatch, rows: dict[int, int], lengths: list[int], wanted: list[int]
+) -> None:
+    monkeypatch.setattr(proof, "SMALL_WORK", 0)
+    assert searched_shards(rows, lengths) == wanted
+    monkeypatch.setattr(proof, "SMALL_WORK", 10_000)
+    assert set(searched_shards(rows, lengths)) == set(rows)
+
+
+@pytest.mark.parametrize("build", range(40))
+@pytest.mark.parametrize("shards", [3, 16, 20])
+def test_a_kept_shard_has_its_turn_once_in_so_many_refreshes(shards: int, build: int) -> None:
+    """Where files are local, and a row of it is in the sample."""
+    rows = dict.fromkeys(range(shards), 1)
+    kept = range(1, shards)
+    turn = build % max(16, shards)
+    assert searched_shards(rows, [9] * shards, kept=kept, build=build) == [0] + [turn] * (0 < turn < shards)
+    assert searched_shards(rows, [9] * shards, kept=kept, build=build, location="s3://lake/t") == [0]
+    assert searched_shards({0: 1}, [9] * shards, kept=kept, build=build) == [0]

@@ -1,6 +1,7 @@
 """Rows that are searched by their own vectors come back from sound shards, and do not from broken ones."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
 from icepuffin.ops.addresses import pack
-from icepuffin.ops.tasks.self_search import SelfSearchResult, search_rows
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, search_rows, self_search
+from icepuffin.puffin.blobs import deletion_vector
+from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
+from tests.conftest import STORAGE
 
 ROWS, DIMS = 1_500, 8
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
@@ -105,3 +110,65 @@ def test_a_longer_vector_may_be_nearer_than_the_row_itself() -> None:
     result = searched(shard_of(vectors, Metric.INNER_PRODUCT), vectors, NODES)
     assert result.misplaced == 0
     assert result.returned == result.rows
+
+
+@pytest.mark.parametrize(("kind", "most"), [("f32", 1e-5), ("f16", 2.0**-10)])
+@pytest.mark.parametrize(("share", "misplaced"), [(0.4, 0), (1.6, 120)])
+def test_a_node_s_vector_is_its_row_s_but_for_rounding(kind: str, most: float, share: float, misplaced: int) -> None:
+    """One component differs, by a share of what is let pass of the vector's largest component."""
+    vectors = gaussian()
+    shard = shard_of(vectors, Metric.L2, kind)
+    moved = vectors.copy()
+    moved[:, 0] += np.float32(share * most) * np.abs(vectors).max(axis=1)
+    assert searched(shard, moved, NODES).misplaced == misplaced
+
+
+def test_halves_of_small_numbers_are_their_vectors() -> None:
+    vectors = gaussian()
+    small = vectors * np.float32(1e-7)  # where halves have a fixed step
+    shard = replace(shard_of(vectors, Metric.L2), vectors=small.astype(np.float16))
+    assert searched(shard, small, NODES).misplaced == 0
+    assert searched(shard, np.roll(small, 1, axis=0), NODES).misplaced > 60
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+@pytest.mark.parametrize("rows", [1, 2, 5, 10, 11, 12, 30])
+def test_of_few_rows_all_come_back(rows: int, kind: str) -> None:
+    vectors = gaussian()[:30]
+    result = searched(shard_of(vectors, Metric.L2, kind), vectors, np.arange(rows), dead=np.arange(rows, 30))
+    assert result == SelfSearchResult(rows, 0, rows, rows if rows > 1 else 0, 1.0)
+
+
+def test_shards_count_by_their_queries() -> None:
+    parts = [
+        SelfSearchResult(10, 1, 8, 4, 0.5),
+        SelfSearchResult(20, 2, 16, 12, 1.0),
+        SelfSearchResult(5, 0, 5, 0, 1.0),
+    ]
+    assert SelfSearchResult.joined(parts) == SelfSearchResult(35, 3, 29, 16, 0.875)
+    assert SelfSearchResult.joined([]) == SelfSearchResult(0, 0, 0, 0, 1.0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_shards_are_read_where_they_lie(tmp_path: Path, threads: int) -> None:
+    """Two of them in one file, of which the second has lost a node."""
+    vectors = gaussian()
+    halves = [vectors[:700], vectors[700:]]
+    shards = [shard_of(half, Metric.L2) for half in halves]
+    blobs = [b"".join(bytes(part) for part in shard_blob.encode(shard)) for shard in shards]
+    (tmp_path / "f").write_bytes(b"PFA1" + blobs[0] + blobs[1])
+    starts, dead, nodes = [4, 4 + len(blobs[0])], [np.empty(0, np.int64), np.array([9])], np.arange(40)
+    queries = tuple(
+        ShardQueries(
+            ObjectRange(f"file://{tmp_path}/f", start, len(blob)),
+            deletion_vector.encode(tombstones),
+            pack(shard.file_slots[nodes], shard.row_positions[nodes]),
+            half[nodes],
+        )
+        for start, blob, tombstones, shard, half in zip(starts, blobs, dead, shards, halves, strict=True)
+    )
+    parts = [
+        searched(shard, half, nodes, tombstones) for shard, half, tombstones in zip(shards, halves, dead, strict=True)
+    ]
+    assert [part.misplaced for part in parts] == [0, 1]
+    assert self_search(SelfSearchTask(queries, STORAGE, threads)) == SelfSearchResult.joined(parts)

@@ -1,0 +1,36 @@
+"""What a search of rows by their own vectors says of a version's file."""
+
+import pytest
+
+from icepuffin.ops.confidence import confidence_interval
+from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.tasks.self_search import SelfSearchResult
+
+
+def report(rows: int = 100, misplaced: int = 0, returned: int = 100, queries: int = 64, shards: int = 2) -> SelfSearch:
+    return SelfSearch.of(SelfSearchResult(rows, misplaced, returned, queries, 0.9), shards=shards)
+
+
+def test_it_counts_what_was_searched() -> None:
+    low, high = confidence_interval(0.9, 64)
+    assert report(100, 3, 90) == SelfSearch(100, 3, 90, 2, 64, 0.9, low, high)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 99, 100])
+def test_fewer_than_half_of_the_rows_are_a_fault_and_half_of_them_are_none(rows: int) -> None:
+    half = -(-rows // 2)
+    assert report(rows, returned=half).fault is None
+    if half:
+        fewer = report(rows, returned=half - 1).fault
+        assert fewer == f"of {rows} rows that were searched by their own vectors {half - 1} came back"
+
+
+def test_one_row_with_another_s_vector_is_a_fault() -> None:
+    assert report(100, misplaced=1, returned=99).fault == "1 of 100 rows have nodes with the vectors of other rows"
+
+
+def test_the_summary_is_one_line() -> None:
+    assert report(2_000, returned=1_998).summary == (
+        "1,998 of 2,000 rows came back by their own vectors, in 2 shards; recall@10 there 0.9000 (0.802 to 0.952)"
+    )
+    assert report(shards=1, queries=0).summary == "100 of 100 rows came back by their own vectors, in 1 shard"
