@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkConf, SparkContext
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.spark.secrecy import REDACTION, redacted, start_jvm
@@ -89,6 +90,19 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     shown = json.loads(environment)["Spark Properties"]
     assert {key: shown[key] for key in PLAIN} == PLAIN
     assert set(SECRETS) <= set(shown)
+
+
+@pytest.mark.parametrize("more", [{}, {REDACTION: "(?i)lake[.]pin"}, {REDACTION: CANARY}])
+def test_the_jvm_is_started_with_what_is_no_secret(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
+    """A secret is one by its key or by its value, and a pattern of the user may name it."""
+    started: list[dict[str, str]] = []
+
+    def start(conf: SparkConf) -> None:
+        started.append(dict(conf.getAll()))
+
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", start)
+    start_jvm({**SECRETS, **PLAIN, **more})
+    assert started == [PLAIN if more else {**PLAIN, "spark.lake.pin": CANARY}]
 
 
 def test_a_pattern_of_the_user_adds_to_ours() -> None:
