@@ -111,7 +111,7 @@ def check_integrity(
         if not faults:
             ranges = [ObjectRange(version.puffin_path, blob.offset, blob.length) for blob in shard_blobs]
             searched = _self_search(covered, expected, ranges, drawn, storage, runner, progress)
-            faults += [searched.fault] if searched.fault else []
+            faults += filter(None, [searched.fault(definition.target_recall)])
     except (LaterFormatError, LaterDefinitionError) as error:
         from_later_release = not faults
         faults.append(str(error))

@@ -66,8 +66,8 @@ def require_rows(
             if nodes.hash_of.get(key) != wanted:
                 raise _refused(where, f"{part.path}: a row's node does not have its vector")
     searched = _self_search(plan, made, file, rows, nodes, storage, runner)
-    if searched.fault:
-        raise _refused(where, searched.fault)
+    if fault := searched.fault(plan.definition.target_recall):
+        raise _refused(where, fault)
     return searched
 
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:  # reports are read without kernels
     from icepuffin.ops.tasks.self_search import SelfSearchResult
 
 LEAST_RETURNED = 0.5
-"""Share of rows that a sound file gives back at least. It separates a broken graph from vectors that are hard to tell
-apart, which are the recall gate's concern
+"""Share of rows that a sound file gives back at least, relative to the target recall. It separates a broken graph from
+vectors that are hard to tell apart, which are the recall gate's concern
 """
 
 
@@ -48,12 +48,11 @@ class SelfSearch:
             recall_high=high,
         )
 
-    @property
-    def fault(self) -> str | None:
-        """What is wrong with the file, as a clause; None where nothing is."""
+    def fault(self, target_recall: float) -> str | None:
+        """What is wrong with the file of an index with this target, as a clause; None where nothing is."""
         if self.misplaced:
             return f"{self.misplaced} of {self.rows} rows have nodes with the vectors of other rows"
-        if self.returned < LEAST_RETURNED * self.rows:
+        if self.returned < LEAST_RETURNED * target_recall * self.rows:
             return f"of {self.rows} rows that were searched by their own vectors {self.returned} came back"
         return None
 

@@ -210,6 +210,17 @@ def test_no_more_is_read_again_than_a_part_of_what_was_written(table: Table, mon
     assert 0 < part.rows < whole.rows
 
 
+@pytest.mark.parametrize(
+    ("misplaced", "returned", "target", "refused"),
+    [(0, 46, 0.9, False), (0, 44, 0.9, True), (0, 26, 0.5, False), (0, 0, 0.0, False), (1, 100, 0.0, True)],
+)
+def test_what_a_search_must_give_back_depends_on_the_target(
+    misplaced: int, returned: int, target: float, refused: bool
+) -> None:
+    searched = replace(UNPROVEN, rows=100, misplaced=misplaced, returned=returned)
+    assert (searched.fault(target) is not None) == refused
+
+
 def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFactory) -> None:
     table = table_factory()
     rows = make_rows(0, 300)
