@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
-from icepuffin.ops.storage import normalize
-from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -39,6 +39,13 @@ class Stage:
     """Table `db.t` in `folder/live`; `folder/pristine` is how it was before anything was tried."""
 
     folder: Path
+    bucket: str = ""
+    """URI under which an S3 server has the folder; empty where the table lies on the disk"""
+    storage: StorageConfig = STORAGE
+
+    @property
+    def warehouse(self) -> str:
+        return f"{self.bucket or f'file://{self.folder}'}/live"
 
     def restore(self) -> None:
         """As if nothing had happened since."""
@@ -46,9 +53,8 @@ class Stage:
         shutil.copytree(self.folder / "pristine", self.folder / "live")
 
     def catalog(self) -> Catalog:
-        live = self.folder / "live"
-        properties = {"type": "sql", "uri": f"sqlite:///{live}/catalog.db", "warehouse": f"file://{live}"}
-        return open_catalog("test", properties)
+        uri = f"sqlite:///{self.folder}/live/catalog.db"
+        return open_catalog("test", {"type": "sql", "uri": uri, "warehouse": self.warehouse, **self.storage.properties})
 
     def load(self) -> Table:
         return self.catalog().load_table("db.t")
@@ -59,12 +65,16 @@ class Stage:
         head = table.metadata.current_snapshot_id
         if head is None:
             raise ValueError("the table has no snapshot")
-        materialize_theta_sketches(table, head, runner=runner, storage=STORAGE)
-        report = materialize_index(table, DEFINITION, head, runner=runner, storage=STORAGE)
+        materialize_theta_sketches(table, head, runner=runner, storage=self.storage)
+        report = materialize_index(table, DEFINITION, head, runner=runner, storage=self.storage)
         slot = find_statistics(table.refresh(), head)
         if report.puffin_path is None or slot is None:
             raise ValueError("nothing was published")
-        return Outcome(to_path(report.puffin_path).read_bytes(), to_path(slot.statistics_path).read_bytes())
+        return Outcome(self._content(report.puffin_path), self._content(slot.statistics_path))
+
+    def _content(self, path: str) -> bytes:
+        store = open_storage(path, self.storage)
+        return store.read_range(path, 0, store.size(path))
 
     def files(self, folder: str = "live") -> set[str]:
         """Everything in the warehouse, relative."""
@@ -86,12 +96,12 @@ def _is_ours(name: str) -> bool:
 def assert_swept_and_nothing_else(stage: Stage) -> None:
     """`gc` keeps what is young; of old files it takes those of ours that nothing names, and no other."""
     table, before = stage.load(), stage.files()
-    assert collect_garbage(table, storage=STORAGE).deleted == ()
-    collect_garbage(table, storage=STORAGE, grace=timedelta(0))
+    assert collect_garbage(table, storage=stage.storage).deleted == ()
+    collect_garbage(table, storage=stage.storage, grace=timedelta(0))
     left = stage.files()
     named = {normalize(item.manifest_list) for item in table.metadata.snapshots}
     named |= {normalize(item.statistics_path) for item in table.metadata.statistics}
-    kept = {normalize(f"file://{stage.folder}/live/{name}") for name in left if _is_ours(name)}
+    kept = {normalize(f"{stage.warehouse}/{name}") for name in left if _is_ours(name)}
     assert kept <= named, "something of ours was left"
     assert all(_is_ours(name) for name in before - left), "something that is not ours is gone"
     assert stage.files("pristine") <= left, "something that was there before is gone"
@@ -130,8 +140,8 @@ SCENARIOS: dict[str, Callable[[Table, Stage], None] | None] = {
 }
 
 
-def make_stage(folder: Path, scenario: str) -> Stage:
-    stage = Stage(folder)
+def make_stage(folder: Path, scenario: str, *, bucket: str = "", storage: StorageConfig = STORAGE) -> Stage:
+    stage = Stage(folder, bucket, storage)
     (folder / "live").mkdir(parents=True)
     catalog = stage.catalog()
     catalog.create_namespace("db")

@@ -3,21 +3,28 @@
 import errno
 import os
 import resource
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.storage.local import LocalStorage
-from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, read
+from icepuffin.ops.storage.s3 import S3Storage
+from tests.faults.stages import SCENARIOS, Outcome, Stage, assert_swept_and_nothing_else, make_stage, read
+from tests.services.s3proxy import BUCKET, s3proxy
 
 FULL = os.environ.get("ICEPUFFIN_FULL_FAULTS") == "1"
 STRIDE = 1 if FULL else 11
 """Every so many-th call fails, else all would take a minute."""
+S3_STRIDE = 1 if FULL else 31
+"""The same of calls to an S3 server. The first is drawn anew in each run"""
 _CALLS = ("size", "exists", "read_ranges", "list", "delete", "open_output")
+_S3_CALLS = (*_CALLS, "read_range", "concat", "now_ms")
 
 
 class Torn:
@@ -35,14 +42,14 @@ class Torn:
 
 
 class FailingStore:
-    """Makes the n-th call to any local store fail; counts all."""
+    """Makes the n-th call to any store of a kind fail; counts all."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, fail_at: int) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, fail_at: int, kind: type[Any] = LocalStorage) -> None:
         self.calls = 0
         self._fail_at = fail_at
-        for name in _CALLS:
+        for name in _CALLS if kind is LocalStorage else _S3_CALLS:
             wrap = self._output if name == "open_output" else self._call
-            patch.setattr(LocalStorage, name, wrap(getattr(LocalStorage, name)))
+            patch.setattr(kind, name, wrap(getattr(kind, name)))
 
     def _is_due(self) -> bool:
         self.calls += 1
@@ -58,7 +65,7 @@ class FailingStore:
 
     def _output(self, through: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
-        def call(store: LocalStorage, path: str, **options: Any) -> Iterator[Any]:
+        def call(store: Any, path: str, **options: Any) -> Iterator[Any]:
             due = self._is_due()
             with through(store, path, **options) as stream:
                 yield Torn(stream) if due else stream
@@ -89,6 +96,30 @@ def test_each_call_to_the_store_may_fail(
         assert stage.work() == undisturbed[scenario], number
         assert_swept_and_nothing_else(stage)
         survived["store call failed"] += 1
+
+
+@pytest.mark.services
+def test_each_call_to_an_object_store_may_fail(tmp_path: Path, survived: Counter[str]) -> None:
+    with s3proxy(tmp_path) as storage:
+        folder = tmp_path / "data" / BUCKET / "table"
+        stage = make_stage(folder, "deletes and an append", bucket=f"s3://{BUCKET}/table", storage=storage)
+        before = read(stage.load())
+        with pytest.MonkeyPatch.context() as patch:
+            store = FailingStore(patch, 0, S3Storage)
+            undisturbed = stage.work()
+            calls = store.calls
+        assert calls > 20
+        for number in range(1 + secrets.randbelow(S3_STRIDE), calls + 1, S3_STRIDE):
+            stage.restore()
+            with pytest.MonkeyPatch.context() as patch:
+                FailingStore(patch, number, S3Storage)
+                try:
+                    assert stage.work() == undisturbed, number
+                except (OSError, IcepuffinError):
+                    assert read(stage.load()) == before, number
+            assert stage.work() == undisturbed, number
+            assert_swept_and_nothing_else(stage)
+            survived["S3 call failed"] += 1
 
 
 @contextmanager
