@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.catalog.snapshots import schema_at
+from icepuffin.ops.catalog.snapshots import schema_at, with_zone
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
@@ -189,7 +190,9 @@ class SqlSession:
     ) -> IndexReader:
         """An open one, if the table has not changed since: a metadata file and what it names never do."""
         name = (statement.vector_column, statement.metric) if index is None else index.name
-        key = (table.metadata_location, name, statement.snapshot)
+        at = statement.snapshot
+        # an hour that a clock shows twice is one to Python where the zone is, whatever `fold` says
+        key = (table.metadata_location, name, (with_zone(at).timestamp(),) if isinstance(at, datetime) else at)
         if key not in self._readers:
             self._readers[key] = self._open_reader(statement, table, index, storage)
         self._readers.move_to_end(key)

@@ -1,5 +1,8 @@
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -8,7 +11,8 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
-from tests.conftest import STORAGE, make_rows, queries
+from icepuffin.ops.storage.local import to_path
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
 NEAREST = f"SELECT id, section, l2_distance(embedding, ARRAY({VECTOR})) AS d FROM db.t"
@@ -150,3 +154,22 @@ def test_spark_searches_indexes_over_the_threshold(
     assert result.search is not None
     assert result.search.profile.tier == "distributed"
     assert result.rows["id"].to_pylist() == brute_force(table)
+
+
+def test_an_hour_that_a_clock_shows_twice_is_two_times(sql_catalog: Catalog) -> None:
+    """Between the two half past twos of the night in which clocks in Berlin went back, a snapshot came."""
+    table = sql_catalog.create_table("db.night", ROWS)
+    table.append(make_rows(0, 3))
+    table.append(make_rows(3, 10))
+    path = to_path(table.metadata_location)
+    metadata = json.loads(path.read_text())
+    for number, hour in enumerate((0, 1)):
+        milliseconds = int(datetime(2026, 10, 25, hour, tzinfo=UTC).timestamp() * 1000)
+        metadata["snapshot-log"][number]["timestamp-ms"] = milliseconds
+        metadata["snapshots"][number]["timestamp-ms"] = milliseconds
+    path.write_text(json.dumps(metadata))
+    session = SqlSession.on(sql_catalog, storage=STORAGE)
+    text = "SELECT id FROM db.night TIMESTAMP AS OF :at ORDER BY l2_distance(embedding, :q) LIMIT 20"
+    for fold, count in ((0, 3), (1, 10), (0, 3)):
+        at = datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Berlin"))
+        assert session.sql(text, {"at": at, "q": [0.0] * 16}).rows.num_rows == count
