@@ -5,7 +5,7 @@ The text is not printed from its tree, which would have functions that Spark has
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,14 +30,10 @@ _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 _TRAVEL = re.compile(r"\b(TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b", re.IGNORECASE)
-_ON_A_CLOCK = ("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
-"""What Spark reads by its session's zone, or passes a zone over in"""
-_WAYS = [
-    [*travel, *literal]
-    for travel in (["TIMESTAMP", "AS", "OF"], ["SYSTEM_TIME", "AS", "OF"])
-    for literal in ([], ["TIMESTAMP"], *([name] for name in _ON_A_CLOCK), ["CAST", "("])
-]
-"""What stands before the text of a time"""
+_TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
+"""Types of which Spark reads a text by its session's zone, or passes a zone over in it"""
+_WITHOUT_ZONE = re.compile(r"\s*(today|tomorrow|yesterday|[\dT\s:.+-]*)\s*", re.IGNORECASE)
+"""Texts that may be times without a zone to Spark"""
 
 
 def for_spark(statement: Foreign) -> str:
@@ -51,16 +47,68 @@ def _travelling_in_utc(text: str) -> str:
     """The text with a zone at each `TIMESTAMP AS OF '...'` that has none."""
     tokens = [] if _TRAVEL.search(text) is None else tokens_of(text)
     words = [token.text.upper() for token in tokens]
-    for at in range(len(tokens) - 1, 2, -1):
-        before = words[max(0, at - 5) : at]
-        if tokens[at].token_type is TokenType.STRING and any(before[-len(way) :] == way for way in _WAYS):
-            with suppress(ValueError):  # no time: Spark raises the error
-                time = with_zone(datetime.fromisoformat(tokens[at].text)).isoformat()
-                on_a_clock = words[at - 1] in _ON_A_CLOCK
-                start = tokens[at - 1 if on_a_clock else at].start
-                instead = f"TIMESTAMP '{time}'" if on_a_clock else f"'{time}'"
-                text = f"{text[:start]}{instead}{text[tokens[at].end + 1 :]}"
+    for at in range(len(tokens) - 4, -1, -1):
+        if words[at] in ("TIMESTAMP", "SYSTEM_TIME") and words[at + 1 : at + 3] == ["AS", "OF"]:
+            time = _constant_time(tokens, words, at + 3)
+            if time is not None:
+                instead = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.at).isoformat()}'"
+                text = f"{text[: tokens[at + 3].start]}{instead}{text[tokens[time.last].end + 1 :]}"
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """A time in a text."""
+
+    at: datetime
+    last: int
+    """The last of its tokens"""
+    typed: bool
+    """Whether it has a type, such as DATE '2026-01-01'"""
+
+    def of_type(self, kind: str, last: int) -> "_Time":
+        at = self.at.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None) if kind == "DATE" else self.at
+        return _Time(at, last, typed=True)
+
+
+def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time | None:
+    """The time that token `first` begins; None for other expressions, which mean what Spark makes of them.
+
+    Raises SqlError for what may be a time without a zone to Spark alone.
+    """
+    if first >= len(tokens):
+        return None
+    word, follows = words[first], words[first + 1 : first + 2]
+    time: _Time | None = None
+    if tokens[first].token_type is TokenType.STRING:
+        time = _time_of(tokens[first].text, first)
+    elif word == "(" or follows == ["("]:
+        inner = _constant_time(tokens, words, first + (1 if word == "(" else 2))
+        after = [] if inner is None else words[inner.last + 1 : inner.last + 4]
+        if inner is None:
+            return None
+        if word in ("CAST", "TRY_CAST") and after[:1] == ["AS"] and after[1] in _TIMES and after[2:] == [")"]:
+            time = inner.of_type(after[1], inner.last + 3)
+        elif word in _TIMES and after[:1] == [")"]:
+            time = inner.of_type(word, inner.last + 1)
+        elif word == "(" and after[:1] == [")"]:
+            time = replace(inner, last=inner.last + 1)
+    elif word in _TIMES and follows and tokens[first + 1].token_type is TokenType.STRING:
+        inner = _time_of(tokens[first + 1].text, first + 1)
+        time = inner and inner.of_type(word, first + 1)
+    while time is not None and words[time.last + 1 : time.last + 2] == ["::"]:
+        kind = words[time.last + 2]
+        time = time.of_type(kind, time.last + 2) if kind in _TIMES else None
+    return time
+
+
+def _time_of(text: str, place: int) -> _Time | None:
+    try:
+        return _Time(datetime.fromisoformat(text), place, typed=False)
+    except ValueError:
+        if _WITHOUT_ZONE.fullmatch(text) is None:
+            return None  # no time, or one with a zone
+        raise SqlError(f"TIMESTAMP AS OF {text!r}: it is a time, such as '2026-11-20 08:00:00'") from None
 
 
 class _Text:

@@ -201,6 +201,20 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
         ("TIMESTAMP AS OF DATE '2026-01-01'", "TIMESTAMP AS OF TIMESTAMP '2026-01-01T00:00:00+00:00'"),
         ("TIMESTAMP AS OF '2026-01-01 08:00:00+09:00'", "TIMESTAMP AS OF '2026-01-01T08:00:00+09:00'"),
         ("FOR SYSTEM_TIME AS OF '2026-01-01'", "FOR SYSTEM_TIME AS OF '2026-01-01T00:00:00+00:00'"),
+        ("TIMESTAMP AS OF ('2026-01-01 08:00')", "TIMESTAMP AS OF '2026-01-01T08:00:00+00:00'"),
+        *(
+            (f"TIMESTAMP AS OF {typed}", "TIMESTAMP AS OF TIMESTAMP '2026-01-01T08:00:00+00:00'")
+            for typed in (
+                "CAST('2026-01-01 08:00' AS TIMESTAMP)",
+                "(TRY_CAST('2026-01-01 08:00' AS TIMESTAMP_NTZ))",
+                "CAST(CAST('2026-01-01 08:00' AS TIMESTAMP_NTZ) AS TIMESTAMP)",
+                "'2026-01-01 08:00'::TIMESTAMP_NTZ",
+                "timestamp('2026-01-01 08:00')",
+            )
+        ),
+        ("TIMESTAMP AS OF CAST('2026-01-01 08:00' AS DATE)", "TIMESTAMP AS OF TIMESTAMP '2026-01-01T00:00:00+00:00'"),
+        ("TIMESTAMP AS OF '2026-1-1 8:00 Europe/Berlin'", "TIMESTAMP AS OF '2026-1-1 8:00 Europe/Berlin'"),
+        ("TIMESTAMP AS OF current_timestamp()", "TIMESTAMP AS OF current_timestamp()"),
         ("TIMESTAMP AS OF 'nonsense'", "TIMESTAMP AS OF 'nonsense'"),
         ("VERSION AS OF 'v1'", "VERSION AS OF 'v1'"),
     ],
@@ -210,6 +224,16 @@ def test_times_to_travel_to_reach_spark_with_the_zone_that_they_have_here(writte
     found = parse(text.format(written))
     assert isinstance(found, Foreign)
     assert for_spark(found) == text.format(passed)
+
+
+@pytest.mark.parametrize(
+    "at", ["'2026-1-1'", "TIMESTAMP '2026-01-01 8:00'", "CAST(' 2026-01-01' AS DATE)", "DATE 'today'"]
+)
+def test_a_time_that_spark_alone_reads_does_not_get_the_zone_of_its_session(at: str) -> None:
+    found = parse(f"SELECT count(*) FROM db.t TIMESTAMP AS OF {at}")
+    assert isinstance(found, Foreign)
+    with pytest.raises(SqlError, match=r"TIMESTAMP AS OF .*: it is a time, such as"):
+        for_spark(found)
 
 
 def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
