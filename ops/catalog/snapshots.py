@@ -12,7 +12,7 @@ from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS
 from icepuffin.ops.errors import IcepuffinError, require_type
@@ -239,13 +239,42 @@ def _named_by_text(table: Table, name: str) -> int | None:
 
 
 def _snapshot_as_of(table: Table, time: datetime) -> int:
-    moment = with_zone(time).timestamp() * 1000
-    entries = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= moment]
-    if not entries:
-        first = min((entry.timestamp_ms for entry in table.metadata.snapshot_log), default=None)
-        oldest = f"; the oldest is of {datetime.fromtimestamp(first / 1000, UTC).isoformat()}" if first else ""
+    moment, log = with_zone(time).timestamp() * 1000, table.metadata.snapshot_log
+    place = max((place for place, entry in enumerate(log) if entry.timestamp_ms <= moment), default=None)
+    if place is None:
+        oldest = f"; the oldest is of {_utc(min(entry.timestamp_ms for entry in log))}" if log else ""
         raise UnknownSnapshotError(f"{table_name(table)} has no snapshot as old as {time.isoformat()}{oldest}")
-    return entries[-1].snapshot_id
+    entry = log[place]
+    after = next(iter(log[place + 1 :]), None)
+    if after is not None and moment >= entry.timestamp_ms + 1 and _may_lack_entries(table, entry, after):
+        raise UnknownSnapshotError(
+            f"{table_name(table)}: which snapshot was current at {time.isoformat()} is not known, because some of "
+            f"{_utc(entry.timestamp_ms)} to {_utc(after.timestamp_ms)} have expired; name one by its id"
+        )
+    return entry.snapshot_id
+
+
+def _may_lack_entries(table: Table, entry: SnapshotLogEntry, after: SnapshotLogEntry) -> bool:
+    """Whether a snapshot that has expired may have been current between two entries of the history.
+
+    PyIceberg takes out the entries of expired snapshots alone, and their ids from their children. Iceberg's other
+    libraries take out all older entries, too. Without a parent there are also snapshots that replace a table: nothing
+    came between where no sequence number is missing.
+    """
+    if entry.snapshot_id == after.snapshot_id:
+        return True  # a rollback of what has expired
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
+    first, second = by_id.get(entry.snapshot_id), by_id.get(after.snapshot_id)
+    if first is None or second is None or second.parent_snapshot_id is not None:
+        return False
+    if not first.sequence_number or not second.sequence_number:
+        return True  # format v1
+    shown = {snapshot.sequence_number for snapshot in by_id.values()}
+    return any(number not in shown for number in range(first.sequence_number, second.sequence_number))
+
+
+def _utc(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
 
 
 def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:

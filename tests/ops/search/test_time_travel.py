@@ -1,7 +1,9 @@
 """One table, a hundred snapshots, an index now and then: each snapshot is searched as it was."""
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +14,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import DataSnapshot, data_snapshots
+from icepuffin.ops.catalog.snapshots import DataSnapshot, UnknownSnapshotError, data_snapshots, resolve_snapshot
 from icepuffin.ops.index import IndexDefinition, create_index
 from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.sql import SqlSession
@@ -154,11 +156,67 @@ def test_sql_travels_as_well(history: History) -> None:
     for number, snapshot in enumerate(history.snapshots[::11]):
         truth = history.truth(snapshot)
         log = next(e for e in history.table.metadata.snapshot_log if e.snapshot_id == snapshot.snapshot_id)
-        time = datetime.fromtimestamp(log.timestamp_ms / 1000, UTC).isoformat()
-        at = f"TIMESTAMP AS OF '{time}'" if number % 2 else f"VERSION AS OF {snapshot.snapshot_id}"
+        moment = datetime.fromtimestamp(log.timestamp_ms / 1000, UTC).isoformat()
+        at = f"TIMESTAMP AS OF '{moment}'" if number % 2 else f"VERSION AS OF {snapshot.snapshot_id}"
         result = session.sql(text.format(at=at), {"q": ASKED[0]})
         nearest = np.sort(truth.distances[0])[:K]
         np.testing.assert_allclose(result.rows["d"].to_numpy(), nearest, rtol=0.2)
         assert result.search is not None
         assert result.search.snapshot_id == snapshot.snapshot_id
         assert set(result.rows["id"].to_pylist()) <= set(truth.ids.tolist())
+
+
+def dated(table_factory: Callable[..., Table], count: int = 4) -> tuple[Table, list[int], list[datetime]]:
+    """(a table, its snapshots, the times at which they came)."""
+    table = table_factory()
+    for number in range(count):
+        table.append(make_rows(number, number + 1))
+        time.sleep(0.002)
+    log = table.refresh().metadata.snapshot_log
+    times = [datetime.fromtimestamp(entry.timestamp_ms / 1000, UTC) for entry in log]
+    return table, [entry.snapshot_id for entry in log], times
+
+
+def test_a_time_is_refused_where_the_snapshot_of_then_has_expired(table_factory: Callable[..., Table]) -> None:
+    """PyIceberg takes the entries of expired snapshots out of the history, and leaves the older ones."""
+    table, snapshots, times = dated(table_factory)
+    table.maintenance.expire_snapshots().by_ids(snapshots[1:3]).commit()
+    assert [entry.snapshot_id for entry in table.refresh().metadata.snapshot_log] == [snapshots[0], snapshots[3]]
+    assert resolve_snapshot(table, times[3]).snapshot_id == snapshots[3]
+    assert resolve_snapshot(table, times[0]).snapshot_id == snapshots[0]
+    for at in (times[0] + timedelta(milliseconds=1), *times[1:3], times[1].replace(tzinfo=None).isoformat(" ")):
+        with pytest.raises(UnknownSnapshotError, match=r"is not known, because some of .* have expired"):
+            resolve_snapshot(table, at)
+    assert resolve_snapshot(table, snapshots[0]).snapshot_id == snapshots[0]
+
+
+def test_a_time_is_refused_where_what_was_rolled_back_has_expired(table_factory: Callable[..., Table]) -> None:
+    table, snapshots, times = dated(table_factory, 2)
+    table.manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
+    back = datetime.fromtimestamp(table.refresh().metadata.snapshot_log[-1].timestamp_ms / 1000, UTC)
+    assert resolve_snapshot(table, times[1]).snapshot_id == snapshots[1]
+    table.maintenance.expire_snapshots().by_ids(snapshots[1:]).commit()
+    table.refresh().append(make_rows(5, 6))
+    assert resolve_snapshot(table.refresh(), back).snapshot_id == snapshots[0]
+    with pytest.raises(UnknownSnapshotError, match="have expired"):
+        resolve_snapshot(table, times[1])
+
+
+@pytest.mark.parametrize("derived", [False, True])
+def test_a_time_before_a_table_was_replaced_is_read(table_factory: Callable[..., Table], *, derived: bool) -> None:
+    """The first snapshot of the new table has no parent, either. A version that is still there leaves no gap."""
+    table = table_factory()
+    table.append(make_rows(0, 50))
+    if derived:
+        index_head(table, replace(DEFINITION, name="i"))
+    table.refresh().append(make_rows(50, 60))
+    first, second = table.refresh().metadata.snapshot_log
+    snapshots = [
+        snapshot.model_copy(update={"parent_snapshot_id": None})
+        if snapshot.snapshot_id == second.snapshot_id
+        else snapshot
+        for snapshot in table.metadata.snapshots
+    ]
+    table.metadata = table.metadata.model_copy(update={"snapshots": snapshots})
+    at = datetime.fromtimestamp((second.timestamp_ms - 1) / 1000, UTC)
+    assert resolve_snapshot(table, at).snapshot_id == first.snapshot_id
