@@ -313,6 +313,23 @@ def column_names(stored: pa.Schema, file: LiveFile, schema: Schema) -> dict[int,
     return {field_id: name for name in stored.names if (field_id := field_ids.get(name)) is not None}
 
 
+def mapped_names(mapping: str | None, field_id: int) -> frozenset[str] | None:
+    """Names that a name mapping, JSON, has for a field; none where it cannot be read. None without a mapping."""
+    if mapping is None:
+        return None
+    try:
+        return frozenset(
+            name for field in parse_mapping_from_json(mapping) if field.field_id == field_id for name in field.names
+        )
+    except ValueError:
+        return frozenset()
+
+
+def lacks_field_ids(storage: Storage, file: LiveFile) -> bool:
+    """Whether columns of a file are found by their names. Reads the file's footer. Raises DataFileError."""
+    return not _by_field_id(open_data_file(storage, file).schema)
+
+
 def _by_field_id(stored: pa.Schema) -> dict[int, pa.Field]:
     return {int(field.metadata[_FIELD_ID]): field for field in stored if _FIELD_ID in (field.metadata or {})}
 

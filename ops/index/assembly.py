@@ -5,6 +5,7 @@ Shards come first in the file, by id, so that the first ones are copied while th
 
 import contextlib
 import itertools
+import json
 import logging
 import time
 import uuid
@@ -19,7 +20,7 @@ from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.index.version_reader import RECALL_CURVE, ROUTING_CURVE, read_centroids
+from icepuffin.ops.index.version_reader import COLUMN_NAMES, RECALL_CURVE, ROUTING_CURVE, read_centroids
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import merge_balls
@@ -95,10 +96,14 @@ class Assembly:
         """Write the rest, and read footer and routing blob back. Raises CoverageError, StorageError."""
         plan = self._plan
         heads = self._heads(made)
-        curve = made.layout.routing_curve
-        advice = {ROUTING_V1: {ROUTING_CURVE: curve}} if curve else {}
+        curve, names = made.layout.routing_curve, plan.column_names
+        of_routing = {ROUTING_CURVE: curve} if curve else {}
+        of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
         blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
-        blobs += [_planned(plan, kind, len(data), codec=codec, **advice.get(kind, {})) for kind, data, codec in heads]
+        properties = {ROUTING_V1: of_routing}
+        blobs += [
+            _planned(plan, kind, len(data), codec=codec, **properties.get(kind, {})) for kind, data, codec in heads
+        ]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
         bodies: list[_Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data, _ in heads)]
         segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]

@@ -5,6 +5,7 @@ read only for files whose deletes have changed, each once.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
-from icepuffin.ops.datafile import DataFile, VectorColumnError, vectors_from_arrow
+from icepuffin.ops.datafile import DataFile, VectorColumnError, lacks_field_ids, mapped_names, vectors_from_arrow
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, open_storage, relative_to
@@ -27,6 +28,7 @@ _FILES = 8
 """Files in a sample"""
 _ROWS_A_FILE = 64
 """Rows per file in a sample: the first of a row group, so that little is decoded"""
+_FOOTERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +73,37 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
 
 
 def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> frozenset[str]:
-    """Relative paths of files without field ids that have no node and, by the name mapping of today, have vectors.
-
-    A mapping is of the whole table, so a few files stand for all. Raises StorageError, DataFileError.
+    """Relative paths of files without field ids in which the name mapping of today finds other vectors than the version
+    has nodes of. Raises StorageError, DataFileError.
     """
-    field_id, slots = base.definition.field_id, covered_paths(base)
+    field_id = base.definition.field_id
     schema = table.schemas()[live.schema_id]
+    if field_id is None or field_id not in {field.field_id for field in schema.fields}:
+        return frozenset()
+    same = {path: live.files[number] for path, number in same_files(base, live).items()}
+    if base.column_names is not None and not base.column_names <= (column_names(live, field_id) or frozenset()):
+        with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+            without_ids = pool.map(lambda file: lacks_field_ids(open_storage(file.path, storage), file), same.values())
+            return frozenset(path for path, lacks in zip(same, without_ids, strict=True) if lacks)
+    slots = covered_paths(base)
     without = {
         path: file
-        for path, file in ((path, live.files[number]) for path, number in same_files(base, live).items())
+        for path, file in same.items()
         if file.name_mapping is not None and file.record_count and not file.deletes
         if not base.routing.files[slots[path]].live_rows
     }
-    if field_id is None or field_id not in {field.field_id for field in schema.fields}:
-        return frozenset()
+    # a mapping is of the whole table, so a few files stand for all
     for file in list(without.values())[:: -(-len(without) // _FILES) or 1]:
         opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
         rows = opened.first(_ROWS_A_FILE, 0) if opened.groups else None
         if rows is not None and rows.column(0).null_count < rows.num_rows:
             return frozenset(without)
     return frozenset()
+
+
+def column_names(live: LiveFiles, field_id: int) -> frozenset[str] | None:
+    """Names of a column in files without field ids, by the table's name mapping; None where the table has none."""
+    return mapped_names(live.files[0].name_mapping, field_id) if live.files else None
 
 
 def _lineage_files(

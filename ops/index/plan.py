@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.live_files import live_files, require_distinct_files, require_positional_deletes
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
-from icepuffin.ops.index.changes import Changes, files_mapped_since, find_changes, known_share
+from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.integrity import Progress, check_integrity
 from icepuffin.ops.index.report import Action
@@ -71,6 +71,12 @@ class VersionPlan:
     def added(self) -> tuple[LiveFile, ...]:
         """Files whose rows are to be read"""
         return self.changes.added
+
+    @property
+    def column_names(self) -> list[str] | None:
+        """Names of the vector column in files without field ids; None where the table has no name mapping."""
+        names = column_names(self.live, self.field_id)
+        return None if names is None else sorted(names)
 
     @property
     def live_positions_change(self) -> bool:
@@ -263,6 +269,7 @@ def _build_id(plan: VersionPlan) -> str:
         "table": plan.live.table_uuid,
         "snapshot": plan.live.snapshot_id,
         "files": [(relative_to(file.path, plan.live.location), fingerprint(file).hex()) for file in plan.live.files],
+        "names": plan.column_names,
         "definition": plan.definition.graph_identity(),
         "upkeep": (plan.definition.rebuild_ratio, plan.definition.max_deltas, plan.definition.delta_share),
         "format": FORMAT_VERSION,

@@ -1,5 +1,6 @@
 """Opening index versions: their routing blobs, and where their shards lie."""
 
+import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,10 @@ ROUTING_CURVE = "ann.routing_curve"
 """Properties of shard blobs and of the routing blob: recall curves for choosing search parameters, see
 `icepuffin.ops.recall_curve`
 """
+COLUMN_NAMES = "ann.column_names"
+"""Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
+Absent where the table had no name mapping.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +47,8 @@ class OpenVersion:
     curves: tuple[str, ...]
     """Recall curves, by shard; see `icepuffin.ops.recall_curve`"""
     routing_curve: str
+    column_names: frozenset[str] | None = None
+    """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
     added_by: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
@@ -67,14 +74,17 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         blobs = by_type.get(SHARD_V1, [])
         shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs)
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
-        routing_curve = by_type[ROUTING_V1][0].properties.get(ROUTING_CURVE, "")
+        routing_properties = by_type[ROUTING_V1][0].properties
+        routing_curve = routing_properties.get(ROUTING_CURVE, "")
+        names = routing_properties.get(COLUMN_NAMES)
+        column_names = None if names is None else frozenset(map(str, json.loads(names)))
         centroid, file_size = by_type[CENTROID_V1][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
-    except (StorageError, PuffinError, DefinitionError, KeyError) as error:
+    except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if [part.length for part in shards] != [entry.length for entry in routing.shards]:
         raise NotAnIndexError(f"{path}: its {len(shards)} shards are not the {len(routing.shards)} of its routing blob")
-    return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve)
+    return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

@@ -6,11 +6,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import LessThan
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.table.name_mapping import create_mapping_from_schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.catalog.bound_versions import tagged_version
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import materialize_index
+from icepuffin.ops.index import create_index, materialize_index
+from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import Coverage, open_index
@@ -145,3 +150,55 @@ def test_files_that_a_mended_name_mapping_gives_vectors_are_indexed(
     assert (report.action, report.rows) == (Action.REFRESHED, 400 if later else 350)
     assert_right(table.refresh())
     assert index_head(table).action is Action.REUSED
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_files_in_which_the_name_mapping_finds_another_column_now_are_read_again(
+    table_factory: TableFactory, export: Path, *, later: bool
+) -> None:
+    """The imported file has two columns of vectors. A change of the mapping makes no snapshot."""
+    table, key = table_factory(), "schema.name-mapping.default"
+    for first in range(1_000, 6_000, 1_000):
+        table.append(make_rows(first, first + 50))
+    rows, vectors = make_rows(100, 200), make_rows(100, 200, seed=5)["embedding"]
+    with table.update_schema() as evolution:
+        evolution.add_column("other", ListType(20, FloatType()))
+    original = create_mapping_from_schema(table.schema()).model_dump_json()
+    with table.transaction() as change:
+        change.set_properties({key: original.replace('"embedding"', '"old"').replace('"other"', '"new"')})
+    pq.write_table(rows.rename_columns(["id", "name", "section", "old"]).append_column("new", vectors), export)
+    data_file = DataFile.from_args(
+        content=DataFileContent.DATA, file_format=FileFormat.PARQUET, file_path=str(export), partition=Record(),
+        file_size_in_bytes=export.stat().st_size, record_count=100, spec_id=0,
+        column_sizes={}, value_counts={}, null_value_counts={}, nan_value_counts={}, lower_bounds={}, upper_bounds={},
+    )  # fmt: skip
+    with table.refresh().transaction() as change, change.update_snapshot().fast_append() as appended:
+        appended.append_data_file(data_file)
+    assert index_head(table.refresh()).rows == 350
+    with table.transaction() as change:
+        change.set_properties({key: original.replace('"embedding"', '"new"').replace('"other"', '"old"')})
+    if later:
+        table.refresh().append(make_rows(9_000, 9_050))
+    assert_right(table.refresh())
+    assert open_index(table, DEFINITION, storage=STORAGE).coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    report = index_head(table.refresh())
+    assert (report.action, report.rows) == (Action.REFRESHED, 400 if later else 350)
+    assert_right(table.refresh())
+    assert open_index(table, DEFINITION, storage=STORAGE).coverage is Coverage.EXACT_VERSION
+    assert index_head(table).action is Action.REUSED
+
+
+def test_a_rename_that_adds_a_name_to_the_mapping_leaves_the_version_as_it_is(
+    table_factory: TableFactory, export: Path
+) -> None:
+    table = table_factory()
+    pq.write_table(make_rows(100, 200, seed=5), export)
+    table.add_files([str(export)])
+    create_index(table, DEFINITION)
+    index_head(table, load_definition(table.refresh(), "e"))
+    with table.refresh().update_schema() as change:
+        change.rename_column("embedding", "vector")
+    reader = open_index(table.refresh(), "e", storage=STORAGE)
+    assert reader.coverage is Coverage.EXACT_VERSION
+    mine = make_rows(100, 110, seed=5)["embedding"].to_pylist()
+    assert reader.search(mine, 1, columns=["id"]).rows["id"].to_pylist() == list(range(100, 110))
