@@ -129,14 +129,15 @@ class DistributedVersion:
         directions = any(answer.rounded_directions for answer in answers)
         width = sum(widths) if directions else max(widths, default=k)
         best = merge_sorted([answer.candidates for answer in answers], width)
-        approximate = any(answer.approximate for answer in answers)
+        approximate, unranked = any(answer.approximate for answer in answers), None
         if approximate and int((best.files >= 0).sum()) > _RANKED_HERE:
-            best, approximate = self._ranked(best, queries), False
+            best, unranked, approximate = self._ranked(best, queries), best, False
         return IndexAnswer(
             best,
             strategy_of(answers),
             approximate=approximate,
             rounded_directions=directions,
+            unranked=unranked,
             work=_work_by_shard([shard for answer in answers for shard in answer.work]),
         )
 

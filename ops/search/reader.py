@@ -432,9 +432,10 @@ class IndexReader:
         answer = self._tier.search(vectors, k, parameters, matches)
         if answer.approximate and parameters.rerank:
             best = rerank(answer.candidates, vectors, self._rows, self._target.field_id, self._metric, meter)
-            if self._holds_floats_of_doubles and cut_in_doubt(answer.candidates, best, vectors, k, self._metric):
-                warnings = (_CUT_IN_DOUBT,)
-            answer = replace(answer, candidates=best)
+            answer = replace(answer, candidates=best, unranked=answer.candidates)
+        rounded = answer.unranked if self._holds_floats_of_doubles else None
+        if rounded is not None and cut_in_doubt(rounded, answer.candidates, vectors, k, self._metric):
+            warnings = (_CUT_IN_DOUBT,)
         return answer, warnings
 
     @property

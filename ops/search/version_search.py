@@ -53,6 +53,8 @@ class IndexAnswer:
     """Whether distances are of directions rounded to f32. All rows that may be among the k nearest are here then, and
     the data files decide where rounding leaves it in doubt
     """
+    unranked: Candidates | None = None
+    """Candidates as the index ranks them, where `candidates` are those by exact distances"""
     work: tuple[ShardWork, ...] = ()
     """Work of each shard that was searched"""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
-from icepuffin.ops.search import IndexReader, SearchResult, open_exact, open_index
+from icepuffin.ops.search import IndexReader, SearchResult, distributed, open_exact, open_index
 from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.range_search import index_rows
 from icepuffin.ops.search.scan import VectorSource
@@ -231,8 +232,11 @@ def test_doubles_that_are_one_float_are_told_apart(sql_catalog: Catalog, monkeyp
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
-def test_candidates_that_floats_cannot_tell_apart_are_reported(sql_catalog: Catalog, metric: str) -> None:
+def test_candidates_that_floats_cannot_tell_apart_are_reported(
+    sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
     """Seconds since 1970: half a minute's rows are one float, and the thirty that were ranked again are any of them."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
     rng = np.random.default_rng(0)
     times, apart = 1.7e9 + 30 * rng.random((200, 3)), rng.standard_normal((200, 3))
     definition = replace(DEFINITION, metric=metric, shards=1, target_recall=0.5)
@@ -240,8 +244,11 @@ def test_candidates_that_floats_cannot_tell_apart_are_reported(sql_catalog: Cata
         table = sql_catalog.create_table(f"db.t{number}", rows(vectors, pa.float64()).schema)
         table.append(rows(vectors, pa.float64()))
         index_head(table, definition)
-        reader = open_index(table, definition, storage=STORAGE)
-        for where in (None, ALL):
+        here = open_index(table, definition, storage=STORAGE)
+        there = open_index(table, definition, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+        assert there.tier == "distributed"
+        for reader, where, ranked_here in product((here, there), (None, ALL), (4_096, 0)):
+            monkeypatch.setattr(distributed, "_RANKED_HERE", ranked_here)
             ranked = reader.search(vectors[:5], 10, columns=["id"], rerank=True, where=where)
             assert [("cannot tell" in warning) for warning in ranked.warnings] == [True] * expected
             assert not reader.search(vectors[:5], 10, rerank=True, oversample=21, where=where).warnings
