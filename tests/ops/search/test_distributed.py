@@ -5,17 +5,22 @@ On Spark: tests/ops/spark/test_search.py.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, materialize_index
 from icepuffin.ops.model import StorageConfig
@@ -26,6 +31,7 @@ from icepuffin.ops.search import (
     StalePolicy,
     distributed,
     exact_search,
+    open_exact,
     open_index,
 )
 from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
@@ -236,3 +242,145 @@ def test_the_tree_merges_as_sorting_does(seed: int, parts: int, k: int) -> None:
 )
 def test_an_answer_is_exact_only_where_every_group_compared(ways: tuple[str, ...], way: str) -> None:
     assert strategy_of([IndexAnswer(Candidates.none(1, 3), each) for each in ways]) == way
+
+
+def rows_of(vectors: npt.NDArray[np.float32]) -> pa.Table:
+    """Rows with these vectors."""
+    rows = make_rows(0, len(vectors))
+    return rows.set_column(3, "embedding", pa.array(vectors.tolist(), pa.list_(pa.float32())))
+
+
+def assert_exact(table: Table, definition: IndexDefinition, asked: npt.NDArray[Any], k: int, **options: Any) -> None:
+    """Under a condition that all rows meet: in this process and by tasks."""
+    metric = Metric.parse(definition.metric)
+    true = exact_search(table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"])
+    for reader in both(table, definition):
+        result = reader.search(asked, k, where="id >= 0", columns=["id"], **options)
+        assert result.profile.strategy == "exact over matches"
+        assert result.rows["id"].to_pylist() == true.rows["id"].to_pylist(), reader.tier
+
+
+@pytest.mark.parametrize(("shards", "count"), [(1, 130), (8, 9)])
+def test_directions_that_floats_cannot_tell_apart_are_settled_over_all_shards(
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, shards: int, count: int
+) -> None:
+    """Eight bundles of directions are equally far from each query, and rounding decides which row of them is nearest.
+
+    The list of a share has all its rows that may be among the nearest, and so has the longer one of all shares, and
+    that of many queries, which tasks divide among them.
+    """
+    monkeypatch.setattr(SeveralAtOnce, "parallelism", 8)
+    rng = np.random.default_rng(shards)
+    axes = np.linalg.qr(rng.standard_normal((16, 16)))[0]
+    near = np.repeat(axes[0] + axes[1:9], 12, axis=0)
+    far = np.repeat(0.3 * axes[0] + axes[1:9], 30, axis=0) + 0.01 * rng.standard_normal((240, 16))
+    vectors = rng.uniform(0.1, 10, (336, 1)) * np.concatenate([near, far])
+    table = table_factory()
+    table.append(rows_of(vectors.astype(np.float32)))
+    definition = replace(DEFINITION, metric="cosine", shards=shards, target_recall=0.01)
+    index_head(table, definition)
+    asked = axes[0] + rng.uniform(-1e-9, 1e-9, (count, 16))
+    assert_exact(table.refresh(), definition, asked, 5)
+
+
+def test_rounded_vectors_are_compared_with_more_candidates_than_rows_wanted(
+    table_factory: Callable[..., Table],
+) -> None:
+    """Two groups far apart, in each of which f16 tells no row from another."""
+    rng = np.random.default_rng(3)
+    centers = np.repeat(np.array([[1000.0], [-1000.0]]) * np.ones(16), 40, axis=0)
+    table = table_factory()
+    table.append(rows_of((centers + rng.standard_normal((80, 16)) * 0.05).astype(np.float32)))
+    definition = replace(ROUNDED, target_recall=0.01)
+    index_head(table, definition)
+    assert_exact(table.refresh(), definition, centers[[0, 79]] + 0.01, 3, oversample=20, rerank=True)
+
+
+@pytest.mark.parametrize("definition", [DEFINITION, replace(DEFINITION, metric="cosine"), LEAN])
+def test_a_ball_does_not_hide_rows_that_are_live_again(
+    table_factory: Callable[..., Table], definition: IndexDefinition
+) -> None:
+    """Rows far from all others were deleted when the version was made, and are live in the snapshot that is read."""
+    vectors = make_rows(0, 300)["embedding"].to_pylist()
+    outliers = [[-50.0 * value for value in vector] for vector in vectors[:5]]
+    table = table_factory()
+    table.append(rows_of(np.array(outliers + vectors[5:], np.float32)))
+    index_head(table, definition)
+    table.refresh().append(make_rows(300, 600))
+    first = table.metadata.snapshot_log[0].snapshot_id
+    file = live_files(table, first).files[0]
+    append_position_deletes(table.refresh(), {file.path: np.arange(5)})
+    index_head(table, definition)
+    remove_version(table.refresh(), definition, first)
+    metric = Metric.parse(definition.metric)
+    distance = 5.0 if metric is Metric.L2 else 0.05
+    for reader in both(table, definition, snapshot=first):
+        assert reader.coverage is not Coverage.EXACT_SCAN
+        found = reader.within(outliers, distance, columns=["id"])
+        true = open_exact(table, "embedding", metric, snapshot=first, storage=STORAGE).within(
+            outliers, distance, columns=["id"]
+        )
+        assert set(range(5)) <= set(true.rows["id"].to_pylist())
+        assert found.profile.pruning is not None
+        assert found.profile.pruning.why.startswith("0 balls")  # of the one file
+        assert found.rows["id"].to_pylist() == true.rows["id"].to_pylist()
+
+
+def remove_version(table: Table, definition: IndexDefinition, snapshot_id: int) -> None:
+    version = next(one for one in index_versions(table, definition.name) if one.base_snapshot_id == snapshot_id)
+    expire_derived(table, {version.index_snapshot_id}, frozenset(version.tags))
+    table.refresh()
+
+
+@pytest.mark.parametrize(
+    ("state", "definition"),
+    list(
+        zip(
+            ("empty", "emptied", "one row", "rolled back", "branch", "no vectors"),
+            3 * (ROUNDED, replace(DEFINITION, metric="cosine")),
+            strict=True,
+        )
+    ),
+)
+def test_tasks_find_what_this_process_finds_in_tables_of_any_state(
+    table_factory: Callable[..., Table], state: str, definition: IndexDefinition
+) -> None:
+    made, snapshot = table_factory(), None
+    made.append(make_rows(0, 1 if state == "one row" else 200))
+    index_head(made, replace(definition, target_recall=0.01))
+    first = made.refresh().metadata.current_snapshot_id or 0
+    if state == "empty":
+        made.delete("id >= 0")
+        index_head(made, definition)
+    elif state == "emptied":
+        made.delete("id >= 0")
+    elif state == "rolled back":
+        made.delete("id < 90")
+        made.append(make_rows(200, 260))
+        index_head(made, definition)
+        made.refresh().manage_snapshots().rollback_to_snapshot(first).commit()
+        made.refresh().append(make_rows(300, 330))
+    elif state == "branch":
+        made.manage_snapshots().create_branch(first, "side").commit()
+        made.refresh().append(make_rows(200, 260), branch="side")
+        made.refresh().delete("id < 50")
+        index_head(made, definition)
+        snapshot = "side"
+    elif state == "no vectors":
+        nothing = pa.array([None] * 60, pa.list_(pa.float32()))
+        made.append(make_rows(200, 260).set_column(3, "embedding", nothing))
+        index_head(made, definition)
+    made.refresh()
+    here, there = both(made, definition, snapshot=snapshot)
+    assert there.coverage is here.coverage
+    true = open_exact(made, "embedding", definition.metric, snapshot=snapshot, storage=STORAGE)
+    for (count, where), k in product(((2, None), (2, "id < 0"), (2, "id = 7"), (130, "id >= 100")), (1, 1000)):
+        options: dict[str, Any] = {"where": where, "rerank": True, "oversample": 100}
+        local_result, remote_result = (reader.search(queries(count), k, **options) for reader in (here, there))
+        assert remote_result.rows.equals(local_result.rows)
+        assert remote_result.warnings == local_result.warnings
+        if where is not None and local_result.profile.strategy != "filtered beam":
+            exact = true.search(queries(count), k, where=where, columns=["id"])
+            assert local_result.rows["id"].to_pylist() == exact.rows["id"].to_pylist()
+    close_here, close_there = (reader.within(queries(2), 0.9, columns=["id"]).rows for reader in (here, there))
+    assert close_there["id"].to_pylist() == close_here["id"].to_pylist()
