@@ -143,10 +143,10 @@ def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[s
         return {}
     chart = line_chart(
         f"recall@10 of the last {len(last)} versions; large: built anew; dashed: target",
-        [str(item.base_snapshot_id) for item in last],
-        [item.recall for item in last],
+        [str(version.base_snapshot_id) for version in last],
+        [version.recall for version in last],
         floor=target,
-        marked=[at for at, item in enumerate(last) if item.action == Action.BUILT],
+        marked=[place for place, version in enumerate(last) if version.action == Action.BUILT],
     )
     return {"recall so far": chart}
 

@@ -87,8 +87,8 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         entries[name.replace("_reports", "s table")] = as_table(value)
     elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _add(entries, f"{name}/{key}", item)
+        for key, part in value.items():
+            _add(entries, f"{name}/{key}", part)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             _add(entries, f"{name}/{field.name}", getattr(value, field.name))
@@ -101,7 +101,7 @@ def _add(entries: dict[str, dg.MetadataValue[Any]], name: str, value: Any) -> No
     elif isinstance(value, str | Path):
         entries[name] = dg.MetadataValue.text(str(value))
     elif isinstance(value, list | tuple):
-        entries[name] = dg.MetadataValue.text(", ".join(str(item) for item in value) or "none")
+        entries[name] = dg.MetadataValue.text(", ".join(str(part) for part in value) or "none")
 
 
 def as_table(rows: Sequence[Any]) -> dg.MetadataValue[Any]:

@@ -80,11 +80,11 @@ def _described(name: str, value: Any) -> Iterator[str]:
         yield "\n".join(_wrapped(f"- `{error}`: {_first_line(getattr(value, error))}") for error in value.__all__)
 
 
-def _entry(item: Any) -> str:
-    name = getattr(item, "name", "") or ""
-    kind = "" if item.annotation is None else f"*{item.annotation}*"
+def _entry(element: Any) -> str:
+    name = getattr(element, "name", "") or ""
+    kind = "" if element.annotation is None else f"*{element.annotation}*"
     label = ", ".join(part for part in (f"`{name}`" if name else "", kind) if part)
-    text = " ".join(item.description.split())
+    text = " ".join(element.description.split())
     return _wrapped(f"- {label}: {text}" if text else f"- {label}")
 
 

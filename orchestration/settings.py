@@ -216,10 +216,10 @@ def _substituted(value: Any, file: Path, key: tuple[str, ...]) -> Any:
 
 def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     """Properties, each with the text that stands in the file."""
-    absent = [key for key, item in flattened(value) if item is None]
+    absent = [key for key, entry in flattened(value) if entry is None]
     if absent:
         raise ValueError(f"{absent[0]} is null; it takes a text")
-    return {key: str(item).lower() if isinstance(item, bool) else str(item) for key, item in flattened(value)}
+    return {key: str(entry).lower() if isinstance(entry, bool) else str(entry) for key, entry in flattened(value)}
 
 
 _FORMS = {"name": "a table is namespace.table", "currency": "three letters, such as EUR"}

@@ -92,26 +92,26 @@ def _require_room(payload: bytes, stored: int) -> None:
     room = _ALWAYS_ALLOWED + (4 if payload.isascii() else 1) * stored
     if _size_of_values(payload, payload.count(b'"') // 2) <= room:  # as if what texts hold were values, too
         return
-    outside, texts, at = bytearray(), 0, 0
-    while (start := payload.find(b'"', at)) >= 0:
-        outside += payload[at:start]
+    outside, texts, position = bytearray(), 0, 0
+    while (start := payload.find(b'"', position)) >= 0:
+        outside += payload[position:start]
         end = payload.find(b'"', start + 1)
         while end >= 0 and _is_escaped(payload, end):
             end = payload.find(b'"', end + 1)
         if end < 0:
             break
-        texts, at = texts + 1, end + 1
-    outside += payload[at:]
+        texts, position = texts + 1, end + 1
+    outside += payload[position:]
     if (size := _size_of_values(bytes(outside), texts) + len(payload)) > room:
         raise BadFooterError(f"the values of a footer of {stored:,} bytes take about {size:,} in memory, over {room:,}")
 
 
-def _is_escaped(payload: bytes, at: int) -> bool:
+def _is_escaped(payload: bytes, position: int) -> bool:
     """Whether an odd number of backslashes stands before a place."""
-    start = at
+    start = position
     while payload[start - 1] == 0x5C:
         start -= 1
-    return bool((at - start) % 2)
+    return bool((position - start) % 2)
 
 
 def _size_of_values(text: bytes, texts: int) -> int:

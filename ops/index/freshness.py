@@ -49,11 +49,11 @@ def index_lag(
 def _without_vectors(table: Table, index: IndexDefinition) -> Callable[[DataSnapshot], bool]:
     """A test of a snapshot's metadata for nothing to index: no rows, or without the column of the index."""
     now = table.schema().fields
-    field = next((item.field_id for item in now if _names(index, item)), None)
+    field_id = next((column.field_id for column in now if _names(index, column)), None)
     lacking = {
-        number
-        for number, schema in table.schemas().items()
-        if field is not None and all(item.field_id != field for item in schema.fields)
+        schema_id
+        for schema_id, schema in table.schemas().items()
+        if field_id is not None and all(column.field_id != field_id for column in schema.fields)
     }
     summaries = {snapshot.snapshot_id: snapshot.summary for snapshot in table.metadata.snapshots}
 

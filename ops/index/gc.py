@@ -39,13 +39,13 @@ def collect_garbage(
     root = f"{normalize(table.metadata.location).rstrip('/')}/metadata"
     store = open_storage(root, storage)
     youngest = store.now_ms(root) - int(grace.total_seconds() * 1000)
-    ours = [item for item in store.list(root) if _is_ours(normalize(item.path).removeprefix(f"{root}/"))]
+    ours = [file for file in store.list(root) if _is_ours(normalize(file.path).removeprefix(f"{root}/"))]
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
-    staying = [item for item in table.metadata.snapshots if item.snapshot_id not in expiring]
-    referenced = {normalize(item.manifest_list) for item in staying}
+    staying = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring]
+    referenced = {normalize(snapshot.manifest_list) for snapshot in staying}
     # the paper's own binding, which other writers may use, names its file in a summary and nowhere else
-    summaries = (item.summary.additional_properties for item in staying if item.summary)
+    summaries = (snapshot.summary.additional_properties for snapshot in staying if snapshot.summary)
     referenced |= {
         normalize(properties[STATISTICS_FILE_KEY]) for properties in summaries if STATISTICS_FILE_KEY in properties
     }
@@ -53,14 +53,14 @@ def collect_garbage(
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }
     doomed, young, freed = [], 0, 0
-    for item in ours:
-        if normalize(item.path) in referenced:
+    for file in ours:
+        if normalize(file.path) in referenced:
             continue
-        if item.modified_ms > youngest:
+        if file.modified_ms > youngest:
             young += 1
             continue
-        doomed.append(item.path)
-        freed += item.size
+        doomed.append(file.path)
+        freed += file.size
     if not dry_run:
         for path in doomed:
             store.delete(path)

@@ -177,7 +177,9 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
     """None where rows cannot be matched by lineage: before format v3, or where the lineage proves wrong."""
     context, runner = matching.context, matching.runner
     before = context.plan.changes.lineage_files
-    after = tuple((item.slot, item.file) for item in matching.selections if item.file.has_row_ids)  # others: new ids
+    after = tuple(  # the rows of a file without row ids got new ones
+        (selection.slot, selection.file) for selection in matching.selections if selection.file.has_row_ids
+    )
     if not before or not after or sum(file.record_count for _, file in before) > _LINEAGE_ROWS:
         return None
     dead = tuple(
@@ -185,7 +187,7 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
         for now, entry in zip(matching.dead, matching.base.routing.shards, strict=True)
     )
     matching = _Matching(context, matching.base, matching.selections, dead)
-    groups = balanced_groups(after, runner, lambda item: (item[0], item[1].record_count))
+    groups = balanced_groups(after, runner, lambda entry: (entry[0], entry[1].record_count))
     tasks = [
         LineageTask(number, group, matching.range_bits, context.staging, context.storage)
         for number, group in enumerate(groups)
@@ -209,8 +211,8 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
         return None
     read = _read_summary(matching, after, results)
     matched = _joined(matching, [result.rows for result in results], read)
-    untouched = tuple(item for item in matching.selections if not read.rows.get(item.slot))
-    partly = tuple(item for item in matched.unmatched if read.rows[item.slot])
+    untouched = tuple(selection for selection in matching.selections if not read.rows.get(selection.slot))
+    partly = tuple(selection for selection in matched.unmatched if read.rows[selection.slot])
     return replace(matched, unmatched=(*untouched, *partly))
 
 

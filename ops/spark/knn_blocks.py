@@ -117,11 +117,11 @@ def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]
     count = 0
     for batch in batches:
         with_vector = batch.filter(batch.column(join.vector).is_valid())
-        at = 0
-        while at < with_vector.num_rows:
-            part = with_vector.slice(at, join.block_rows - count)
+        start = 0
+        while start < with_vector.num_rows:
+            part = with_vector.slice(start, join.block_rows - count)
             batches_of_block.append(part)
-            at += part.num_rows
+            start += part.num_rows
             count += part.num_rows
             if count == join.block_rows:
                 yield pa.Table.from_batches(batches_of_block)
@@ -161,21 +161,21 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
         yield _row(block, _place(block, join.parts), _WHOLE, chosen)
-        wanted = [item for item in (chosen.exact, chosen.approximate) if item is not None]
+        wanted = [candidates for candidates in (chosen.exact, chosen.approximate) if candidates is not None]
         spread = max(1, join.parts // max(1, len(join.packed.worker().job.live.files)))
-        for file in np.unique(np.concatenate([item.files[item.files >= 0] for item in wanted])):
+        for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in wanted])):
             part = (int(file) * spread + _place(block, spread)) % join.parts
             yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))
 
 
 def _selected(results: Sequence[ShareResult], k: int, left: bytes) -> Selected:
-    indexed = [item.indexed for item in results if item.indexed is not None]
-    scanned = merge_sorted([item.scanned for item in results], k)
+    indexed = [result.indexed for result in results if result.indexed is not None]
+    scanned = merge_sorted([result.scanned for result in results], k)
     if not indexed:
         return Selected(left, None, scanned, k)
-    wide = max(item.candidates.files.shape[1] for item in indexed)
-    best = merge_sorted([item.candidates for item in indexed], wide)
-    if any(item.approximate for item in indexed):
+    wide = max(result.candidates.files.shape[1] for result in indexed)
+    best = merge_sorted([result.candidates for result in indexed], wide)
+    if any(result.approximate for result in indexed):
         return Selected(left, best, scanned, wide)
     return Selected(left, None, merge_sorted([best, scanned], k), k)
 

@@ -162,7 +162,9 @@ def plan(
     """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
     would, so that no task starts. An option that is null is as if it were not given.
     """
-    constants = {name: _constant(name, item) for name, item in {"table": table, "index": index, **options}.items()}
+    constants = {
+        name: _constant(name, argument) for name, argument in {"table": table, "index": index, **options}.items()
+    }
     arguments = {name: value for name, value in constants.items() if value is not None}
     if absent := [name for name in ("table", "index") if name not in arguments]:
         raise QueryError(f"vector_search: {absent[0]} is null")
@@ -175,30 +177,30 @@ def plan(
     if len(identifier) < 2:
         raise QueryError(f"vector_search: {arguments['table']!r} names no table; write namespace.table")
     loaded = open_catalog(settings.catalog, dict(settings.properties)).load_table(identifier)
-    at = arguments.get("snapshot")
-    schema = schema_at(loaded, at)
+    snapshot = arguments.get("snapshot")
+    schema = schema_at(loaded, snapshot)
     name = ".".join(identifier)
     resolve_field(load_definition(loaded, arguments["index"]), schema, name)
     k, where, search_list = arguments.get("k", 10), arguments.get("where"), arguments.get("search_list")
     require_at_least_one(k=k, search_list=search_list)
     if where is not None:
         RowPredicate(where, schema)
-    wanted = [str(schema.find_column_name(item)) for item in field_ids(schema, arguments.get("columns"), name)]
+    columns = [str(schema.find_column_name(field_id)) for field_id in field_ids(schema, arguments.get("columns"), name)]
     fields = [StructField("rank", IntegerType()), StructField("distance", DoubleType())]
-    if wanted:
-        types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*wanted))), prefer_timestamp_ntz=True)
+    if columns:
+        types = from_arrow_schema(spark_schema(arrow_schema(schema.select(*columns))), prefer_timestamp_ntz=True)
         fields += [
             StructField(column_name, types[name].dataType)
-            for name, column_name in zip(wanted, answer_names(wanted), strict=True)
+            for name, column_name in zip(columns, answer_names(columns), strict=True)
         ]
     return Planned(
         schema=StructType(fields),
         identifier=identifier,
         metadata_location=loaded.metadata_location,
-        snapshot=at,
+        snapshot=snapshot,
         index=arguments["index"],
         k=k,
-        columns=tuple(wanted),
+        columns=tuple(columns),
         where=where,
         search_list=search_list,
         storage=settings.storage or storage_of(loaded),

@@ -81,24 +81,24 @@ def is_star(node: Node) -> bool:
     return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
 
 
-def output_of(item: Node, function: Node | None, values: Values) -> Output:
-    inner = item.this if isinstance(item, exp.Alias) else item
+def output_of(projection: Node, function: Node | None, values: Values) -> Output:
+    inner = projection.this if isinstance(projection, exp.Alias) else projection
     if is_star(inner):
         return Output("*", "*")
     if function is not None and inner.unnest() == function:
-        return Output(None, item.alias or "distance")
+        return Output(None, projection.alias or "distance")
     if isinstance(inner, exp.Column):
-        return Output(inner.name, item.alias or inner.name)
-    name = item.alias or shown(inner)
+        return Output(inner.name, projection.alias or inner.name)
+    name = projection.alias or shown(inner)
     return Output(None, name, computed(inner, values, function))
 
 
 def orders_of(query: Node, function: Node | None, values: Values) -> tuple[Order, ...]:
     orders = []
-    for item in query.args["order"].expressions if query.args.get("order") else ():
-        descending = bool(item.args.get("desc"))
-        key = computed(resolved(item.this, query), values, function)
-        orders.append(Order(key, descending, bool(item.args.get("nulls_first", not descending))))
+    for term in query.args["order"].expressions if query.args.get("order") else ():
+        descending = bool(term.args.get("desc"))
+        key = computed(resolved(term.this, query), values, function)
+        orders.append(Order(key, descending, bool(term.args.get("nulls_first", not descending))))
     return tuple(orders)
 
 
@@ -136,10 +136,10 @@ def snapshot_of(table: Node, values: Values) -> int | str | datetime | None:
         return None
     if version.args.get("kind") != "AS OF":
         raise NotIndexableError(f"{shown(version)}: only one snapshot is read, AS OF")
-    at = values.of(version.expression)
+    snapshot = values.of(version.expression)
     if version.this == "TIMESTAMP":
         try:
-            return at if isinstance(at, datetime) else datetime.fromisoformat(at)
+            return snapshot if isinstance(snapshot, datetime) else datetime.fromisoformat(snapshot)
         except (TypeError, ValueError) as error:
-            raise SqlError(f"TIMESTAMP AS OF {at!r}: it is a time, such as '2026-11-20 08:00:00'") from error
-    return at if isinstance(at, int) else str(at)
+            raise SqlError(f"TIMESTAMP AS OF {snapshot!r}: it is a time, such as '2026-11-20 08:00:00'") from error
+    return snapshot if isinstance(snapshot, int) else str(snapshot)

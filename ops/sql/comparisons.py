@@ -111,23 +111,25 @@ def _is_nan(node: Node, schema: pa.Schema) -> TypedExpression:
 def _in(node: Node, schema: pa.Schema) -> TypedExpression:
     if not node.expressions:
         raise NotIndexableError(f"{shown(node)}: IN takes constants")
-    value, items = typed(node.this, schema), [typed(item, schema) for item in node.expressions]
-    texts = [item for item in (value, *items) if item.text is not None]
-    others = {item.kind for item in (value, *items) if item.text is None} - {pa.null()}
+    value, elements = typed(node.this, schema), [typed(element, schema) for element in node.expressions]
+    texts = [element for element in (value, *elements) if element.text is not None]
+    others = {element.kind for element in (value, *elements) if element.text is None} - {pa.null()}
     kind = common_of(others)
     if texts:
         if len(others) > 1 and not all(is_integer(kind) for kind in others):
             raise NotIndexableError(f"{shown(node)[:200]}: texts beside several types are not compared here")
         kind = _of_text_beside(kind) if others else pa.string()
-    if value.text is None and all(not item.columns and not item.may_fail for item in items):
-        return _in_constants(as_kind(value, kind), [as_kind(item, kind) for item in items])
-    return joined([_compared("equal", as_kind(value, kind), as_kind(item, kind)) for item in items], conjunction=False)
+    if value.text is None and all(not element.columns and not element.may_fail for element in elements):
+        return _in_constants(as_kind(value, kind), [as_kind(element, kind) for element in elements])
+    return joined(
+        [_compared("equal", as_kind(value, kind), as_kind(element, kind)) for element in elements], conjunction=False
+    )
 
 
-def _in_constants(value: TypedExpression, items: Sequence[TypedExpression]) -> TypedExpression:
+def _in_constants(value: TypedExpression, elements: Sequence[TypedExpression]) -> TypedExpression:
     """By one lookup; of a null it is unknown, and where the list holds one, of what is not in the list as well."""
     one = pa.table({DISTANCE: [0.0]})
-    listed = pa.concat_arrays([item.run(one) for item in items])
+    listed = pa.concat_arrays([element.run(one) for element in elements])
     wanted = listed.drop_null()
     if is_floating(value.kind) and pc.any(pc.equal(wanted, 0.0)).as_py():  # Arrow tells 0.0 and -0.0 apart
         wanted = pa.concat_arrays([wanted, pa.array([0.0, -0.0], wanted.type)])

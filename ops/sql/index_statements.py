@@ -62,11 +62,12 @@ def _drop(table: Table, statement: DropIndex) -> Answer:
 def _show(table: Table, statement: ShowIndexes) -> Answer:
     definitions = list_definitions(table)
     columns: dict[str, list[Any]] = {
-        name: [getattr(item, name) for item in definitions] for name in ("name", "column", "metric", "vectors")
+        name: [getattr(definition, name) for definition in definitions]
+        for name in ("name", "column", "metric", "vectors")
     }
-    columns["versions"] = [len(index_versions(table, item.name)) for item in definitions]
-    at_tag = [tagged_version(table, item.name) for item in definitions]
-    columns["snapshot_id"] = pa.array([item.base_snapshot_id if item else None for item in at_tag], pa.int64())
+    columns["versions"] = [len(index_versions(table, definition.name)) for definition in definitions]
+    tagged = [tagged_version(table, definition.name) for definition in definitions]
+    columns["snapshot_id"] = pa.array([version.base_snapshot_id if version else None for version in tagged], pa.int64())
     return pa.table(columns), f"indexes in the properties of {statement.table}"
 
 

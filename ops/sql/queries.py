@@ -93,12 +93,12 @@ def _scope_of(query: Node, names: Names) -> _Scope:
     if not isinstance(query, exp.Select):
         raise NotIndexableError(f"it reads {query.key.upper()}, no SELECT")
     names_of_with: set[str] = set()
-    for item in query.args["with_"].expressions if query.args.get("with_") else ():
-        name = item.alias.lower()
+    for cte in query.args["with_"].expressions if query.args.get("with_") else ():
+        name = cte.alias.lower()
         if name in names_of_with:
-            raise NotIndexableError(f"WITH names two queries {item.alias}")
+            raise NotIndexableError(f"WITH names two queries {cte.alias}")
         names_of_with.add(name)
-        names = {**names, name: _Named(item.this, names)}
+        names = {**names, name: _Named(cte.this, names)}
     source: Node = query.args["from_"].this if query.args.get("from_") else None
     if isinstance(source, exp.Table) and not source.db and source.name.lower() in names:
         if more := [name for name, value in source.args.items() if value and name not in ("this", "alias")]:
@@ -117,9 +117,9 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
     for column in query.find_all(exp.Column):
         require_source(column, table.alias_or_name)
     ordered = query.args["order"].expressions if query.args.get("order") else ()
-    keys = [resolved(item.this, query).unnest() for item in ordered]
+    keys = [resolved(term.this, query).unnest() for term in ordered]
     conjuncts = _conjuncts(query, values)
-    bound = next((limited for item in conjuncts if (limited := _bound(item, values)) is not None), None)
+    bound = next((limited for conjunct in conjuncts if (limited := _bound(conjunct, values)) is not None), None)
     nearest_first = _nearest_first(query, keys)
     limit, offset = count_of(query, "limit", values), count_of(query, "offset", values) or 0
     if (nearest_first is None and bound is None) or (nearest_first and limit is None and bound is None):
@@ -148,10 +148,10 @@ def _direct(query: Node, table: Node, values: Values) -> Nearest:
         inclusive=bool(bound and bound[2]),
         steps=(step,),
         where=where,
-        condition=" AND ".join(shown(item) for item in pushed),
-        filtered=frozenset(column.name for item in pushed for column in item.find_all(exp.Column)),
+        condition=" AND ".join(shown(conjunct) for conjunct in pushed),
+        filtered=frozenset(column.name for conjunct in pushed for column in conjunct.find_all(exp.Column)),
         negated=larger,
-        pushed=tuple(computed(item, values) for item in pushed),
+        pushed=tuple(computed(conjunct, values) for conjunct in pushed),
         ties=top and len(keys) > 1,
         absent=absent_of(query),
     )
@@ -221,19 +221,19 @@ def _pushed(
     `strict`: there may be no others.
     """
     filters, pushed, rest = [], [], []
-    for item in conjuncts:
-        item_bound = _bound(item, values)
-        if item_bound is not None and bound is not None and item_bound[0] == bound[0]:
-            if item_bound[1:] != bound[1:] or strict:
-                rest.append(item)
+    for conjunct in conjuncts:
+        own_bound = _bound(conjunct, values)
+        if own_bound is not None and bound is not None and own_bound[0] == bound[0]:
+            if own_bound[1:] != bound[1:] or strict:
+                rest.append(conjunct)
             continue
         try:
-            filters.append(to_filter(item, values))
-            pushed.append(item)
+            filters.append(to_filter(conjunct, values))
+            pushed.append(conjunct)
         except NotIndexableError:
             if strict:
                 raise
-            rest.append(item)
+            rest.append(conjunct)
     return (reduce(And, filters) if filters else None), pushed, rest
 
 

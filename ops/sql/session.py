@@ -327,9 +327,14 @@ def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[Index
     """The index on the column with the metric. Columns are compared by field id: a rename does not lose an index."""
     field = next((field for field in schema.fields if field.name == statement.vector_column), None)
     definitions = list_definitions(table)
-    for item in definitions:
-        on_column = item.column == statement.vector_column if field is None else item.field_id == field.field_id
-        if on_column and item.metric_value is statement.metric:
-            return item, f"index {item.name}"
-    others = ", ".join(f"{item.name} ({item.column}, {item.metric})" for item in definitions) or "none"
+    for definition in definitions:
+        on_column = (
+            definition.column == statement.vector_column if field is None else definition.field_id == field.field_id
+        )
+        if on_column and definition.metric_value is statement.metric:
+            return definition, f"index {definition.name}"
+    others = (
+        ", ".join(f"{definition.name} ({definition.column}, {definition.metric})" for definition in definitions)
+        or "none"
+    )
     return None, f"no index on {statement.vector_column} by {statement.metric.label} (there are: {others})"

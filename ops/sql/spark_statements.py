@@ -47,12 +47,12 @@ def _travelling_in_utc(text: str) -> str:
     """The text with a zone at each `TIMESTAMP AS OF '...'` that has none."""
     tokens = [] if _TRAVEL.search(text) is None else tokens_of(text)
     words = [token.text.upper() for token in tokens]
-    for at in range(len(tokens) - 4, -1, -1):
-        if words[at] in ("TIMESTAMP", "SYSTEM_TIME") and words[at + 1 : at + 3] == ["AS", "OF"]:
-            time = _constant_time(tokens, words, at + 3)
+    for place in range(len(tokens) - 4, -1, -1):
+        if words[place] in ("TIMESTAMP", "SYSTEM_TIME") and words[place + 1 : place + 3] == ["AS", "OF"]:
+            time = _constant_time(tokens, words, place + 3)
             if time is not None:
                 instead = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.at).isoformat()}'"
-                text = f"{text[: tokens[at + 3].start]}{instead}{text[tokens[time.last].end + 1 :]}"
+                text = f"{text[: tokens[place + 3].start]}{instead}{text[tokens[time.last].end + 1 :]}"
     return text
 
 
@@ -124,13 +124,13 @@ class _Text:
         if first >= last and self._tokens:
             return ""
         whole = first == 0 and last == len(self._tokens)
-        at = 0 if whole else self._tokens[first].start
+        position = 0 if whole else self._tokens[first].start
         end = len(self._text) if whole else self._tokens[last - 1].end + 1
         parts = []
         for start, stop, instead in self._parts(first, last):
-            parts += [self._text[at:start], instead]
-            at = stop
-        return "".join([*parts, self._text[at:end]])
+            parts += [self._text[position:start], instead]
+            position = stop
+        return "".join([*parts, self._text[position:end]])
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, int, str]]:
         """(start, end, what stands there instead) in the text."""

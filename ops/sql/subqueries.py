@@ -21,10 +21,12 @@ from icepuffin.ops.sql.values import Node, Values
 
 def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  one a clause
     """One SELECT of two, where the inner one only projects and filters."""
-    star = any(is_star(item) for item in inner.expressions)
-    made = {item.alias_or_name: item.unalias() for item in inner.expressions if not is_star(item)}
-    names = [item.alias_or_name.lower() for item in inner.expressions if not is_star(item)]
-    output_names = {item.alias_or_name.lower() for item in outer.expressions}
+    star = any(is_star(projection) for projection in inner.expressions)
+    expressions = {
+        projection.alias_or_name: projection.unalias() for projection in inner.expressions if not is_star(projection)
+    }
+    names = [projection.alias_or_name.lower() for projection in inner.expressions if not is_star(projection)]
+    output_names = {projection.alias_or_name.lower() for projection in outer.expressions}
 
     def inlined(node: Node, *, aliases: bool = False) -> Node:
         """Columns of the inner query as what they stand for there."""
@@ -37,27 +39,29 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
                 return part
             if names.count(part.name.lower()) > 1:
                 raise NotIndexableError(f"{shown(part)}: several columns of the subquery have that name")
-            if part.name in made:
-                simple = isinstance(made[part.name], exp.Column | exp.Literal | exp.Func)
-                return made[part.name].copy() if simple else exp.paren(made[part.name].copy())
+            if part.name in expressions:
+                simple = isinstance(expressions[part.name], exp.Column | exp.Literal | exp.Func)
+                return expressions[part.name].copy() if simple else exp.paren(expressions[part.name].copy())
             if star:
                 return exp.column(part.name)
-            raise NotIndexableError(f"{shown(part)} is no column of the subquery; it has {', '.join(made)}")
+            raise NotIndexableError(f"{shown(part)} is no column of the subquery; it has {', '.join(expressions)}")
 
         return node.transform(replaced)
 
     merged = outer.copy()
     merged.set("with_", None)
 
-    def merged_item(item: Node) -> list[Node]:
-        if is_star(item):
-            if isinstance(item, exp.Column):
-                require_source(item, alias)
-            return [inner_item.copy() for inner_item in inner.expressions]
-        made = inlined(item)
-        return [exp.alias_(made, item.name, quoted=True) if isinstance(item, exp.Column) else made]
+    def merged_projections(projection: Node) -> list[Node]:
+        if is_star(projection):
+            if isinstance(projection, exp.Column):
+                require_source(projection, alias)
+            return [inner_projection.copy() for inner_projection in inner.expressions]
+        expression = inlined(projection)
+        return [
+            exp.alias_(expression, projection.name, quoted=True) if isinstance(projection, exp.Column) else expression
+        ]
 
-    merged.set("expressions", [made for item in outer.expressions for made in merged_item(item)])
+    merged.set("expressions", [item for projection in outer.expressions for item in merged_projections(projection)])
     for part in ("order", "limit", "offset"):
         if outer.args.get(part):
             merged.set(part, inlined(outer.args[part], aliases=True))

@@ -109,23 +109,25 @@ def hash_files(task: HashTask) -> HashResult:
     Raises VectorColumnError naming file and row for vectors that cannot be indexed.
     """
     storage = open_storage(task.staging, task.storage)
-    vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, task.dims, task.storage)
+    vectors_of = VectorFiles(
+        (selection.file for selection in task.files), task.schema, task.field_id, task.dims, task.storage
+    )
     writing = Lock()
     with contextlib.ExitStack() as stack:
         writers = BlockWriters(f"{task.staging}/hashes-{task.task_number}", 0, storage, stack)
 
-        def read(item: RowSelection) -> tuple[int, list[Ball]]:
-            wanted = None if item.positions is None else deletion_vector.decode(item.positions)
+        def read(selection: RowSelection) -> tuple[int, list[Ball]]:
+            wanted = None if selection.positions is None else deletion_vector.decode(selection.positions)
             around, count = [], 0
-            for all_positions, vectors in _ahead(vectors_of.read(item.file), readers):
+            for all_positions, vectors in _ahead(vectors_of.read(selection.file), readers):
                 keep = slice(None) if wanted is None else among(all_positions, wanted)
                 positions, raw = all_positions[keep], vectors[keep]
                 if not len(raw):
                     continue
-                around.append(ball_around(prepared(raw, positions, item.file, task.metric)))
+                around.append(ball_around(prepared(raw, positions, selection.file, task.metric)))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
-                rows = VectorRows(np.full(len(raw), item.slot, np.uint32), positions, hashes, nothing)
+                rows = VectorRows(np.full(len(raw), selection.slot, np.uint32), positions, hashes, nothing)
                 with writing:
                     writers.write(rows, range_of(hashes, task.range_bits))
                 count += len(raw)
@@ -134,7 +136,7 @@ def hash_files(task: HashTask) -> HashResult:
 
         with ThreadPoolExecutor(task.threads) as threads, ThreadPoolExecutor(task.threads) as readers:
             read_files = list(threads.map(read, task.files))
-    slots = [item.slot for item in task.files]
+    slots = [selection.slot for selection in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
     balls = [(slot, ball) for slot, (_, around) in zip(slots, read_files, strict=True) for ball in around]
     return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.dims))

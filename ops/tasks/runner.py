@@ -71,8 +71,8 @@ def balanced_groups(
     groups = min(len(items), 2 * runner.parallelism)
     loads = np.zeros(groups, np.int64)
     members: list[list[T]] = [[] for _ in range(groups)]
-    for item in sorted(items, key=lambda item: -order_and_weight(item)[1]):
+    for member in sorted(items, key=lambda member: -order_and_weight(member)[1]):
         lightest = int(loads.argmin())
-        members[lightest].append(item)
-        loads[lightest] += order_and_weight(item)[1]
-    return [tuple(sorted(group, key=lambda item: order_and_weight(item)[0])) for group in members]
+        members[lightest].append(member)
+        loads[lightest] += order_and_weight(member)[1]
+    return [tuple(sorted(group, key=lambda member: order_and_weight(member)[0])) for group in members]

@@ -96,35 +96,37 @@ def scatter(task: ScatterTask) -> ScatterResult:
 def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int | None]:
     """Everything that the result depends on."""
     yield from (repr(task.schema), task.field_id, int(task.metric), task.codebook, task.partition_to_shard)
-    for item in task.files:
-        yield from (item.slot, repr(item.file), item.positions)
+    for selection in task.files:
+        yield from (selection.slot, repr(selection.file), selection.positions)
 
 
 def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
     dims = task.codebook.shape[1]
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
-    vectors_of = VectorFiles((item.file for item in task.files), task.schema, task.field_id, dims, task.storage)
+    vectors_of = VectorFiles(
+        (selection.file for selection in task.files), task.schema, task.field_id, dims, task.storage
+    )
     with contextlib.ExitStack() as stack:
         stem = f"{task.staging}/block-{task.task_number}"
         writers = BlockWriters(stem, dims, storage, stack, durable=task.recorded)
-        for item in task.files:
+        for selection in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
-            wanted = None if item.positions is None else deletion_vector.decode(item.positions)
+            wanted = None if selection.positions is None else deletion_vector.decode(selection.positions)
             count = 0
-            for all_positions, raw in vectors_of.read(item.file):
+            for all_positions, raw in vectors_of.read(selection.file):
                 keep = slice(None) if wanted is None else among(all_positions, wanted)
                 positions = all_positions[keep]
-                vectors = prepared(raw[keep], positions, item.file, task.metric)
+                vectors = prepared(raw[keep], positions, selection.file, task.metric)
                 if task.vectors == "f16":
-                    require_half(vectors, positions, item.file)
+                    require_half(vectors, positions, selection.file)
                 labels, squared = kmeans.assign(vectors, task.codebook, threads=task.threads)
                 np.maximum.at(reach, labels, np.sqrt(np.maximum(squared, 0)))
-                slots = np.full(len(positions), item.slot, np.uint32)
+                slots = np.full(len(positions), selection.slot, np.uint32)
                 rows = VectorRows(slots, positions, content_hash(raw[keep]), vectors)
                 writers.write(rows, task.partition_to_shard[labels])
                 count += len(positions)
-            live_rows.append((item.slot, count))
+            live_rows.append((selection.slot, count))
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
-            balls += [(item.slot, ball) for ball in partition_balls(reach, task.codebook)]
+            balls += [(selection.slot, ball) for ball in partition_balls(reach, task.codebook)]
     return ScatterResult(writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))

@@ -96,22 +96,22 @@ def _entry_type(dims: int) -> np.dtype[np.void]:
     return np.dtype([("centroid", "<f4", (dims,)), ("file", "<u4"), ("max_distance", "<f4")])
 
 
-def _decode_paths(data: bytes, at: int, count: int) -> tuple[str, ...]:
+def _decode_paths(data: bytes, offset: int, count: int) -> tuple[str, ...]:
     if count * _PATH_BYTES > _ALWAYS_ALLOWED + 5 * len(data):  # far shorter texts than paths are
         raise BadBlobError(f"centroid blob: {count:,} files in {len(data):,} bytes")
     paths = []
     for number in range(count):
-        if at + 4 > len(data):
+        if offset + 4 > len(data):
             raise BadBlobError(f"centroid blob: file {number} of {count} starts past the end")
-        (length,) = struct.unpack_from("<I", data, at)
-        text = data[at + 4 : at + 4 + length]
+        (length,) = struct.unpack_from("<I", data, offset)
+        text = data[offset + 4 : offset + 4 + length]
         if len(text) != length:
             raise BadBlobError(f"centroid blob: path of file {number} is cut off")
         try:
             paths.append(text.decode())
         except UnicodeDecodeError as error:
             raise BadBlobError(f"centroid blob: path of file {number} is not UTF-8") from error
-        at += 4 + length
-    if at != len(data):
-        raise BadBlobError(f"centroid blob: {len(data) - at} bytes follow the file table")
+        offset += 4 + length
+    if offset != len(data):
+        raise BadBlobError(f"centroid blob: {len(data) - offset} bytes follow the file table")
     return tuple(paths)

@@ -63,21 +63,23 @@ def unpack_frames(stored: bytes | memoryview, raw_length: int, what: str) -> npt
     if len(stored) < 8:
         raise BadBlobError(f"{what}: {len(stored)} bytes hold no frame table")
     count, frame_bytes = struct.unpack_from("<II", stored)
-    at = 8 + 4 * count
-    if not frame_bytes or count != -(-raw_length // frame_bytes) or at > len(stored):
+    offset = 8 + 4 * count
+    if not frame_bytes or count != -(-raw_length // frame_bytes) or offset > len(stored):
         raise BadBlobError(f"{what}: {count} frames of {frame_bytes} bytes do not make {raw_length}")
     lengths = np.frombuffer(stored, "<u4", count, 8)
-    if (end := at + int(lengths.sum(dtype=np.uint64))) != len(stored):
+    if (end := offset + int(lengths.sum(dtype=np.uint64))) != len(stored):
         raise BadBlobError(f"{what}: frames end at {end} of {len(stored)} bytes")
     out = np.empty(raw_length, np.uint8)
     for number in range(count):
         length = int(lengths[number])
         expected = min(frame_bytes, raw_length - number * frame_bytes)
-        frame = decompress(bytes(stored[at : at + length]), "zstd", where=f"{what}, frame {number}", max_bytes=expected)
+        frame = decompress(
+            bytes(stored[offset : offset + length]), "zstd", where=f"{what}, frame {number}", max_bytes=expected
+        )
         if len(frame) != expected:
             raise BadBlobError(f"{what}: frame {number} holds {len(frame)} bytes, not {expected}")
         start = number * frame_bytes
         out[start : start + expected] = np.frombuffer(frame, np.uint8)
-        at += length
+        offset += length
     out.flags.writeable = False  # as what is read from bytes: kernels are compiled for the one kind
     return out
