@@ -5,7 +5,6 @@ from icepuffin.ops.index.sample import make_layout
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     BuildContext,
-    Progress,
     ReadSummary,
     ShardSet,
     make_shards,
@@ -14,13 +13,13 @@ from icepuffin.ops.index.stages import (
     shard_task,
 )
 from icepuffin.ops.model import How, ShardId, StorageConfig
-from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, driver_runner
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import blocks_by_destination
 
 
 def build_shards(
-    plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: Progress | None = None
+    plan: VersionPlan, *, runner: TaskRunner, storage: StorageConfig, progress: StageProgress | None = None
 ) -> ShardSet | None:
     """Sample the vectors, scatter all rows over the shards, and build each shard's graph.
 

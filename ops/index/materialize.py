@@ -29,11 +29,11 @@ from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import find_dead_nodes, refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, mean_recall
 from icepuffin.ops.index.run_report import empty_report, new_version_report, reuse_report
-from icepuffin.ops.index.stages import Progress, ShardSet
+from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
-from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.ops.timing import StageClock
 from icepuffin.puffin.errors import PuffinError
 
@@ -59,7 +59,7 @@ def materialize_index(
     storage: StorageConfig,
     watched_ref: str = "main",
     verify: bool = False,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> IndexReport:
     """Build, refresh, reuse, or move the tag: whichever is due for the snapshot.
 
@@ -106,7 +106,7 @@ def carry_out(
     *,
     runner: TaskRunner,
     storage: StorageConfig,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> IndexReport:
     """Carry out a plan. If a shard of the base version has no room for the new rows, build with more shards."""
     try:
@@ -126,7 +126,7 @@ def rebuild_tombstoned_shards(
     runner: TaskRunner,
     storage: StorageConfig,
     watched_ref: str = "main",
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> IndexReport | None:
     """Rebuild the head version's shards whose tombstone ratio is over the definition's. None: nothing was due."""
     reload_table(table)
@@ -147,7 +147,7 @@ def _carry_out(
     *,
     runner: TaskRunner,
     storage: StorageConfig,
-    progress: Progress | None,
+    progress: StageProgress | None,
 ) -> IndexReport:
     if plan.action is Action.EMPTY:
         return empty_report(plan, clock)

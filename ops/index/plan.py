@@ -18,12 +18,12 @@ from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
-from icepuffin.ops.index.integrity import Progress, check_integrity
+from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import relative_to
-from icepuffin.ops.tasks.runner import TaskRunner
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
@@ -93,7 +93,7 @@ def plan_version(
     watched_ref: str = "main",
     verify: bool = False,
     runner: TaskRunner | None = None,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> VersionPlan:
     """Read the table and decide what to do for a snapshot.
 

@@ -18,7 +18,6 @@ from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     SMALL_WORK,
     BuildContext,
-    Progress,
     ReadSummary,
     ShardSet,
     make_shards,
@@ -34,7 +33,7 @@ from icepuffin.ops.tasks.dead_nodes import DeadNodesTask, mark_dead_nodes
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocateTask, relocate
-from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask
 from icepuffin.ops.tasks.staged_blocks import Block, StagedBlock, blocks_by_destination
 from icepuffin.puffin.blobs import deletion_vector
@@ -132,7 +131,7 @@ def refresh_shards(
     runner: TaskRunner,
     storage: StorageConfig,
     on_kept: Callable[[Sequence[ShardResult]], None],
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> ShardSet:
     """Match rows that moved, place new rows, and write the shards that change.
 

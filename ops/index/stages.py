@@ -1,7 +1,7 @@
 """What the stages of a build and of a refresh share: their context, their tasks and what they make."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,14 +14,12 @@ from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.match_hashes import HashResult
-from icepuffin.ops.tasks.runner import TaskRunner, balanced_groups, driver_runner
+from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner
 from icepuffin.ops.tasks.scatter import RowSelection, ScatterResult, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
 from icepuffin.ops.tasks.staged_blocks import Block
 from icepuffin.puffin.blobs.routing import CoveredFile
 
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, tasks done, tasks in all)."""
 SlottedFile = tuple[FileSlot, LiveFile]
 """A live file with its slot in the version"""
 
@@ -86,7 +84,7 @@ class BuildContext:
     """All live files of the snapshot, with their slots"""
     storage: StorageConfig
     runner: TaskRunner
-    progress: Progress | None
+    progress: StageProgress | None
     driver_bytes: int = 0
     """Bytes of vectors up to which a stage runs in the driver and is not recorded"""
 
@@ -103,7 +101,7 @@ class BuildContext:
         """The runner for work on so many vectors: the driver where the work is small."""
         return driver_runner(self.runner) if self.is_small(rows) else self.runner
 
-    def stage_progress(self, stage: str) -> Callable[[int, int], None] | None:
+    def stage_progress(self, stage: str) -> Progress | None:
         """A callback for the tasks of one stage; None where nobody watches."""
         progress = self.progress
         return None if progress is None else lambda done, total: progress(stage, done, total)

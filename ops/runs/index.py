@@ -11,9 +11,9 @@ from icepuffin.ops.index.ddl import find_definition
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.report import Estimate, IndexReport
-from icepuffin.ops.index.stages import Progress
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.tasks.runner import StageProgress
 
 
 def refresh_index(
@@ -26,7 +26,7 @@ def refresh_index(
     watched_ref: str = "main",
     verify: bool = False,
     log: Callable[[str], None] = lambda _: None,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> IndexReport:
     """Give a snapshot its version of an index: build, refresh, reuse, or move the tag, whichever is due.
 
@@ -56,7 +56,7 @@ def maintain_index(
     engine: Engine,
     storage: StorageConfig,
     watched_ref: str = "main",
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> IndexReport | None:
     """Rebuild the newest version's shards whose tombstone ratio is over the definition's limit.
 

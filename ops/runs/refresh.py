@@ -13,7 +13,7 @@ from icepuffin.ops.index import IndexReport, list_definitions, load_definition, 
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.index import ensure_defined
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
+from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SKETCH_STAGE = "sketch"
 """Name of the one stage of making theta sketches."""
-Progress = Callable[[str, str, int, int], None]
+RefreshProgress = Callable[[str, str, int, int], None]
 """Called with (what is made: `sketches` or an index's name, stage, tasks done, tasks in all)."""
 
 
@@ -48,7 +48,7 @@ def refresh(
     storage: StorageConfig | None = None,
     spark: "SparkSession | None" = None,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: RefreshProgress | None = None,
 ) -> RefreshReport:
     """Make the index versions and the theta sketches of one snapshot, as far as they are not there.
 
@@ -133,7 +133,7 @@ def refresh_snapshot(
     columns: Sequence[str] | None = None,
     watched_ref: str = "main",
     verify: bool = False,
-    progress: Progress | None = None,
+    progress: RefreshProgress | None = None,
 ) -> RefreshReport:
     """Make a snapshot's theta sketches, where `sketches`, then its version of each index.
 
@@ -181,9 +181,9 @@ def _runner(spark: "SparkSession | None", threads: int | None) -> TaskRunner:
     return SparkRunner(spark, task_threads=1 if threads is None else threads)
 
 
-def _stage(progress: Progress | None, name: str, stage: str) -> Callable[[int, int], None] | None:
+def _stage(progress: RefreshProgress | None, name: str, stage: str) -> Progress | None:
     return None if progress is None else lambda done, total: progress(name, stage, done, total)
 
 
-def _stages(progress: Progress, name: str) -> Callable[[str, int, int], None]:
+def _stages(progress: RefreshProgress, name: str) -> StageProgress:
     return lambda stage, done, total: progress(name, stage, done, total)

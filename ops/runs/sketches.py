@@ -7,9 +7,8 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
+from icepuffin.ops.tasks.runner import Progress
 from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches, materialize_theta_sketches
-
-Progress = Callable[[int, int], None]
 
 
 def refresh_sketches(

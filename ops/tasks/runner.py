@@ -12,6 +12,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
 """Called with (tasks done, tasks in all)."""
+StageProgress = Callable[[str, int, int], None]
+"""Called with (stage, tasks done, tasks in all)."""
 
 
 class RunnerError(IcepuffinError):

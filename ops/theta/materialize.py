@@ -1,9 +1,8 @@
 """Materialisation of a snapshot's theta sketches: per data file, united over its live files, registered in its slot."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
@@ -16,6 +15,7 @@ from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
+from icepuffin.ops.tasks.runner import Progress, TaskRunner
 from icepuffin.ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
 from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
@@ -29,20 +29,15 @@ from icepuffin.ops.theta.statistics_slot import NewSketch, listed_thetas
 from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
 
-if TYPE_CHECKING:
-    from icepuffin.ops.tasks.runner import TaskRunner
-
 PART_ROWS = 1 << 20
 """Rows per share, about, into which a longer file is cut at row groups, so that several cores read one file"""
-
-Progress = Callable[[int, int], None]
 
 
 def materialize_theta_sketches(
     table: Table,
     snapshot_id: int,
     *,
-    runner: "TaskRunner",
+    runner: TaskRunner,
     storage: StorageConfig,
     enabled: bool | None = None,
     columns: Collection[str] | None = None,
@@ -128,7 +123,7 @@ class _SketchResult:
 
 
 def _sketch(
-    plan: SketchPlan, store: Storage, config: StorageConfig, runner: "TaskRunner", progress: Progress | None
+    plan: SketchPlan, store: Storage, config: StorageConfig, runner: TaskRunner, progress: Progress | None
 ) -> _SketchResult:
     """Read the columns of files that no file sketch covers, and unite all sketches."""
     earlier = plan.earlier.read(plan.keys.values(), plan.columns)
@@ -154,7 +149,7 @@ def estimate_theta_sketches(
     table: Table,
     snapshot_id: int,
     *,
-    runner: "TaskRunner",
+    runner: TaskRunner,
     storage: StorageConfig,
     enabled: bool | None = None,
     columns: Collection[str] | None = None,
@@ -194,7 +189,7 @@ def _union(sketches: Sequence[ThetaSketch]) -> ThetaSketch:
 def _run(
     plan: SketchPlan,
     config: StorageConfig,
-    runner: "TaskRunner",
+    runner: TaskRunner,
     columns_by_path: Mapping[str, Sequence[SketchedColumn]],
     progress: Progress | None,
 ) -> list[SketchResult]:
