@@ -44,7 +44,6 @@ class DataSnapshot:
 
     snapshot_id: int
     sequence_number: int
-    parent_id: int | None
     timestamp_ms: int
     operation: str
     schema_id: int
@@ -158,7 +157,6 @@ def as_data_snapshot(table: Table, snapshot: Snapshot) -> DataSnapshot:
     return DataSnapshot(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
-        parent_id=snapshot.parent_snapshot_id,
         timestamp_ms=snapshot.timestamp_ms,
         operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
         schema_id=table.metadata.current_schema_id if snapshot.schema_id is None else snapshot.schema_id,

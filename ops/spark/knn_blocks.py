@@ -97,7 +97,6 @@ class Selected:
     approximate: Candidates | None
     """Candidates to rank by exact distances; None where distances are exact already"""
     exact: Candidates
-    wide: int
 
 
 def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -172,12 +171,12 @@ def _selected(results: Sequence[ShareResult], k: int, left: bytes) -> Selected:
     indexed = [result.indexed for result in results if result.indexed is not None]
     scanned = merge_sorted([result.scanned for result in results], k)
     if not indexed:
-        return Selected(left, None, scanned, k)
+        return Selected(left, None, scanned)
     wide = max(result.candidates.files.shape[1] for result in indexed)
     best = merge_sorted([result.candidates for result in indexed], wide)
     if any(result.approximate for result in indexed):
-        return Selected(left, best, scanned, wide)
-    return Selected(left, None, merge_sorted([best, scanned], k), k)
+        return Selected(left, best, scanned)
+    return Selected(left, None, merge_sorted([best, scanned], k))
 
 
 def _to_read(
