@@ -22,7 +22,7 @@ from icepuffin.orchestration.schedules import schedules
 from icepuffin.orchestration.sensor.definition import snapshot_sensor
 from icepuffin.orchestration.settings import RetentionSettings, Settings, load
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _INDEXES = "icepuffin/indexes"
 
 
@@ -47,7 +47,7 @@ def _isolated(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
     try:
         return table_definitions(spec, retention)
     except (dg.DagsterError, CheckError) as error:
-        logger.exception("%s: Dagster refuses its definitions, and shows its name only", spec.identifier)
+        _log.exception("%s: Dagster refuses its definitions, and shows its name only", spec.identifier)
         note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
         return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
 
@@ -90,6 +90,6 @@ def defs() -> dg.Definitions:
         indexes = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
         for key, table in indexes.items():
             if table.unknown:
-                logger.warning("%s: its own indexes are unknown: %s", settings.tables[key].name, table.unknown)
+                _log.warning("%s: its own indexes are unknown: %s", settings.tables[key].name, table.unknown)
     with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
         return build(settings, indexes).with_reconstruction_metadata({_INDEXES: to_text(indexes)})

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.result import SearchResult
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _LATE = 3
 """Intervals without a check after which answers carry a warning, even where no check failed"""
 
@@ -108,7 +108,7 @@ class FollowingReader(Generic[R]):
             try:
                 self.update()
             except Exception as error:
-                _logger.warning("the newest snapshot could not be opened, searching goes on: %s", error)
+                _log.warning("the newest snapshot could not be opened, searching goes on: %s", error)
 
     def _with_warning(self, result: SearchResult) -> SearchResult:
         age = time.time() - self._checked

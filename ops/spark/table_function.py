@@ -52,7 +52,7 @@ from icepuffin.ops.spark.types import as_spark, spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _READERS = 4
 """Readers that a Python worker keeps open between tasks and jobs"""
 
@@ -230,7 +230,7 @@ def answer(settings: TableFunctionSettings, planned: Planned, query: Any) -> Ite
 @lru_cache(maxsize=64)
 def _log_once(warning: str) -> None:
     """Once: a call may be one of many for the rows that it is joined to."""
-    _logger.warning("vector_search: %s", warning)
+    _log.warning("vector_search: %s", warning)
 
 
 @lru_cache(maxsize=_READERS)

@@ -19,7 +19,7 @@ from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas, read
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _MAX_ANCESTORS = 100
 """Number of ancestors whose statistics are read"""
@@ -95,7 +95,7 @@ def choose_extensions(
             sketches = read_sketches(store, statistics, proven)
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the sketches of ancestor {ancestor.snapshot_id} could not be read: {error}")
-            logger.warning("%s: %s", table_name(table), notes[-1])
+            _log.warning("%s: %s", table_name(table), notes[-1])
             continue
         for field_id, sketch in sketches.items():
             if covered & missing[field_id]:

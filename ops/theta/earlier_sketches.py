@@ -22,7 +22,7 @@ from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _MAX_VERSIONS = 16
 """Number of versions whose footers are read in search of a file"""
@@ -70,7 +70,7 @@ class EarlierSketches:
             yield
         except (IcepuffinError, PuffinError) as error:
             self._notes.append(f"the file sketches of {key.path} are broken: {error}")
-            logger.warning("%s", self._notes[-1])
+            _log.warning("%s", self._notes[-1])
 
     def fields_of(self, key: FileKey, columns: Sequence[SketchedColumn]) -> frozenset[int]:
         """Field ids of the columns whose sketches `read` would return, if no blob is broken. Reads nothing."""
@@ -96,7 +96,7 @@ def open_earlier_sketches(table: Table, store: Storage, snapshot: Snapshot) -> E
             reader = FileSketchesReader(PuffinReader(source), source.fetch)
         except (IcepuffinError, PuffinError) as error:
             notes.append(f"the file sketches of snapshot {version.base_snapshot_id} are lost: {error}")
-            logger.warning("%s: %s", table_name(table), notes[-1])
+            _log.warning("%s: %s", table_name(table), notes[-1])
             continue
         readers.append(reader)
         if version.base_sequence_number <= here:

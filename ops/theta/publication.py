@@ -29,7 +29,7 @@ from icepuffin.ops.theta.plan import SketchPlan
 from icepuffin.ops.theta.statistics_slot import CarriedBlob, NewSketch, carried_over, statistics_file
 from icepuffin.puffin.errors import PuffinError
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _ATTEMPTS = 5
 SIDE_TAG_AGE_MS = 7 * 24 * 3600 * 1000
 """Milliseconds for which the file sketches of an older snapshot (backfill) are kept for its neighbours"""
@@ -40,8 +40,9 @@ def publish_statistics(
 ) -> tuple[int, tuple[CarriedBlob, ...], str]:
     """(bytes written, blobs carried over, note). Merges the blobs that are in the slot at this moment.
 
-    Another writer between our read and our commit is merged, too. The slot has no compare-and-swap: a writer during the
-    commit itself is overwritten. Its next run notices, as the sensor does where ours is overwritten.
+    What another writer puts there between our read and our commit is merged, too. The slot has no compare-and-swap:
+    what is written during the commit itself is overwritten. Its writer's next run notices. Where ours is overwritten,
+    the sensor notices.
 
     Raises UnknownSnapshotError when the snapshot expired meanwhile, StatisticsError, and what the catalog raises. A
     file that could not be registered is left to the orphan cleaner: the commit may have landed all the same.
@@ -71,7 +72,7 @@ def _publish_over(
             carried = carried_over(store, old, replaced={s.field_id for s in new}, current_fields=current)
         except (IcepuffinError, PuffinError) as error:
             note = f"the old statistics file could not be read and was replaced, not merged: {error}"
-            logger.warning("%s, snapshot %d: %s", name, snapshot_id, note)
+            _log.warning("%s, snapshot %d: %s", name, snapshot_id, note)
     path = f"{table.location().rstrip('/')}/metadata/{snapshot_id}-{uuid.uuid4()}.stats"
     data, info, listed = statistics_file(snapshot, new, carried)
     store.create(path, data)
@@ -139,7 +140,7 @@ def publish_file_sketches(
     except IcepuffinError as error:
         if isinstance(error, LostRaceError):  # after any other error a snapshot may still refer to the file
             store.delete(path)
-        logger.warning("%s: the file sketches were not published: %s", table_name(table), error)
+        _log.warning("%s: the file sketches were not published: %s", table_name(table), error)
         return FileSketchesResult(None, 0, f"the file sketches were not published: {error}")
     return FileSketchesResult(path, info.file_size, note)
 

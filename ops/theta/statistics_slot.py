@@ -25,7 +25,7 @@ from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.types import THETA_V1
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _is_sketch(data: bytes) -> bool:
     try:
         theta_blob.decode(data)
     except PuffinError as error:
-        logger.warning("a theta sketch in the statistics slot cannot be read and is no longer listed: %s", error)
+        _log.warning("a theta sketch in the statistics slot cannot be read and is no longer listed: %s", error)
         return False
     return True
 
