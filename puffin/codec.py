@@ -13,8 +13,8 @@ CODECS = (None, "lz4", "zstd")
 DEFAULT_MAX_BYTES = 2**31 - 1
 _ZSTD_LEVEL = 3
 _ALWAYS_EXPANDED = 8 << 20
-_EXPANDED_A_BYTE = 8
-# the most that each format can expand to: a zstd block of 4 bytes holds 128 KiB, an LZ4 match grows 255 a byte
+_EXPANDED_PER_BYTE = 8
+# the most that each format can expand to: a zstd block of 4 bytes holds 128 KiB, an LZ4 match grows 255 per byte
 _MAX_RATIO = {"zstd": 32_768, "lz4": 255}
 
 
@@ -30,12 +30,12 @@ def compress(data: bytes, codec: str | None) -> bytes:
 
 
 def most_expanded(stored: int) -> int:
-    """Bytes that so many stored ones may expand to, whatever their format can do."""
-    return _ALWAYS_EXPANDED + _EXPANDED_A_BYTE * stored
+    """Bytes that `stored` compressed bytes may expand to, for any codec. More is refused as a decompression bomb."""
+    return _ALWAYS_EXPANDED + _EXPANDED_PER_BYTE * stored
 
 
 def pack(data: bytes, codec: str | None) -> tuple[bytes, str | None]:
-    """(what to store, its codec): as it is where it shrinks so much that readers would take it for a bomb."""
+    """(bytes to store, their codec). Data that shrink so much that a reader would refuse them are not compressed."""
     packed = compress(data, codec)
     return (data, None) if len(data) > most_expanded(len(packed)) else (packed, codec)
 

@@ -26,7 +26,7 @@ from icepuffin.puffin.blobs.shard import ShardReader
 
 _FILES = 8
 """Files in a sample"""
-_ROWS_A_FILE = 64
+_ROWS_PER_FILE = 64
 """Rows per file in a sample: the first of a row group, so that little is decoded"""
 _FOOTERS_AT_ONCE = 16
 
@@ -95,7 +95,7 @@ def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage
     # a mapping is of the whole table, so a few files stand for all
     for file in list(without.values())[:: -(-len(without) // _FILES) or 1]:
         opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
-        rows = opened.first(_ROWS_A_FILE, 0) if opened.groups else None
+        rows = opened.first(_ROWS_PER_FILE, 0) if opened.groups else None
         if rows is not None and rows.column(0).null_count < rows.num_rows:
             return frozenset(without)
     return frozenset()
@@ -182,7 +182,7 @@ def _sample(
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
     if not opened.groups:
         return np.empty(0, np.uint64)
-    rows = opened.first(_ROWS_A_FILE, int(rng.integers(opened.groups)))
+    rows = opened.first(_ROWS_PER_FILE, int(rng.integers(opened.groups)))
     if rows is None:
         return np.empty(0, np.uint64)
     try:

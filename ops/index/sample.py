@@ -20,7 +20,7 @@ from icepuffin.ops.recall_curve import MEASURED_K, Reach, ShardCentroids, encode
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
-PARTITIONS_A_SHARD = 16
+PARTITIONS_PER_SHARD = 16
 ROUTING_QUERIES = 256
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
 
@@ -31,7 +31,7 @@ _IMBALANCE = 1.5
 """Rows of the largest shard, as a multiple of the mean"""
 _FIXED_BYTES = 4096
 """Bytes of header, section table and gaps"""
-_BYTES_A_NODE = 8 + 20 + 5
+_BYTES_PER_NODE = 8 + 20 + 5
 """Bytes per node of content hash, address and offset of its edges, at most"""
 _BYTES_AN_EDGE = 4
 """Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
@@ -72,7 +72,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         )  # fmt: skip
         shards = least
     shards = min(shards, len(sample))
-    partitions = max(shards, min(PARTITIONS_A_SHARD * shards, len(sample) // 8))
+    partitions = max(shards, min(PARTITIONS_PER_SHARD * shards, len(sample) // 8))
     codebook = kmeans.train(sample, partitions, seed=definition.seed, threads=threads)
     labels, _ = kmeans.assign(sample, codebook, threads=threads)
     pq_codebook = None
@@ -126,7 +126,7 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """Rows that one shard can have at most, so that its blob is no larger than MAX_BLOB_BYTES."""
     m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
     of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
-    node = of_vector + _BYTES_A_NODE + _BYTES_AN_EDGE * (definition.max_degree + 1)
+    node = of_vector + _BYTES_PER_NODE + _BYTES_AN_EDGE * (definition.max_degree + 1)
     codebook = 256 * 4 * dims if m else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 

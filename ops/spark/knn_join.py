@@ -27,7 +27,7 @@ from icepuffin.ops.spark.types import spark_schema
 
 BLOCK_ROWS = 2_048
 """Queries per block: they are shipped and searched together"""
-_SEARCHES_A_CORE = 2
+_SEARCHES_PER_CORE = 2
 """Search tasks per core: more, smaller tasks shorten the wait for the slowest. The other stages do little"""
 
 
@@ -117,7 +117,7 @@ def knn_join(
         packed=job.pack(),
         request=request,
         shares=shares,
-        lanes=max(1, -(-_SEARCHES_A_CORE * cores // len(shares))),
+        lanes=max(1, -(-_SEARCHES_PER_CORE * cores // len(shares))),
         parts=cores,
         vector=on,
         field_ids=tuple(returned),

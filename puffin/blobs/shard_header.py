@@ -21,7 +21,7 @@ _MAX_METRIC = 2
 _MAX_DIMS = 65_536
 _MAX_DEGREE = 4_096
 _ALWAYS_ALLOWED = 60 << 20
-_DECODED_A_BYTE = 7
+_DECODED_PER_BYTE = 7
 
 
 class Section(enum.IntEnum):
@@ -113,7 +113,7 @@ def read_header(source: RangeSource) -> ShardHeader:
 
 def most_decoded(size: int) -> int:
     """Bytes that the graph of a shard blob of `size` bytes may take in memory, padded lists and all."""
-    return _ALWAYS_ALLOWED + _DECODED_A_BYTE * size
+    return _ALWAYS_ALLOWED + _DECODED_PER_BYTE * size
 
 
 def _check_lengths(header: ShardHeader, size: int) -> None:

@@ -20,8 +20,8 @@ from tests.interop import changes as by
 from tests.interop.changes import Lake
 
 pytestmark = pytest.mark.jvm
-FILES, ROWS_A_FILE = 4, 80
-ROWS = FILES * ROWS_A_FILE
+FILES, ROWS_PER_FILE = 4, 80
+ROWS = FILES * ROWS_PER_FILE
 
 
 def files_of(lake: Lake) -> tuple[LiveFile, ...]:
@@ -40,7 +40,7 @@ def new_lake(spark: Any, catalog: Catalog, name: str, version: int) -> Lake:
         f"'format-version'='{version}', 'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read')"
     )
     for _ in range(FILES):
-        lake.insert(ROWS_A_FILE)
+        lake.insert(ROWS_PER_FILE)
     create_index(lake.table, IndexDefinition(name="e", column="embedding", metric="l2", shards=2, target_recall=0.5))
     lake.definition = load_definition(lake.table, "e")
     lake.index()

@@ -26,7 +26,7 @@ from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, own_versions, refreshed, undo
 
-ROWS, ROWS_A_FILE = 480, 120
+ROWS, ROWS_PER_FILE = 480, 120
 
 
 class PackedRunner(LocalRunner):
@@ -41,19 +41,19 @@ class PackedRunner(LocalRunner):
 def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
     """Compacted since it was indexed. Rows have their own id as row id, and lay in files of the commits 1 to 4."""
     made = table_factory()
-    for start in range(0, ROWS, ROWS_A_FILE):
-        made.append(make_rows(start, start + ROWS_A_FILE))
+    for start in range(0, ROWS, ROWS_PER_FILE):
+        made.append(make_rows(start, start + ROWS_PER_FILE))
     index_head(made)
     old = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files
     made.overwrite(made.scan().to_arrow())
-    first = {file.path: (file.sequence_number - 1) * ROWS_A_FILE for file in old}
+    first = {file.path: (file.sequence_number - 1) * ROWS_PER_FILE for file in old}
     (new,) = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files
     path = new.path.removeprefix("file://")
     rows = pq.read_table(path)
     ids = rows["id"].to_numpy()
     for name, field_id, values in (
         ("_row_id", "2147483540", ids),
-        ("_last_updated_sequence_number", "2147483539", ids // ROWS_A_FILE + 1),
+        ("_last_updated_sequence_number", "2147483539", ids // ROWS_PER_FILE + 1),
     ):
         rows = rows.append_column(pa.field(name, pa.int64(), metadata={"PARQUET:field_id": field_id}), pa.array(values))
     pq.write_table(rows, path)

@@ -64,7 +64,7 @@ def assert_right(table: Table) -> int:
 @pytest.fixture
 def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Four files, of which each touches few partitions."""
-    monkeypatch.setattr(sample, "PARTITIONS_A_SHARD", 2)
+    monkeypatch.setattr(sample, "PARTITIONS_PER_SHARD", 2)
     made = table_factory()
     for number in range(4):
         append(made, number)
