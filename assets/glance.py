@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from icepuffin.ops.search.overview import Overview, ShardState
 
 INLINE_CHARACTERS = 999
-"""The longest Markdown that Dagster's UI shows at once."""
+"""The longest Markdown that Dagster's UI shows at once"""
 _LIVE, _DEAD, _LINE = "#4f43dd", "#d0d0d8", "#999"
 _WIDTH = 370
-"""Pixels of the metadata column in a window of 1,400 pixels."""
+"""Pixels of the metadata column in a window of 1,400 pixels"""
 _SHARDS = 24
-"""Shards that are drawn; of more, the first ones."""
+"""Shards that are drawn; of more, the first ones"""
 
 
 def value_bars(title: str, labels: Sequence[str], values: Sequence[float]) -> str | None:

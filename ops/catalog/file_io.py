@@ -27,10 +27,10 @@ class VendedFileIO(PyArrowFileIO):
     def __init__(self, properties: Mapping[str, str], storage: StorageConfig, location: str) -> None:
         self.storage = storage
         self._location = location
-        self._others = {key: value for key, value in properties.items() if not key.startswith(("s3.", "client."))}
-        self._made: dict[tuple[str, str | None], tuple[dict[str, str], FileSystem]] = {}
+        self._unvended = {key: value for key, value in properties.items() if not key.startswith(("s3.", "client."))}
+        self._file_systems: dict[tuple[str, str | None], tuple[dict[str, str], FileSystem]] = {}
         first = nearest(storage.vended.grants, location) if storage.vended else None
-        super().__init__({**self._others, **combined(storage.properties, first.properties if first else {})})
+        super().__init__({**self._unvended, **combined(storage.properties, first.properties if first else {})})
         self.fs_by_scheme = self._file_system
 
     def new_input(self, location: str) -> PyArrowFile:
@@ -56,14 +56,14 @@ class VendedFileIO(PyArrowFileIO):
     def _file_system(self, scheme: str, netloc: str | None = None) -> FileSystem:
         settings = settings_for(self._location, self.storage)
         require_keys(settings)
-        cached = self._made.get((scheme, netloc))
+        cached = self._file_systems.get((scheme, netloc))
         if cached is None or cached[0] != settings:
-            self.properties = {**self._others, **settings}
-            cached = self._made[scheme, netloc] = settings, self._initialize_fs(scheme, netloc)
+            self.properties = {**self._unvended, **settings}
+            cached = self._file_systems[scheme, netloc] = settings, self._initialize_fs(scheme, netloc)
         return cached[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_made": {}}
+        return {**super().__getstate__(), "_file_systems": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

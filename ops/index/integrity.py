@@ -1,7 +1,7 @@
 """Integrity: whether a version's file is what its routing blob says, and its nodes are the rows of its snapshot."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner, driver_runner
+from icepuffin.ops.tasks.runner import LocalRunner, StageProgress, TaskRunner, driver_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -30,15 +30,12 @@ from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
-ONE_IN = 16
-"""Copied shards per shard that a refresh checks: the check takes 1 to 3 % of the time of copying them"""
-
-
+CHECK_INTERVAL = 16
+"""Copied shards of which a refresh checks one: the check takes 1 to 3 % of the time of copying them"""
 _SMALL = 64 * 1024**2
 """Bytes of vectors up to which the driver reads them itself: sooner than Spark starts a job"""
 _TASKS = 64
 """Tasks that reading all rows is split into, so that progress shows"""
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ def check_integrity(
     storage: StorageConfig,
     *,
     runner: TaskRunner | None = None,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
 ) -> Integrity:
     """Check a version's file, and compare its nodes with all rows of its snapshot.
 
@@ -190,7 +187,7 @@ def _covered_rows(
 
 
 def _rows_of(
-    covered: _CoveredRows, expected: Routing, storage: StorageConfig, runner: TaskRunner, progress: Progress | None
+    covered: _CoveredRows, expected: Routing, storage: StorageConfig, runner: TaskRunner, progress: StageProgress | None
 ) -> Tally:
     """Tally of all live rows of the version's snapshot."""
     if 4 * expected.dims * covered.record_count <= _SMALL:
@@ -215,7 +212,7 @@ def _self_search(
     drawn: Sequence[npt.NDArray[np.int64]],
     storage: StorageConfig,
     runner: TaskRunner,
-    progress: Progress | None,
+    progress: StageProgress | None,
 ) -> SelfSearch:
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
     files = dict(covered.files)
@@ -250,12 +247,13 @@ def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: R
 def spot_check(base: OpenVersion, build_id: str, storage: StorageConfig) -> None:
     """Compare the sections of one shard with their checksums, before a refresh copies it.
 
-    `build_id` selects one of ONE_IN shards, or of all if there are more. Bytes that rot on a disk are thus found within
-    some refreshes. Object stores check their bytes themselves, and charge for reads: there nothing is read.
+    `build_id` selects one of CHECK_INTERVAL shards, or of all if there are more. Bytes that rot on a disk are thus
+    noticed within some refreshes. Object stores check their bytes themselves, and charge for reads: there nothing is
+    read.
 
     Raises ChecksumError, StorageError.
     """
-    number = int(build_id, 16) % max(ONE_IN, len(base.shards))
+    number = int(build_id, 16) % max(CHECK_INTERVAL, len(base.shards))
     if number >= len(base.shards) or not normalize(base.shards[number].path).startswith("file:"):
         return
     part = base.shards[number]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from icepuffin.ops.index.assembly import VersionFile
 from icepuffin.ops.index.errors import CoverageError
-from icepuffin.ops.index.integrity import ONE_IN
+from icepuffin.ops.index.integrity import CHECK_INTERVAL
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.self_search import SelfSearch
@@ -41,8 +41,8 @@ def require_rows(
     """Check that every live row has exactly one node, by its address; and for a sample of rows that the node has the
     hash of the row's vector, and that a search by that vector returns the row.
 
-    Reads location maps and hashes of the file as written, a little of four data files, and the shards that are
-    searched: see `_searched_shards`. Raises CoverageError naming a file, StorageError, PuffinError.
+    Reads location maps and hashes of the file as written, sampled rows of a few data files (`draw_rows`), and the
+    shards that are searched (`_searched_shards`). Raises CoverageError naming a file, StorageError, PuffinError.
     """
     where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
     routing = file.routing
@@ -50,24 +50,25 @@ def require_rows(
     files = {relative_to(live.path, plan.live.location): live for live in plan.live.files}
     if slots.keys() != files.keys():
         odd = min(slots.keys() ^ files.keys())
-        raise _refused(where, f"{odd} is live in only one of snapshot and index")
+        raise _coverage_error(where, f"{odd} is live in only one of snapshot and index")
     rows = draw_rows(plan, slots, storage)
     nodes = _nodes(file, np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)]), storage, runner)
     for slot, covered in enumerate(routing.files):
         count = nodes.tally.counts[slot]
         if count != covered.live_rows:
             path = covered.path or "a free slot"
-            raise _refused(where, f"{path}: {covered.live_rows:,} rows are live, {count:,} have a node")
+            raise _coverage_error(where, f"{path}: {covered.live_rows:,} rows are live, {count:,} have a node")
     for path, slot in slots.items():
-        if _is_whole(files[path], routing.files[slot].live_rows) and nodes.tally.sums[slot] != _all_rows(files[path]):
-            raise _refused(where, f"{path}: a row has two nodes and another has none")
+        is_whole = _is_whole(files[path], routing.files[slot].live_rows)
+        if is_whole and nodes.tally.sums[slot] != _sum_of_all_rows(files[path]):
+            raise _coverage_error(where, f"{path}: a row has two nodes and another has none")
     for part in rows:
-        for key, wanted in zip(part.keys.tolist(), part.hashes.tolist(), strict=True):
-            if nodes.hash_of.get(key) != wanted:
-                raise _refused(where, f"{part.path}: a row's node does not have its vector")
+        for key, row_hash in zip(part.keys.tolist(), part.hashes.tolist(), strict=True):
+            if nodes.hash_of.get(key) != row_hash:
+                raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
     searched = _self_search(plan, made, file, rows, nodes, storage, runner)
     if fault := searched.fault(plan.definition.target_recall):
-        raise _refused(where, fault)
+        raise _coverage_error(where, fault)
     return searched
 
 
@@ -93,15 +94,16 @@ def _nodes(file: VersionFile, keys: npt.NDArray[np.int64], storage: StorageConfi
     ]
     groups = max(1, min(len(blobs), 2 * runner.parallelism))
     tasks = [
-        NodesTask(tuple(blobs[at::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
-        for at in range(groups)
+        NodesTask(tuple(blobs[first::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
+        for first in range(groups)
     ]
     results = runner.run(tally_nodes, tasks, label="count addresses")
     hash_of: dict[int, int] = {}
     shard_of: dict[int, int] = {}
     for first, part in enumerate(results):
         hash_of.update(zip(part.keys.tolist(), part.hashes.tolist(), strict=True))
-        shard_of.update(zip(part.keys.tolist(), (first + groups * part.places).tolist(), strict=True))
+        shard_ids = first + groups * part.places  # a task has each `groups`-th shard
+        shard_of.update(zip(part.keys.tolist(), shard_ids.tolist(), strict=True))
     return _Nodes(Tally.joined((part.tally for part in results), len(routing.files)), hash_of, shard_of)
 
 
@@ -135,8 +137,8 @@ def _searched_shards(plan: VersionPlan, made: ShardSet, rows: Mapping[int, int])
     """Ids of the shards that are searched, of those that hold sampled rows (`rows`: their number, by shard).
 
     Of shards that were written for this version: the ones with most rows, up to a tenth of their bytes, and one at
-    least. Of shards whose graphs are the base version's: one in ONE_IN refreshes, where files are local; to read one
-    takes longer than most refreshes.
+    least. Of shards whose graphs are the base version's: each once in CHECK_INTERVAL refreshes, where files are local;
+    to read one takes longer than most refreshes.
     """
     written = {shard.shard_id: shard.length for shard in made.shards if not shard.how.keeps_graph}
     budget = max(SMALL_WORK, sum(written.values()) // _ONE_BYTE_IN)
@@ -145,12 +147,12 @@ def _searched_shards(plan: VersionPlan, made: ShardSet, rows: Mapping[int, int])
         if not chosen or written[shard_id] <= budget:
             chosen.append(shard_id)
             budget -= written[shard_id]
-    turn = int(plan.build_id, 16) % max(ONE_IN, len(made.shards))
+    turn = int(plan.build_id, 16) % max(CHECK_INTERVAL, len(made.shards))
     has_turn = turn in rows and made.shards[turn].how.keeps_graph
     return [*chosen, turn] if has_turn and normalize(plan.live.location).startswith("file:") else chosen
 
 
-def _refused(where: str, fault: str) -> CoverageError:
+def _coverage_error(where: str, fault: str) -> CoverageError:
     return CoverageError(
         f"{where}: {fault}. Nothing was published; run it again with --verify, and if it stays, drop the index, create "
         "it again, and report this"
@@ -162,7 +164,8 @@ def _is_whole(file: LiveFile, live_rows: int) -> bool:
     return not file.deletes and live_rows == file.record_count
 
 
-def _all_rows(file: LiveFile) -> np.uint64:
+def _sum_of_all_rows(file: LiveFile) -> np.uint64:
+    """The checksum of a tally of the addresses of all rows of the file."""
     tally = Tally.empty(1)
     tally.add(np.zeros(file.record_count, np.uint32), np.arange(file.record_count, dtype=np.int64))
     return np.uint64(tally.sums[0])

@@ -77,24 +77,24 @@ class VectorSource:
         """The live rows of some files (that match), in batches. Rows whose vector is null are left out.
 
         Vectors without a distance (NaN, infinity, another length, zero under cosine) are counted in `skipped`; without
-        it they raise VectorColumnError, naming file and row. Raises QueryError where no index knows the dimensions, and
-        no vector of the first batch has those of the query.
+        it they raise VectorColumnError, naming file and row. Where no index knows the dimensions, the first batch is
+        compared with the query: raises QueryError if none of its vectors has the query's dimensions.
         """
-        unchecked = self.dims is None and dims is not None
+        to_compare = dims if self.dims is None else None
         for number in files:
             file = self.live.files[number]
             for batch in _batches(file, self, matches, number, dims):
                 positions, column = with_vector(batch)
                 if not len(positions):
                     continue
-                if unchecked and dims is not None:
-                    _require_dims(column, dims, file)
-                unchecked = False
+                if to_compare is not None:
+                    _require_dims(column, to_compare, file)
+                to_compare = None
                 for usable, vectors, raw in self._prepared(positions, column, dims, file, skipped):
                     yield RowVectors(np.full(len(usable), number, np.int64), usable, vectors, raw)
 
     def sample(self, count: int) -> F32:
-        """f32[n, D], n <= count: vectors of live rows, for trying things out."""
+        """f32[n, D], n <= count: vectors of the first live rows, to measure with."""
         parts = [np.empty((0, self.dims or 0), np.float32)]
         for rows in self.rows(range(len(self.live.files)), self.dims, None):
             parts.append(rows.vectors[: count - sum(map(len, parts))].astype(np.float32))

@@ -89,25 +89,25 @@ def _number(text: str) -> TypedExpression:
 @rule(exp.Neg)
 def _neg(node: Node, schema: pa.Schema) -> TypedExpression:
     if isinstance(node.this, exp.Literal) and not node.this.is_string:
-        return _number(f"-{node.this.this}")  # the least long is minus what no long is
+        return _number(f"-{node.this.this}")  # at once: -2^63 is a bigint, and 2^63 alone is not
     return _map(arithmetic.negative, typed(node.this, schema))
 
 
-def _map(rule: Callable[..., arithmetic.Rule], *values: TypedExpression) -> TypedExpression:
-    """By a rule that types give: (arguments' types, the type, what computes it, whether it may fail)."""
-    made = rule(
+def _map(rule_of: Callable[..., arithmetic.Rule], *values: TypedExpression) -> TypedExpression:
+    """An operation on values. `rule_of` gives, for their types, the arguments' types, the result's, and the kernel."""
+    operation = rule_of(
         *(
             value.digits if value.digits is not None and _beside_decimal(value, values) else value.kind
             for value in values
         )
     )
-    arguments = [as_kind(value, kind) for value, kind in zip(values, made.arguments, strict=True)]
+    arguments = [as_kind(value, kind) for value, kind in zip(values, operation.arguments, strict=True)]
     columns = frozenset().union(*(value.columns for value in arguments)) if arguments else frozenset()
     return TypedExpression(
-        made.kind,
-        lambda rows: made.compute(*(value.run(rows) for value in arguments)),
+        operation.kind,
+        lambda rows: operation.compute(*(value.run(rows) for value in arguments)),
         columns,
-        made.may_fail or any(value.may_fail for value in arguments),
+        operation.may_fail or any(value.may_fail for value in arguments),
     )
 
 
@@ -125,7 +125,7 @@ def _arithmetic(node: Node, schema: pa.Schema) -> TypedExpression:
             and isinstance(inner.this, exp.Literal)
             and is_integer(value.kind)
             and (is_decimal(left.kind) or is_decimal(right.kind))
-        ):  # 1L and CAST(1 AS BIGINT) are one tree, and have not the same digits
+        ):  # sqlglot parses 1L and CAST(1 AS BIGINT) to one tree, and Spark gives them different digits
             raise NotIndexableError(f"{shown(inner)} beside a decimal is not computed here")
     return _map(arithmetic.BINARY[type(node)], left, right)
 
@@ -187,8 +187,8 @@ def _cast(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 def _decimal_of(node: Node) -> Kind:
-    digits = [item.this for item in node.to.expressions]
-    numbers = [int(item.this) for item in digits if isinstance(item, exp.Literal) and str(item.this).isdecimal()]
+    digits = [parameter.this for parameter in node.to.expressions]
+    numbers = [int(part.this) for part in digits if isinstance(part, exp.Literal) and str(part.this).isdecimal()]
     if len(numbers) != len(digits) or not 1 <= len(numbers) <= 2:
         raise NotIndexableError(f"{shown(node)}: write DECIMAL(precision, scale)")
     precision, scale = (*numbers, 0)[:2]

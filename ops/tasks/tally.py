@@ -58,8 +58,9 @@ class NodesTask:
     """Shards whose nodes are to be tallied by address."""
 
     shards: tuple[tuple[ObjectRange, bytes], ...]
-    """(blob, nodes without a live row as a deletion vector)"""
+    """(blob, its tombstones as a deletion vector)"""
     slots: int
+    """File slots of the version"""
     wanted: npt.NDArray[np.int64]
     """Addresses whose nodes are looked for, ascending, as `pack` makes them"""
     storage: StorageConfig
@@ -73,7 +74,7 @@ class NodesResult:
     tally: Tally
     """Tally of addresses, without contents"""
     keys: npt.NDArray[np.int64]
-    """Row keys of the live nodes that were wanted"""
+    """Addresses of the live nodes that were looked for"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes of those nodes, in the same order"""
     places: npt.NDArray[np.int64]
@@ -96,7 +97,7 @@ class RowsTask:
 def tally_nodes(task: NodesTask) -> NodesResult:
     """Read location maps, and the hashes of shards with a wanted row. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
-        results = list(threads.map(lambda place: _of_shard(task, place), range(len(task.shards))))
+        results = list(threads.map(lambda place: _tally_shard(task, place), range(len(task.shards))))
     return NodesResult(
         tally=Tally.joined((result.tally for result in results), task.slots),
         keys=np.concatenate([np.empty(0, np.int64), *(result.keys for result in results)]),
@@ -105,15 +106,15 @@ def tally_nodes(task: NodesTask) -> NodesResult:
     )
 
 
-def _of_shard(task: NodesTask, place: int) -> NodesResult:
+def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     blob, tombstones = task.shards[place]
     reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
     keys = pack(slots, positions)
-    at = live[np.isin(keys[live], task.wanted)]
-    hashes = reader.read_content_hashes()[at] if len(at) else np.empty(0, np.uint64)
-    return NodesResult(tally, keys[at], hashes, np.full(len(at), place, np.int64))
+    nodes = live[np.isin(keys[live], task.wanted)]
+    hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
+    return NodesResult(tally, keys[nodes], hashes, np.full(len(nodes), place, np.int64))
 
 
 def tally_of(

@@ -97,7 +97,7 @@ class SearchArguments:
 @click.option(
     "--target-recall",
     type=click.FloatRange(0, 1, min_open=True),
-    help="Choose these three by the curve measured with the index, such as 0.99.",
+    help="Choose --search-list, --shards and --oversample by the recall measured with the index, such as 0.99.",
 )
 @click.option(
     "--spark", is_flag=True, help="Search an index of more than [spark] in_process_mb by tasks on Spark, not here."
@@ -120,7 +120,7 @@ def command(context: TableContext, arguments: SearchArguments, /) -> None:
       icepuffin search demo.packages --like-id 48182 --exact --vector-column embedding --metric cosine
     """
     arguments.check()
-    query = _given_vectors(arguments)
+    query = _vectors_of_options(arguments)
     definition = _definition(context, arguments)
     if definition is None:
         column = context.checked_column(str(arguments.vector_column), arguments.snapshot)
@@ -145,7 +145,7 @@ def _definition(context: TableContext, arguments: SearchArguments) -> "IndexDefi
     return context.index(arguments.index)
 
 
-def _given_vectors(arguments: SearchArguments) -> "npt.NDArray[Any] | None":
+def _vectors_of_options(arguments: SearchArguments) -> "npt.NDArray[Any] | None":
     """Array [queries, dims] of --vector or --query-file; None for --like-id."""
     from icepuffin.orchestration.cli.query_vectors import parse_vectors, read_vectors
 

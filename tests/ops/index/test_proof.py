@@ -189,7 +189,7 @@ def test_a_kept_shard_is_searched_when_its_turn_comes(table: Table, monkeypatch:
         other_vectors(patched)
         patched.setattr("icepuffin.ops.index.materialize.require_rows", lambda *_: UNPROVEN)
         index_head(table)
-    monkeypatch.setattr(proof, "ONE_IN", 1)
+    monkeypatch.setattr(proof, "CHECK_INTERVAL", 1)
     for first in range(640, 720, 10):
         table.append(make_rows(first, first + 10))
         index_head(table)
