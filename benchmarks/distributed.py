@@ -109,12 +109,12 @@ def _join(
         left = spark.read.parquet(f"{folder}/left")
 
         def once(limit: int) -> tuple[float, int]:
-            found = knn_join(
+            join = knn_join(
                 left.limit(limit) if limit < count else left,
                 reader, on="embedding", k=K, columns=["id"], search_list=search_list,
             )  # fmt: skip
             begun = time.perf_counter()
-            found.rows.drop("embedding").write.mode("overwrite").parquet(f"{folder}/out")
+            join.rows.drop("embedding").write.mode("overwrite").parquet(f"{folder}/out")
             return time.perf_counter() - begun, spark.read.parquet(f"{folder}/out").count()
 
         once(min(count, 2_000))
@@ -138,11 +138,11 @@ def _recall(
     queries: npt.NDArray[np.float32],
     search_list: int | None,
 ) -> float:
-    some = queries[:_CHECKED]
-    found = reader.search(some, K, columns=["id"], search_list=search_list).rows
-    truth = exact_top_k(some, base, K, lake.definition.metric_value)[0]
-    mine = np.asarray(found["id"]).reshape(len(some), K)
-    return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)]))
+    checked = queries[:_CHECKED]
+    found = reader.search(checked, K, columns=["id"], search_list=search_list).rows
+    truth = exact_top_k(checked, base, K, lake.definition.metric_value)[0]
+    ids = np.asarray(found["id"]).reshape(len(checked), K)
+    return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(ids, truth, strict=True)]))
 
 
 def local_session(threads: int) -> "SparkSession":

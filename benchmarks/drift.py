@@ -4,7 +4,7 @@
 
 Each refresh deletes 2 % of the live rows (position deletes, spread over all files) and appends as many new ones. After
 every fifth, the same snapshot is indexed from nothing under another name; recall@10 of both is of 1,000 queries against
-exact search. The recall that the gate measured before each commit is told too.
+exact search. The recall that the gate measured before each commit is reported too.
 """
 
 import argparse
@@ -52,8 +52,8 @@ def main() -> None:
             points.append(point)
             print(json.dumps(point), flush=True)
             behind = max((point["behind"] for point in points if "behind" in point), default=0.0)
-            told = {"rows": rows, "dims": vectors.shape[1], "largest_loss_of_recall": behind, "points": points}
-            options.out.write_text(json.dumps(told, indent=1))
+            document = {"rows": rows, "dims": vectors.shape[1], "largest_loss_of_recall": behind, "points": points}
+            options.out.write_text(json.dumps(document, indent=1))
     if options.plot:
         _plot(points, options.plot)
 
@@ -76,7 +76,7 @@ def _plot(points: list[dict[str, Any]], path: Path) -> None:
         [point["recall"] for point in folded],
         "|",
         markersize=14,
-        label="shards rebuilt, or deltas dealt out",
+        label="shards rebuilt, or deltas dissolved",
     )
     compared = [point for point in points if "recall_fresh" in point]
     axes.plot(

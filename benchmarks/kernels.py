@@ -4,7 +4,7 @@
         [--threads 2] [--seeds 5] [--peers PYTHON] [--diskannpy PYTHON]
 
 Squared L2, k = 10, R = 64, L = 100, alpha = 1.2. Rows are permuted, the first are held out as queries. Recall counts
-equal distances as hits. With --seeds ours is built that many times, and recall is told as mean and spread. Only
+equal distances as hits. With --seeds ours is built that many times, and recall is reported as mean and spread. Only
 figures of one sitting compare, and only where nothing else ran. `docs/performance/kernels.md` has ours.
 """
 
@@ -51,11 +51,11 @@ def main(arguments: list[str] | None = None) -> None:
         points = result["points"]
         for point in points:
             point["recall"] = _recall(base, queries, point.pop("answer"), true)
-        at = [_qps_at(points, target) for target in TARGETS]
+        rates = [_qps_at(points, target) for target in TARGETS]
         shown = "; ".join(
             f"{p['width']}: {p['recall']:.4f}, {p['qps']:.0f}, {p['p50_us']:.0f}/{p['p99_us']:.0f}" for p in points
         )
-        print(line.format(name, f"{result['seconds']:.2f}", f"{result['peak_mb']:.0f}", *at, shown), flush=True)
+        print(line.format(name, f"{result['seconds']:.2f}", f"{result['peak_mb']:.0f}", *rates, shown), flush=True)
         if options.insert:
             recall = _recall(base, queries, result["inserted"], true)
             print(f"{'':12} inserts: {result['insert_us']:.0f} us per vector, recall after: {recall:.4f}", flush=True)

@@ -142,16 +142,16 @@ class Lake:
         """f32[count, D] near rows of all ages."""
         rng = np.random.default_rng(3)
         picked = np.sort(rng.choice(self._next, count, replace=False))
-        asked = self._vectors[picked].astype(np.float32)
-        return asked + rng.standard_normal(asked.shape).astype(np.float32) * asked.std() * np.float32(0.1)
+        vectors = self._vectors[picked].astype(np.float32)
+        return vectors + rng.standard_normal(vectors.shape).astype(np.float32) * vectors.std() * np.float32(0.1)
 
     def probe_ms(self, count: int = 300, k: int = 10) -> dict[str, float]:
         """Median milliseconds of one query after another, one thread: all of it, and what the graphs take."""
         reader = open_index(self.table.refresh(), self.definition, storage=STORAGE, threads=1)
-        asked = self.queries(count)
-        reader.search(asked[:20], k, columns=["id"])
+        query_vectors = self.queries(count)
+        reader.search(query_vectors[:20], k, columns=["id"])
         whole, graphs = [], []
-        for query in asked:
+        for query in query_vectors:
             begun = time.perf_counter()
             found = reader.search(query, k, columns=["id"])
             whole.append(1000 * (time.perf_counter() - begun))
@@ -160,12 +160,12 @@ class Lake:
 
     def recall(self, definition: IndexDefinition, queries: int = 200, k: int = 10) -> float:
         """recall@k of the head's version, of queries near rows that the table has or had."""
-        asked = self.queries(queries)
-        found = open_index(self.table.refresh(), definition, storage=STORAGE).search(asked, k, columns=["id"])
+        query_vectors = self.queries(queries)
+        result = open_index(self.table.refresh(), definition, storage=STORAGE).search(query_vectors, k, columns=["id"])
         metric = definition.metric_value
-        true = exact_search(self.table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"])
-        mine, wanted = _by_query(found.rows, queries, k), _by_query(true.rows, queries, k)
-        return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(mine, wanted, strict=True)]))
+        true = exact_search(self.table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"])
+        ids, true_ids = _by_query(result.rows, queries, k), _by_query(true.rows, queries, k)
+        return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(ids, true_ids, strict=True)]))
 
 
 def _runner_of(name: str, threads: int) -> TaskRunner:

@@ -60,7 +60,7 @@ class Faiss:
 
     def train(self, vectors: Any) -> Any:
         most = -(-len(vectors) // CENTROIDS)
-        found = self.faiss.Kmeans(
+        clustering = self.faiss.Kmeans(
             vectors.shape[1],
             CENTROIDS,
             niter=ITERATIONS,
@@ -68,8 +68,8 @@ class Faiss:
             min_points_per_centroid=1,
             max_points_per_centroid=most,
         )
-        found.train(vectors)
-        return found.centroids
+        clustering.train(vectors)
+        return clustering.centroids
 
     def assign(self, vectors: Any, centroids: Any) -> Any:
         index = self.faiss.IndexFlatL2(vectors.shape[1])

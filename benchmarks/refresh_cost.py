@@ -138,15 +138,15 @@ def main() -> None:
 def probe_cost(lake: Lake) -> dict[str, dict[str, float]]:
     """Milliseconds of a query by the number of deltas, each of 1 % of the rows."""
     many = replace(lake.definition, max_deltas=max(DELTAS), delta_share=1.0)
-    found = {}
+    milliseconds = {}
     for deltas in range(max(DELTAS) + 1):
         if deltas:
             append_1pct(lake)
             lake.index(many)
         if deltas in DELTAS:
-            found[str(deltas)] = lake.probe_ms()
-            print(f"{deltas} deltas", json.dumps(found[str(deltas)]), flush=True)
-    return found
+            milliseconds[str(deltas)] = lake.probe_ms()
+            print(f"{deltas} deltas", json.dumps(milliseconds[str(deltas)]), flush=True)
+    return milliseconds
 
 
 def _options() -> argparse.Namespace:

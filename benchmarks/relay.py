@@ -55,7 +55,9 @@ def relayed(host: str, port: int) -> Iterator[Relay]:
     thread.start()
 
     async def serve() -> asyncio.Server:
-        return await asyncio.start_server(lambda near, back: _connection(relay, host, port, near, back), "127.0.0.1", 0)
+        return await asyncio.start_server(
+            lambda client, back: _connection(relay, host, port, client, back), "127.0.0.1", 0
+        )
 
     server = asyncio.run_coroutine_threadsafe(serve(), loop).result()
     relay.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -77,17 +79,17 @@ async def _hang_up(server: asyncio.Server) -> None:
 
 
 async def _connection(
-    relay: Relay, host: str, port: int, near: asyncio.StreamReader, back: asyncio.StreamWriter
+    relay: Relay, host: str, port: int, client: asyncio.StreamReader, back: asyncio.StreamWriter
 ) -> None:
-    far, on = await asyncio.open_connection(host, port)
+    server, on = await asyncio.open_connection(host, port)
     own: list[Request] = []
     with contextlib.suppress(ConnectionError):
-        await asyncio.gather(_forward(relay, near, on, own), _answer(far, back, own))
+        await asyncio.gather(_forward(relay, client, on, own), _answer(server, back, own))
 
 
-async def _forward(relay: Relay, near: asyncio.StreamReader, on: asyncio.StreamWriter, own: list[Request]) -> None:
+async def _forward(relay: Relay, client: asyncio.StreamReader, on: asyncio.StreamWriter, own: list[Request]) -> None:
     """What a client sends; it waits for each answer before it asks again, so a request starts a piece."""
-    while piece := await near.read(_PIECE):
+    while piece := await client.read(_PIECE):
         if match := _REQUEST.match(piece):
             own.append(Request(match[1].decode(), match[2].decode()))
             relay.requests.append(own[-1])
@@ -97,8 +99,8 @@ async def _forward(relay: Relay, near: asyncio.StreamReader, on: asyncio.StreamW
     on.close()
 
 
-async def _answer(far: asyncio.StreamReader, back: asyncio.StreamWriter, own: list[Request]) -> None:
-    while piece := await far.read(_PIECE):
+async def _answer(server: asyncio.StreamReader, back: asyncio.StreamWriter, own: list[Request]) -> None:
+    while piece := await server.read(_PIECE):
         if own:
             own[-1].bytes += len(piece)
         back.write(piece)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.search --vectors embeddings.npy --out search.json [--queries 1000] [--object-store]
 
-The table holds all vectors but the queries (held out by a seeded permutation), and one shard of f32 vectors unless told
-otherwise. `warm_single`: one query after another on one thread, with the id of each row fetched; `index_only`: the same
+The table holds all vectors but the queries (held out by a seeded permutation), and one shard of f32 vectors unless
+options change that. `warm_single`: one query after another on one thread, with the id of each row fetched; `index_only`: the same
 without columns, which places and distances suffice for. `targets`: what `target_recall` chooses, and what the held-out
 queries get. `batch`: all queries in one call, beside the same kernels without a table. `cold`: see `benchmarks.cold`;
 from an object store with `--object-store`. `filters`: conditions from all rows down to one in 10,000. `within`: all
@@ -87,29 +87,29 @@ def _width_for(
 
 
 def _recall(reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], width: int) -> float:
-    found = reader.search(queries, K, search_list=width, columns=["id"]).rows
-    mine = np.asarray(found["id"]).reshape(len(queries), K)
-    return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)]))
+    rows = reader.search(queries, K, search_list=width, columns=["id"]).rows
+    ids = np.asarray(rows["id"]).reshape(len(queries), K)
+    return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(ids, truth, strict=True)]))
 
 
 def _target(
     reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], target: float
 ) -> dict[str, Any]:
     """What `target_recall` chooses, and what new queries then get."""
-    found = reader.search(queries, K, target_recall=target, columns=["id"])
-    mine = np.asarray(found.rows["id"]).reshape(len(queries), K)
+    result = reader.search(queries, K, target_recall=target, columns=["id"])
+    ids = np.asarray(result.rows["id"]).reshape(len(queries), K)
     times = []
     for query in queries[:200]:
         begun = time.perf_counter()
         reader.search(query, K, target_recall=target)
         times.append(1000 * (time.perf_counter() - begun))
-    knobs = found.profile.parameters
+    knobs = result.profile.parameters
     return {
         "target": target,
-        "recall": float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(mine, truth, strict=True)])),
+        "recall": float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(ids, truth, strict=True)])),
         "search_list": knobs.search_list if knobs else None,
-        "shards_a_query": sum(item.queries for item in found.profile.work) / len(queries),
-        "distances_a_query": found.profile.distances / len(queries),
+        "shards_a_query": sum(item.queries for item in result.profile.work) / len(queries),
+        "distances_a_query": result.profile.distances / len(queries),
         "p50_ms": float(np.median(times)),
     }
 
@@ -143,8 +143,8 @@ def _batch(
     many = np.tile(queries, (10_000 // len(queries) + 1, 1))[:10_000]
     searchers = _bare(lake)
     ways: dict[str, Callable[[npt.NDArray[np.float32]], object]] = {
-        "table": lambda asked: reader.search(asked, K, search_list=width, columns=["id"]),
-        "kernels": lambda asked: [one.search(asked, K, search_list=width, threads=threads) for one in searchers],
+        "table": lambda vectors: reader.search(vectors, K, search_list=width, columns=["id"]),
+        "kernels": lambda vectors: [one.search(vectors, K, search_list=width, threads=threads) for one in searchers],
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(BATCHES):
@@ -173,15 +173,15 @@ def _filtered(
     times, hits = [], []
     for query, true in zip(queries, truth, strict=True):
         begun = time.perf_counter()
-        found = reader.search(query, K, where=where, columns=["id"])
+        result = reader.search(query, K, where=where, columns=["id"])
         times.append(1000 * (time.perf_counter() - begun))
         wanted = true[true >= 0]
-        hits.append(len(np.intersect1d(np.asarray(found.rows["id"]), wanted)) / len(wanted))
+        hits.append(len(np.intersect1d(np.asarray(result.rows["id"]), wanted)) / len(wanted))
     return {
         "selectivity": share,
         "recall": float(np.mean(hits)),
         "p50_ms": float(np.median(times)),
-        "strategy": found.profile.strategy,
+        "strategy": result.profile.strategy,
     }
 
 
@@ -193,10 +193,10 @@ def _within(
     for query, true in zip(queries, truth, strict=False):
         limit = float(np.linalg.norm(base[true[-1]].astype(np.float64) - query))
         begun = time.perf_counter()
-        found = reader.within(query, limit * (1 + 1e-6), columns=["id"])
+        result = reader.within(query, limit * (1 + 1e-6), columns=["id"])
         times.append(1000 * (time.perf_counter() - begun))
-        rows.append(found.rows.num_rows)
-        pruned.append(found.profile.pruning.share if found.profile.pruning else 0.0)
+        rows.append(result.rows.num_rows)
+        pruned.append(result.profile.pruning.share if result.profile.pruning else 0.0)
     return {
         "p50_ms": float(np.median(times)),
         "rows": float(np.mean(rows)),

@@ -52,8 +52,8 @@ def tables(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         loading = time.perf_counter() - begun
         first = [daemon.tick(name) for name in daemon.sensors]
         idle = [daemon.tick(name) for name in daemon.sensors]
-        told = _summary(first) | {"runs": sum(map(len, daemon.launched.values())), "runs_twice": _repeated(daemon)}
-        return told | {"definitions_seconds": loading, "idle_round_seconds": sum(tick.look_seconds for tick in idle)}
+        summary = _summary(first) | {"runs": sum(map(len, daemon.launched.values())), "runs_twice": _repeated(daemon)}
+        return summary | {"definitions_seconds": loading, "idle_round_seconds": sum(tick.look_seconds for tick in idle)}
 
 
 def outage(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -108,12 +108,16 @@ def main() -> None:
     parser.add_argument("--runs-ahead", type=int, default=100)
     parser.add_argument("--scratch", type=Path)
     options = parser.parse_args()
-    found: dict[str, Any] = {"snapshots": options.snapshots, "tables": options.tables, "runs_ahead": options.runs_ahead}
+    report: dict[str, Any] = {
+        "snapshots": options.snapshots,
+        "tables": options.tables,
+        "runs_ahead": options.runs_ahead,
+    }
     for scenario in SCENARIOS:
         with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-            found[scenario.__name__] = scenario(Path(folder), options)
-        options.out.write_text(json.dumps(found, indent=2))
-        print(scenario.__name__, found[scenario.__name__], flush=True)
+            report[scenario.__name__] = scenario(Path(folder), options)
+        options.out.write_text(json.dumps(report, indent=2))
+        print(scenario.__name__, report[scenario.__name__], flush=True)
 
 
 if __name__ == "__main__":

@@ -88,13 +88,13 @@ class IcepuffinCount(Icepuffin):
             shares, self.model.StorageConfig({}), schema, parallelism=runner.parallelism, threads=runner.task_threads
         )
         results = [result for done in runner.run(tasks.sketch_files, todo, label="count") for result in done]
-        found: dict[str, tuple[float, bytes | None]] = {}
+        estimate_and_image: dict[str, tuple[float, bytes | None]] = {}
         for i, column in enumerate(columns):
             sketches = [blob.decode(result.images[i]) for result in results]
             theta, hashes = kernels.union((s.theta, s.hashes) for s in sketches)
             image = blob.encode(blob.ThetaSketch(theta, hashes))
-            found[column] = estimates.estimate(theta, len(hashes)), image
-        return found
+            estimate_and_image[column] = estimates.estimate(theta, len(hashes)), image
+        return estimate_and_image
 
 
 SYSTEMS = {"icepuffin": Icepuffin, "icepuffin-count": IcepuffinCount}

@@ -220,6 +220,50 @@ def test_a_name_says_what_it_holds() -> None:
     assert names == []
 
 
+def test_a_vague_name_lives_for_three_lines_at_most() -> None:
+    """In tests, benchmarks and examples, too. A name of a comprehension lives within it."""
+    vague = {"found", "told", "held", "asked", "known", "theirs", "mine", "given", "some", "at", "near", "far", "item"}
+    scopes = (
+        ast.Module,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.Lambda,
+        ast.ListComp,
+        ast.SetComp,
+        ast.DictComp,
+        ast.GeneratorExp,
+    )
+    lasting = [
+        f"{path.relative_to(REPOSITORY)}:{first}-{last}: {name}"
+        for path in tracked()
+        if path.suffix == ".py"
+        for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(scope, scopes)
+        for name, first in bound_names(scope, scopes)
+        if name in vague and (last := last_line_of(name, scope)) > first + 2
+    ]
+    assert lasting == []
+
+
+def bound_names(scope: ast.AST, scopes: tuple[type[ast.AST], ...]) -> Iterator[tuple[str, int]]:
+    """(name, line) of each variable and parameter of a scope, without those of the scopes within it."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif not isinstance(node, scopes):
+            yield from bound_names(node, scopes)
+
+
+def last_line_of(name: str, scope: ast.AST) -> int:
+    return max(
+        node.lineno
+        for node in ast.walk(scope)
+        if (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.arg) and node.arg == name)
+    )
+
+
 @pytest.mark.parametrize("what", PRIVATE)
 def test_nothing_private_is_committed(what: str) -> None:
     matches = []
@@ -398,15 +442,15 @@ def test_a_command_that_a_document_names_exists(document: str, line: str) -> Non
 def assert_options_exist(words: list[str]) -> None:
     """Walk down the command groups, then look each option up."""
     command: click.Command = group
-    known = {option for item in group.params for option in item.opts}
+    options = {option for item in group.params for option in item.opts}
     for word in words:
         if isinstance(command, click.Group) and not word.startswith("-"):
             found = command.get_command(click.Context(command), word)
             assert found is not None, f"there is no command {word}"
             command = found
-            known |= {option for item in command.get_params(click.Context(command)) for option in item.opts}
+            options |= {option for item in command.get_params(click.Context(command)) for option in item.opts}
         elif re.match(r"-{1,2}[a-z]", word):
-            assert word in known, f"there is no option {word}"
+            assert word in options, f"there is no option {word}"
 
 
 def test_the_lock_holds_what_is_asked_for() -> None:

@@ -27,9 +27,9 @@ def built(vectors: np.ndarray, metric: Metric = Metric.L2, *, threads: int = 2, 
 
 
 def found_by(graph: Graph, vectors: np.ndarray, queries: np.ndarray, metric: Metric, width: int) -> float:
-    ready, asked = prepare(vectors, metric), prepare(queries, metric)
-    found, _, _ = Searcher(graph, ready, metric, coded_from=1).search(asked, 10, search_list=width)
-    return recall(found, exact_top_k(asked, ready, 10, metric)[0])
+    ready, query_vectors = prepare(vectors, metric), prepare(queries, metric)
+    found, _, _ = Searcher(graph, ready, metric, coded_from=1).search(query_vectors, 10, search_list=width)
+    return recall(found, exact_top_k(query_vectors, ready, 10, metric)[0])
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -145,9 +145,9 @@ def test_groups_of_equal_rows_are_led_by_their_first_or_by_the_medoid() -> None:
 def test_near_duplicates_are_found_by_the_default_width(dims: int, noise: float, group: int) -> None:
     vectors = near_duplicates(20_000, dims, group, noise)
     graph = vamana.build(vectors, Metric.L2, VamanaParams(), threads=2)
-    asked = np.random.default_rng(1).choice(len(vectors), 64, replace=False)
-    _, result, _ = Searcher(graph, vectors, Metric.L2).search(vectors[asked], 10, search_list=100)
-    exact = np.sqrt(((vectors[None].astype(float) - vectors[asked, None]) ** 2).sum(axis=2))
+    sampled = np.random.default_rng(1).choice(len(vectors), 64, replace=False)
+    _, result, _ = Searcher(graph, vectors, Metric.L2).search(vectors[sampled], 10, search_list=100)
+    exact = np.sqrt(((vectors[None].astype(float) - vectors[sampled, None]) ** 2).sum(axis=2))
     limits = np.partition(exact, 9, axis=1)[:, 9:10]
     assert (result <= limits * (1 + 1e-5)).mean() >= 0.9
 

@@ -60,8 +60,8 @@ def test_the_nearest_are_those_of_float64_and_do_not_depend_on_the_batch(
     ids, distances = top(queries, vectors, k, metric, rows)
     for number, query in enumerate(queries):
         some = ids[number] >= 0
-        mine = ids[number][some].tolist(), distances[number][some].tolist()
-        assert_nearest(*mine, query, vectors, k, metric.label, live)
+        answer = ids[number][some].tolist(), distances[number][some].tolist()
+        assert_nearest(*answer, query, vectors, k, metric.label, live)
     for size in (1, 2, 12):
         parts = [top(queries[at : at + size], vectors, k, metric, rows) for at in range(0, 24, size)]
         assert (np.concatenate([part[0] for part in parts]) == ids[:24]).all()
@@ -103,13 +103,17 @@ def test_a_bound_is_never_above_the_distance(
     queries = np.concatenate([raw[:5].astype(np.float64), raw[5:12] * (1 + 1e-7 * rng.standard_normal((7, dims)))])
     vectors = prepare(raw, metric) if metric is Metric.COSINE else raw
     ready = prepare_exact(queries, metric)
-    for asked in (ready[:3], ready):
-        for rows, bound_of in lower_bounds.bounds_of(vectors, len(asked), metric, rounded=metric is Metric.COSINE):
-            bound = bound_of(asked)
+    for query_vectors in (ready[:3], ready):
+        for rows, bound_of in lower_bounds.bounds_of(
+            vectors, len(query_vectors), metric, rounded=metric is Metric.COSINE
+        ):
+            bound = bound_of(query_vectors)
             for row in rows:
-                mine = np.full(len(asked), row)
-                far = pair_distances(asked, raw, np.arange(len(asked)), mine, metric, raw=metric is Metric.COSINE)
-                assert bound.may_be_within(far)[:, row].all()
+                copies = np.full(len(query_vectors), row)
+                distances = pair_distances(
+                    query_vectors, raw, np.arange(len(query_vectors)), copies, metric, raw=metric is Metric.COSINE
+                )
+                assert bound.may_be_within(distances)[:, row].all()
 
 
 @pytest.mark.parametrize(("rows", "query"), [(1e-24, 1e20), (1e20, 1e-30), (1e-30, 1e-8), (1e17, 1e-43)])
@@ -145,8 +149,8 @@ def test_a_beam_reports_the_distances_of_the_exact_search(metric: Metric, count:
     queries = prepare_exact(made(6, 40, 19, 3.0, 1.0, 3, 0, np.float64), metric)
     graph = vamana.build(vectors, metric, vamana.VamanaParams(max_degree=16, search_list=40))
     ids, distances, _ = Searcher(graph, vectors, metric).search(queries, 10, search_list=40)
-    asked, place = np.nonzero(ids >= 0)
-    assert (distances[asked, place] == pair_distances(queries, vectors, asked, ids[asked, place], metric)).all()
+    query, place = np.nonzero(ids >= 0)
+    assert (distances[query, place] == pair_distances(queries, vectors, query, ids[query, place], metric)).all()
     assert (np.diff(distances, axis=1) >= 0).all()
 
 
@@ -154,9 +158,9 @@ def test_ties_go_to_the_smaller_name() -> None:
     vectors = np.zeros((500, 4), np.float32)
     names = np.random.default_rng(0).permutation(500)
     for count in (1, 30):
-        asked = np.ones((count, 4))
+        query_vectors = np.ones((count, 4))
         for ids in (names, lambda rows: names[rows]):
-            found, _ = exact_top_k(asked, vectors, 7, Metric.L2, ids=ids)
+            found, _ = exact_top_k(query_vectors, vectors, 7, Metric.L2, ids=ids)
             assert (found == np.arange(7)).all()
 
 

@@ -240,9 +240,9 @@ def test_a_width_of_all_nodes_finds_all_whatever_codes_lose(metric: Metric) -> N
     vectors[:, 0] *= 1e6
     vectors = prepare(vectors, metric)
     graph = vamana.build(vectors, metric, PARAMS)
-    asked = prepare(rng.standard_normal((40, 6)).astype(np.float32), metric)
-    _, found, _ = Searcher(graph, vectors, metric).search(asked, 10, search_list=2_000)
-    np.testing.assert_allclose(found, exact_top_k(asked, vectors, 10, metric)[1], rtol=1e-5, atol=1e-6)
+    query_vectors = prepare(rng.standard_normal((40, 6)).astype(np.float32), metric)
+    _, found, _ = Searcher(graph, vectors, metric).search(query_vectors, 10, search_list=2_000)
+    np.testing.assert_allclose(found, exact_top_k(query_vectors, vectors, 10, metric)[1], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])

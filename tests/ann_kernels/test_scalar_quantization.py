@@ -115,13 +115,13 @@ def test_floats_find_the_nearest_in_a_leaf() -> None:
 def test_reservoirs_do_not_depend_on_the_order_of_offers(seed: int, limit: int) -> None:
     rng = np.random.default_rng(seed)
     nodes = rng.integers(0, 12, 40).astype(np.int32)
-    near = rng.integers(-1, 12, (40, 3)).astype(np.int32)
-    near[near == nodes[:, None]] = -1
-    near = -np.sort(-near, axis=1)
+    neighbors = rng.integers(-1, 12, (40, 3)).astype(np.int32)
+    neighbors[neighbors == nodes[:, None]] = -1
+    neighbors = -np.sort(-neighbors, axis=1)
     weights = rng.integers(0, 6, (40, 3)).astype(np.uint16)
     pairs = [
         (int(node), int(other), int(weight))
-        for node, others, row in zip(nodes, near, weights, strict=True)
+        for node, others, row in zip(nodes, neighbors, weights, strict=True)
         for other, weight in zip(others, row, strict=True)
         if other >= 0
     ]
@@ -130,7 +130,7 @@ def test_reservoirs_do_not_depend_on_the_order_of_offers(seed: int, limit: int) 
         ids, kept = np.full((12, limit), -1, np.int32), np.full((12, limit), 65535, np.uint16)
         reservoirs = Reservoirs(ids, kept, np.zeros(12, np.int32), np.zeros(12, np.int16))
         for low, high in ((0, 5), (5, 12)):
-            offer_pairs(CandidatePairs(nodes[order], near[order], weights[order]), low, high, reservoirs)
+            offer_pairs(CandidatePairs(nodes[order], neighbors[order], weights[order]), low, high, reservoirs)
         assert [set(row[:count].tolist()) for row, count in zip(ids, reservoirs.counts, strict=True)] == wanted
 
 

@@ -130,9 +130,9 @@ def test_union_is_associative_commutative_idempotent_and_the_sketch_of_all(
 @law
 @given(a=numbers, theta=st.integers(1, MAX_THETA), b=numbers, k=ks)
 def test_union_with_a_sketch_whose_theta_is_not_one_of_ours(a: list[int], theta: int, b: list[int], k: int) -> None:
-    mine = sketch_of(np.array(a, np.int64), k)
-    theirs = naive.trim(theta, sketch_of(np.array(b, np.int64))[1], 10**6)
-    assert plain(union([arrays(mine), arrays(theirs)], k)) == naive.union([mine, theirs], k)
+    first = sketch_of(np.array(a, np.int64), k)
+    second = naive.trim(theta, sketch_of(np.array(b, np.int64))[1], 10**6)
+    assert plain(union([arrays(first), arrays(second)], k)) == naive.union([first, second], k)
 
 
 def test_union_of_nothing_is_empty() -> None:
@@ -154,12 +154,12 @@ def test_ten_million_distinct_values_lie_within_the_stated_bounds() -> None:
 
 
 def test_bounds_hold_as_often_as_they_say() -> None:
-    held = 0
+    bounded = 0
     for trial in range(200):
         theta, hashes = sketch_of(np.arange(20_000) + trial * 20_000, 256)
         low, high = bounds(theta, len(hashes), 2)
-        held += low <= 20_000 <= high
-    assert held >= 184  # 95.4 % of 200 is 191
+        bounded += low <= 20_000 <= high
+    assert bounded >= 184  # 95.4 % of 200 is 191
 
 
 def test_accumulators_in_many_threads_give_the_same_sketch() -> None:

@@ -59,9 +59,9 @@ def result(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dg.AssetCheck
 
 
 def freshness(spec: TableSpec, catalogs: Catalogs, instance: dg.DagsterInstance | None = None) -> dg.AssetCheckResult:
-    with instance or dg.DagsterInstance.ephemeral() as asked:
+    with instance or dg.DagsterInstance.ephemeral() as opened:
         check: Any = freshness_check(spec, spec.indexes[0])
-        found = check(dg.build_asset_check_context(instance=asked), catalogs=catalogs)
+        found = check(dg.build_asset_check_context(instance=opened), catalogs=catalogs)
     assert isinstance(found, dg.AssetCheckResult)
     return found
 

@@ -72,8 +72,8 @@ def test_a_run_stores_little(tmp_path: Path) -> None:
 
 
 def test_drift_is_counted_from_the_last_build() -> None:
-    told = [("built", 0.99), ("refreshed", 0.97), ("built", 0.98), ("refreshed", 0.975)]
-    history = [RecallMeasurement(number, number, action, recall) for number, (action, recall) in enumerate(told)]
+    versions = [("built", 0.99), ("refreshed", 0.97), ("built", 0.98), ("refreshed", 0.975)]
+    history = [RecallMeasurement(number, number, action, recall) for number, (action, recall) in enumerate(versions)]
     assert recall_drift(history) == pytest.approx(-0.005)
     assert recall_drift(history[1:2]) == 0.0
     assert recall_so_far([], 0.9) == {}

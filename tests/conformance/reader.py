@@ -85,44 +85,44 @@ class Bytes:
 
 def centroid(data: bytes) -> dict[str, Any]:
     """Section 3."""
-    at = Bytes(data)
-    magic, version, dims, entries, files, metric, size, table = at("4s7I")
+    read = Bytes(data)
+    magic, version, dims, entries, files, metric, size, table = read("4s7I")
     need((magic, version, size, table) == (b"ANNI", 1, 4 * dims + 8, 32 + entries * size), "header")
-    rows = [(at.array("<f4", dims), *at("If")) for _ in range(entries)]
-    out = {"dims": dims, "metric": metric, "entries": rows, "files": [at.text() for _ in range(files)]}
-    at.end()
+    rows = [(read.array("<f4", dims), *read("If")) for _ in range(entries)]
+    out = {"dims": dims, "metric": metric, "entries": rows, "files": [read.text() for _ in range(files)]}
+    read.end()
     need(all(row[1] < files and row[2] >= 0 for row in rows), "entry")
     return out
 
 
 def routing(data: bytes) -> dict[str, Any]:
     """Section 4."""
-    at = Bytes(data)
-    magic, version, dims, k, shards, files, base, zero, checksum = at("4s5IqII")
+    read = Bytes(data)
+    magic, version, dims, k, shards, files, base, zero, checksum = read("4s5IqII")
     need((magic, version, zero) == (b"ANNR", 1, 0), "header")
     need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
-    out: dict[str, Any] = {"base": base, "build_id": at.text(), "definition": at.text()}
-    out["codebook"], out["to_shard"] = at.array("<f4", k, dims), at.array("<u4", k)
+    out: dict[str, Any] = {"base": base, "build_id": read.text(), "definition": read.text()}
+    out["codebook"], out["to_shard"] = read.array("<f4", k, dims), read.array("<u4", k)
     out["shards"] = []
     for _ in range(shards):
-        *numbers, length = at("IIIfQ32sI")
-        out["shards"].append((*numbers, deletion_vector(at.take(length))))
-    out["files"] = [(*at("BQQ32s"), at.text()) for _ in range(files)]
-    at.end()
+        *numbers, length = read("IIIfQ32sI")
+        out["shards"].append((*numbers, deletion_vector(read.take(length))))
+    out["files"] = [(*read("BQQ32s"), read.text()) for _ in range(files)]
+    read.end()
     return out
 
 
 def shard(data: bytes) -> dict[str, Any]:
     """Section 5."""
-    at = Bytes(data)
-    magic, version, dims, count, degree, search_list, metric, medoid = at("4s7I")
-    alpha, m, bits, vectors, sections, flags, checksum = at("f6I")
-    need((magic, version, flags, at.take(68)) == (b"DANN", 1, 0, bytes(68)), "header")
+    read = Bytes(data)
+    magic, version, dims, count, degree, search_list, metric, medoid = read("4s7I")
+    alpha, m, bits, vectors, sections, flags, checksum = read("f6I")
+    need((magic, version, flags, read.take(68)) == (b"DANN", 1, 0, bytes(68)), "header")
     need(zlib.crc32(data[:56] + bytes(72) + data[128 : 128 + 48 * sections]) == checksum, "header checksum")
     need(bits == (8 if m else 0) and vectors in (0, 1, 2), "formats")
     raw, last = {}, 128 + 48 * sections
     for _ in range(sections):
-        kind, codec, offset, stored, length, crc = at("IIQQQI12x")
+        kind, codec, offset, stored, length, crc = read("IIQQQI12x")
         need(offset % 64 == 0 and offset >= last, "section place")
         last = offset + stored
         need(zlib.crc32(data[offset:last]) == crc, "section checksum")
@@ -144,11 +144,11 @@ def shard(data: bytes) -> dict[str, Any]:
 
 
 def frames(stored: bytes) -> bytes:
-    at = Bytes(stored)
-    count, size = at("II")
-    lengths = [at("I") for _ in range(count)]
-    parts = [zstandard.ZstdDecompressor().decompress(at.take(length)) for length in lengths]
-    at.end()
+    read = Bytes(stored)
+    count, size = read("II")
+    lengths = [read("I") for _ in range(count)]
+    parts = [zstandard.ZstdDecompressor().decompress(read.take(length)) for length in lengths]
+    read.end()
     need(all(len(part) == size for part in parts[:-1]), "frame size")
     return b"".join(parts)
 
@@ -169,33 +169,33 @@ def deletion_vector(data: bytes) -> list[int]:
     """Section 6."""
     need(int.from_bytes(data[:4], "big") == len(data) - 8 and data[4:8] == b"\xd1\xd39d", "frame")
     need(zlib.crc32(data[4:-4]) == int.from_bytes(data[-4:], "big"), "checksum")
-    at = Bytes(data[8:-4])
+    read = Bytes(data[8:-4])
     values: list[int] = []
-    for _ in range(at("Q")):
-        key = at("I") << 32
-        values += [key | low for low in roaring(at)]
-    at.end()
+    for _ in range(read("Q")):
+        key = read("I") << 32
+        values += [key | low for low in roaring(read)]
+    read.end()
     return values
 
 
-def roaring(at: Bytes) -> list[int]:
+def roaring(read: Bytes) -> list[int]:
     """RoaringFormatSpec, 32 bits."""
-    cookie = at("I")
-    count = (cookie >> 16) + 1 if cookie & 0xFFFF == 12347 else at("I")
+    cookie = read("I")
+    count = (cookie >> 16) + 1 if cookie & 0xFFFF == 12347 else read("I")
     need(cookie == 12346 or cookie & 0xFFFF == 12347, "cookie")
-    runs = int.from_bytes(at.take((count + 7) // 8), "little") if cookie != 12346 else 0
-    heads = [at("HH") for _ in range(count)]
+    runs = int.from_bytes(read.take((count + 7) // 8), "little") if cookie != 12346 else 0
+    heads = [read("HH") for _ in range(count)]
     if cookie == 12346 or count >= 4:
-        at.take(4 * count)
+        read.take(4 * count)
     values = []
     for number, (key, card) in enumerate(heads):
         if runs >> number & 1:
-            low = [v for _ in range(at("H")) for start, more in [at("HH")] for v in range(start, start + more + 1)]
+            low = [v for _ in range(read("H")) for start, more in [read("HH")] for v in range(start, start + more + 1)]
         elif card + 1 > 4096:
-            bits = int.from_bytes(at.take(8192), "little")
+            bits = int.from_bytes(read.take(8192), "little")
             low = [v for v in range(1 << 16) if bits >> v & 1]
         else:
-            low = at.array("<u2", card + 1).tolist()
+            low = read.array("<u2", card + 1).tolist()
         need(len(low) == card + 1, "cardinality")
         values += [key << 16 | v for v in low]
     return values
@@ -203,14 +203,14 @@ def roaring(at: Bytes) -> list[int]:
 
 def theta(data: bytes) -> tuple[int, list[int]]:
     """Section 7: (theta, hashes)."""
-    at = Bytes(data)
-    longs, version, family, _, _, flags, seed = at("6BH")
+    read = Bytes(data)
+    longs, version, family, _, _, flags, seed = read("6BH")
     need((version, family) == (3, 3), "kind")
     if flags & 4:
         return 2**63 - 1, []
     need(seed == 0x93CC, "seed")
-    count = at("If")[0] if longs > 1 else 1
-    top = at("Q") if longs == 3 else 2**63 - 1
-    hashes = at.array("<u8", count).tolist()
-    at.end()
+    count = read("If")[0] if longs > 1 else 1
+    top = read("Q") if longs == 3 else 2**63 - 1
+    hashes = read.array("<u8", count).tolist()
+    read.end()
     return top, hashes

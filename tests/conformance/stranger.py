@@ -65,12 +65,12 @@ class Version:
 
     def files_within(self, query: np.ndarray, limit: float) -> set[str]:
         """Files that may hold a row nearer than a Euclidean limit."""
-        near = set()
+        files = set()
         for center, file, radius in self.centroid["entries"]:
             gap = np.linalg.norm(query.astype(float) - center)
             if gap - radius * (1 + len(query) * 2.0**-22) <= limit:
-                near.add(self.centroid["files"][file])
-        return near
+                files.add(self.centroid["files"][file])
+        return files
 
 
 def prepared(query: np.ndarray, metric: int) -> np.ndarray:
@@ -88,10 +88,10 @@ def compare(metric: int, query: np.ndarray, vector: np.ndarray) -> float:
 
 def distances(shard: dict[str, Any], query: np.ndarray) -> Callable[[int], float]:
     """Node -> distance to walk by."""
-    metric, asked = shard["metric"], prepared(query, shard["metric"])
+    metric, vector = shard["metric"], prepared(query, shard["metric"])
     if shard["vectors"] is not None:
-        return lambda node: compare(metric, asked, shard["vectors"][node].astype(np.float64))
-    pieces = asked.reshape(len(shard["codebook"]), -1)
+        return lambda node: compare(metric, vector, shard["vectors"][node].astype(np.float64))
+    pieces = vector.reshape(len(shard["codebook"]), -1)
     words = shard["codebook"].astype(np.float64)
     return lambda node: sum(compare(metric, pieces[i], words[i][code]) for i, code in enumerate(shard["codes"][node]))
 
@@ -105,10 +105,10 @@ def exact(shard: dict[str, Any], node: int, query: np.ndarray, path: Path, row: 
     return reported(metric, compare(metric, prepared(query, metric), vector))
 
 
-def walk(shard: dict[str, Any], far: Callable[[int], float], width: int) -> list[int]:
+def walk(shard: dict[str, Any], distance_to: Callable[[int], float], width: int) -> list[int]:
     """Nodes, nearest first."""
     start = shard["medoid"]
-    pool, expanded, met = [(far(start), start)], set[int](), {start}
+    pool, expanded, met = [(distance_to(start), start)], set[int](), {start}
     while True:
         following = next((node for _, node in pool if node not in expanded), None)
         if following is None:
@@ -116,4 +116,4 @@ def walk(shard: dict[str, Any], far: Callable[[int], float], width: int) -> list
         expanded.add(following)
         fresh = [node for node in shard["neighbors"][following] if node not in met]
         met.update(fresh)
-        pool = sorted(pool + [(far(node), node) for node in fresh])[:width]
+        pool = sorted(pool + [(distance_to(node), node) for node in fresh])[:width]

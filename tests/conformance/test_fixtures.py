@@ -95,8 +95,8 @@ def test_pyiceberg_reads_a_deletion_vector_file() -> None:
         properties={"referenced-data-file": "file:/a.parquet", "cardinality": "4"},
     )
     writer.finish({"created-by": "icepuffin"})
-    theirs = PuffinFile(sink.getvalue())
-    assert theirs.footer.properties["created-by"] == "icepuffin"
-    (vector,) = deletion_vectors_from_puffin_file(theirs)
+    by_pyiceberg = PuffinFile(sink.getvalue())
+    assert by_pyiceberg.footer.properties["created-by"] == "icepuffin"
+    (vector,) = deletion_vectors_from_puffin_file(by_pyiceberg)
     assert vector.referenced_data_file == "file:/a.parquet"
     assert vector.to_vector().to_pylist() == positions.tolist()

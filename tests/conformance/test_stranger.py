@@ -120,9 +120,9 @@ def test_sketches_by_data_file_are_read_through_the_text() -> None:
     ((blob, data),), _ = reader.puffin(sink.getvalue())
     assert (blob["type"], blob["fields"], blob["compression-codec"]) == ("icepuffin-theta-files-v2", [1, 3], "zstd")
     assert (blob["properties"]["path"], blob["properties"]["deletes"]) == ("data/a.parquet", "ab" * 32)
-    at, read = 0, {}
+    offset, read = 0, {}
     for field, kind, length in json.loads(blob["properties"]["columns"]):
-        read[field, kind] = reader.theta(data[at : at + length])
-        at += length
-    assert at == len(data)
+        read[field, kind] = reader.theta(data[offset : offset + length])
+        offset += length
+    assert offset == len(data)
     assert read == {(1, "long"): (2**63 - 1, [5]), (3, "string"): (2**62, [7, 2**50])}

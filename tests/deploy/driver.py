@@ -29,8 +29,8 @@ def main() -> None:
     assert isinstance(runner, SparkRunner)
     # Pickled by name, so that an executor looks them up in what it imports itself
     sources = runner.run(inspect.getfile, [make_shard, scatter, Graph, Shard], label="sources")
-    told = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": sources}
-    sys.stdout.write(json.dumps(told) + "\n")
+    document = {"action": str(report.action), "path": report.puffin_path, "shards": report.shards, "sources": sources}
+    sys.stdout.write(json.dumps(document) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,11 +38,11 @@ def compose() -> dict[str, Any]:
 @pytest.fixture
 def environment(compose: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What compose.yaml gives to the code location, in this process."""
-    given = {name: str(value) for name, value in compose["services"]["code"]["environment"].items()}
-    given["DAGSTER_POSTGRES_PASSWORD"] = PASSWORD
-    for name, value in given.items():
+    environment = {name: str(value) for name, value in compose["services"]["code"]["environment"].items()}
+    environment["DAGSTER_POSTGRES_PASSWORD"] = PASSWORD
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return given
+    return environment
 
 
 def test_every_service_says_whether_it_is_well(compose: dict[str, Any]) -> None:
@@ -82,11 +82,11 @@ def test_every_file_that_compose_mounts_exists(compose: dict[str, Any]) -> None:
 
 
 def test_the_environment_is_what_the_files_ask_for(environment: dict[str, str]) -> None:
-    asked = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text(encoding="utf-8")))
-    asked |= set(re.findall(r"env: (\w+)", (DEPLOY / "workspace.yaml").read_text(encoding="utf-8")))
+    variables = set(re.findall(r"env: (\w+)", (DEPLOY / "dagster.yaml").read_text(encoding="utf-8")))
+    variables |= set(re.findall(r"env: (\w+)", (DEPLOY / "workspace.yaml").read_text(encoding="utf-8")))
     settings = re.sub("^#.*", "", (DEPLOY / "icepuffin.toml").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    asked |= set(re.findall(r"\$\{(\w+)\}", settings))
-    assert asked <= set(environment)
+    variables |= set(re.findall(r"\$\{(\w+)\}", settings))
+    assert variables <= set(environment)
 
 
 def test_the_example_settings_load_and_define_the_assets(environment: dict[str, str]) -> None:
@@ -138,10 +138,10 @@ def test_the_instance_keeps_everything_in_postgres(tmp_path: Path) -> None:
         }  # fmt: skip
         instance.report_runless_asset_event(dg.AssetMaterialization("a", partition="1"))
         assert instance.get_materialized_partitions(dg.AssetKey("a")) == {"1"}
-        told = instance.get_concurrency_config()
-        assert told.pool_config.default_pool_limit == 1
-        assert told.run_queue_config is not None
-        assert told.run_queue_config.max_concurrent_runs == 4
+        concurrency = instance.get_concurrency_config()
+        assert concurrency.pool_config.default_pool_limit == 1
+        assert concurrency.run_queue_config is not None
+        assert concurrency.run_queue_config.max_concurrent_runs == 4
         assert instance.run_monitoring_enabled
         assert instance.run_monitoring_max_runtime_seconds == 86_400
         assert instance.run_retries_enabled

@@ -122,9 +122,9 @@ def test_a_process_that_ended_is_told_and_started_again_alone(local: Local) -> N
     before = local.processes()
     os.kill(before["webserver"], signal.SIGKILL)
     local.wait_for("the end", lambda: not Path(f"/proc/{before['webserver']}").exists())
-    told = local.run("status")
-    assert told.returncode == 3
-    assert "webserver has ended" in told.stdout
+    status = local.run("status")
+    assert status.returncode == 3
+    assert "webserver has ended" in status.stdout
     assert local.run("start").returncode == 0
     after = local.processes()
     assert {name for name in SERVICES if after[name] != before[name]} == {"webserver"}

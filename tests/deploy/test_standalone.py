@@ -51,8 +51,8 @@ def built(
     folder = tmp_path_factory.mktemp("cluster")
     python = environment_without_the_project(folder / "environment")
     with standalone_cluster(folder) as cluster:
-        told = on_the_cluster(cluster, lake, archive, python)
-    return told, to_path(told["path"]).read_bytes(), cluster.work
+        report = on_the_cluster(cluster, lake, archive, python)
+    return report, to_path(report["path"]).read_bytes(), cluster.work
 
 
 def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def on_the_cluster(cluster: Cluster, lake: Lake, archive: Path, python: Path) ->
     command = [sys.executable, "-m", "tests.deploy.driver", str(lake.head())]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
 def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_an_executor_has_no_other_way_to_the_project(tmp_path: Path) -> None:
 
 
 def test_the_version_was_built_by_code_from_the_wheel(built: tuple[dict[str, Any], bytes, tuple[Path, ...]]) -> None:
-    told, _, work = built
-    assert (told["action"], told["shards"]) == ("built", SHARDS)
+    report, _, work = built
+    assert (report["action"], report["shards"]) == ("built", SHARDS)
     unpacked = [path for worker in work for path in worker.glob("app-*/*/icepuffin")]
     rooms = []
-    for source in map(Path, told["sources"]):
+    for source in map(Path, report["sources"]):
         (root,) = (path for path in unpacked if path in source.parents)
         rooms.append(source.relative_to(root).parts[:2])
     assert rooms == [("icepuffin", room) for room in ("ops", "ops", "ann_kernels", "puffin")]

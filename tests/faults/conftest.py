@@ -12,8 +12,8 @@ SURVIVED: Counter[str] = Counter()
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if SURVIVED:
-        told = ", ".join(f"{count} x {kind}" for kind, count in sorted(SURVIVED.items()))
-        terminalreporter.write_line(f"faults survived: {SURVIVED.total()} ({told})")
+        counts = ", ".join(f"{count} x {kind}" for kind, count in sorted(SURVIVED.items()))
+        terminalreporter.write_line(f"faults survived: {SURVIVED.total()} ({counts})")
 
 
 @pytest.fixture(scope="session")

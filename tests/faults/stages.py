@@ -127,7 +127,7 @@ def _rewritten(table: Table, stage: Stage) -> None:
     table.refresh().overwrite(table.scan().to_arrow())
 
 
-def _worn(table: Table, stage: Stage) -> None:
+def _full_of_tombstones(table: Table, stage: Stage) -> None:
     stage.work()
     append_position_deletes(table.refresh(), {_first_file(table): np.arange(0, _FILE_ROWS - 2, dtype=np.int64)})
 
@@ -136,7 +136,7 @@ SCENARIOS: dict[str, Callable[[Table, Stage], None] | None] = {
     "a first build": None,
     "deletes and an append": _deleted_and_appended,
     "a compaction": _rewritten,
-    "worn shards": _worn,
+    "shards full of tombstones": _full_of_tombstones,
 }
 
 

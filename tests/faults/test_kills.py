@@ -74,12 +74,12 @@ def test_a_killed_driver_costs_one_retry_and_nothing_else(
     stage = stages[scenario]
     stage.restore()
     before = read(stage.load())
-    for at in chosen(stage):
+    for moment in chosen(stage):
         stage.restore()
-        assert kill(stage, at) == signal.SIGKILL, at
-        assert read(stage.load()) == before, at
-        assert stage.work() == undisturbed[scenario], at
-        assert read(stage.load()) == before, at
+        assert kill(stage, moment) == signal.SIGKILL, moment
+        assert read(stage.load()) == before, moment
+        assert stage.work() == undisturbed[scenario], moment
+        assert read(stage.load()) == before, moment
         assert_swept_and_nothing_else(stage)
         survived["driver killed"] += 1
 

@@ -81,8 +81,8 @@ class Lake:
             own_rows = result.rows.filter(pa.array(np.asarray(result.rows["query"]) == query))
             distances = {number: float(np.linalg.norm(row - vector)) for number, row in truth.items()}
             assert len(own_rows) == len(set(own_rows["id"].to_pylist())) == min(K, len(truth))
-            for number, told in zip(own_rows["id"].to_pylist(), own_rows["distance"].to_pylist(), strict=True):
-                assert told == pytest.approx(distances[number], rel=1e-4)
+            for number, reported in zip(own_rows["id"].to_pylist(), own_rows["distance"].to_pylist(), strict=True):
+                assert reported == pytest.approx(distances[number], rel=1e-4)
             limit = sorted(distances.values())[: min(K, len(truth))][-1]
             missed.append(np.mean(np.asarray(own_rows["distance"]) > limit * (1 + 1e-4)))
         assert np.mean(missed) <= 0.04
@@ -94,10 +94,10 @@ class Lake:
         reader = open_index(self.table, self.definition, storage=STORAGE)
         for query in queries(3, DIMS):
             distances = {number: float(np.linalg.norm(row - query)) for number, row in truth.items()}
-            near = sorted(distances, key=lambda number: distances[number])
-            limit = (distances[near[K - 1]] + distances[near[K]]) / 2
+            ranked = sorted(distances, key=lambda number: distances[number])
+            limit = (distances[ranked[K - 1]] + distances[ranked[K]]) / 2
             found = reader.within(query, limit, columns=["id"])
-            assert sorted(found.rows["id"].to_pylist()) == sorted(near[:K])
+            assert sorted(found.rows["id"].to_pylist()) == sorted(ranked[:K])
 
 
 def insert(lake: Lake) -> None:

@@ -92,17 +92,17 @@ class Lake:
         self.sql(f"CALL {self.name}.system.{procedure}({arguments})")
 
     def duckdb_count(self, table: Table, snapshot_id: int | None = None) -> int:
-        at = f", snapshot_from_id={snapshot_id}" if snapshot_id else ""
+        travel = f", snapshot_from_id={snapshot_id}" if snapshot_id else ""
         metadata = table.metadata_location.removeprefix("file://")
         with _duckdb(self.storage) as db:
-            rows = db.sql(f"SELECT count(name) FROM iceberg_scan('{metadata}'{at})").fetchall()
+            rows = db.sql(f"SELECT count(name) FROM iceberg_scan('{metadata}'{travel})").fetchall()
         return int(rows[0][0])
 
     def polars_count(self, table: Table, snapshot_id: int | None = None) -> int:
         """Planned by PyIceberg (POLARS_ICEBERG_PLANNER=pyiceberg): Polars' own planner is a package of its own."""
         files = self.storage.properties
         options = files and {
-            **{f"aws_{theirs}": files[f"s3.{ours}"] for ours, theirs in _POLARS_NAMES.items()},
+            **{f"aws_{polars_name}": files[f"s3.{s3_name}"] for s3_name, polars_name in _POLARS_NAMES.items()},
             "aws_allow_http": "true",
         }
         scan = pl.scan_iceberg(table, snapshot_id=snapshot_id, storage_options=options or None)

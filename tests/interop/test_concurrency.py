@@ -68,9 +68,9 @@ def test_of_two_runs_for_one_snapshot_both_end_with_the_one_version(lakes: OpenL
     lake.create("t").append(make_rows(0, 200))
     meet = Barrier(2)
 
-    def run(mine: Lake) -> IndexReport:
+    def run(own_lake: Lake) -> IndexReport:
         meet.wait()
-        return index_head(mine)
+        return index_head(own_lake)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(run, [lakes(), lakes()])
@@ -91,15 +91,15 @@ def test_indexes_and_sketches_of_one_table_at_once_all_land_among_writes(lakes: 
         for _ in range(3):
             index_head(*work)
 
-    def sketch(mine: Lake) -> None:
+    def sketch(own_lake: Lake) -> None:
         for _ in range(3):
-            table = mine.load("t")
+            table = own_lake.load("t")
             head = data_snapshots(table)[-1].snapshot_id
             materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE)
 
-    def write(mine: Lake) -> None:
+    def write(own_lake: Lake) -> None:
         for start in range(100, 200, 20):
-            append_at_last(mine, start)
+            append_at_last(own_lake, start)
 
     with ThreadPoolExecutor(5) as pool:
         jobs = [pool.submit(index, (lakes(), name)) for name in names]
@@ -163,9 +163,9 @@ def test_refreshers_a_writer_a_compactor_and_an_expirer_at_once_leave_every_row_
         for _ in range(rounds):
             at_last(*work)
 
-    def write(mine: Lake) -> None:
+    def write(own_lake: Lake) -> None:
         for start in range(60, 120, 20):
-            append_at_last(mine, start)
+            append_at_last(own_lake, start)
 
     with ThreadPoolExecutor(6) as pool:
         jobs = [pool.submit(refresh, (lakes(), name)) for name in ["a", *names]]

@@ -58,11 +58,11 @@ def bring_up_to_date(lake: Lake, table: Table) -> Any:
 
 def assert_answers(lake: Lake, table: Table, rows: int, coverage: Coverage = Coverage.EXACT_VERSION) -> None:
     """The index is used, and finds what exact search over all `rows` rows finds."""
-    asked, metric = queries(), Metric.parse(DEFINITION.metric)
-    result = open_index(table, DEFINITION, storage=lake.storage).search(asked, 10, columns=["id"])
-    true = exact_search(table, "embedding", metric, asked, 10, storage=lake.storage, columns=["id"])
-    mine, wanted = ids_by_query(result.rows), ids_by_query(true.rows)
-    recall = np.mean([len(set(mine[query]) & set(wanted[query])) / 10 for query in wanted])
+    query_vectors, metric = queries(), Metric.parse(DEFINITION.metric)
+    result = open_index(table, DEFINITION, storage=lake.storage).search(query_vectors, 10, columns=["id"])
+    true = exact_search(table, "embedding", metric, query_vectors, 10, storage=lake.storage, columns=["id"])
+    answers, wanted = ids_by_query(result.rows), ids_by_query(true.rows)
+    recall = np.mean([len(set(answers[query]) & set(wanted[query])) / 10 for query in wanted])
     assert result.coverage is coverage
     assert recall >= 0.95
     assert table.scan(selected_fields=("id",)).to_arrow().num_rows == rows

@@ -256,8 +256,8 @@ def test_what_spark_counted_for_an_ancestor_is_not_built_on(both: Both) -> None:
     assert (len(runner.files), report.files_sketched, report.files_reused) == (2, 2, 0)
     assert report.extended_columns == ()
     assert report.ndv == {"id": 800, "weight": 800}
-    theirs = images(table, both.analyze(table, "id", "weight"))
-    assert {c: int(p["ndv"]) for c, (_, p) in theirs.items()} == report.ndv
+    spark_images = images(table, both.analyze(table, "id", "weight"))
+    assert {c: int(p["ndv"]) for c, (_, p) in spark_images.items()} == report.ndv
 
 
 def test_executors_count_what_the_driver_counts(both: Both) -> None:
@@ -267,8 +267,8 @@ def test_executors_count_what_the_driver_counts(both: Both) -> None:
     snapshot = current(table)
     report = materialize_theta_sketches(table, snapshot, runner=SparkRunner(both.spark), storage=StorageConfig({}))
     assert (report.files_sketched, report.ndv) == (3, {"id": 1300, "name": 9})
-    theirs = images(table, both.analyze(table, "id", "name"))
-    assert {c: int(p["ndv"]) for c, (_, p) in theirs.items()} == report.ndv
+    spark_images = images(table, both.analyze(table, "id", "name"))
+    assert {c: int(p["ndv"]) for c, (_, p) in spark_images.items()} == report.ndv
 
 
 def test_a_v3_table_in_a_sql_catalog_is_refused_before_anything_is_counted(both: Both) -> None:

@@ -101,8 +101,8 @@ def test_what_trino_analyzed_is_read(trino: TrinoServer, catalog: SqlCatalog) ->
         Path(table.location().removeprefix("file://")).glob("metadata/*.metadata.json"),
         key=lambda p: p.stat().st_mtime_ns,
     )
-    theirs = StaticTable.from_metadata(metadata[-1].as_uri())
-    snapshot = theirs.current_snapshot()
+    by_trino = StaticTable.from_metadata(metadata[-1].as_uri())
+    snapshot = by_trino.current_snapshot()
     assert snapshot is not None
-    found = read_ndv(theirs, snapshot.snapshot_id)
+    found = read_ndv(by_trino, snapshot.snapshot_id)
     assert {c: e.ndv for c, e in found.entries.items()} == {"id": 500, "name": 9, "at": 250, "price": 500}

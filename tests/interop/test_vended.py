@@ -104,8 +104,8 @@ def test_runs_and_commands_need_nothing_but_the_catalog_and_keep_no_key(
         main([*arguments, "--json", "--dir", str(tmp_path)])
         return json.loads(capsys.readouterr().out)
 
-    (told,) = run("sensor-tick")
-    assert [item["succeeded"] for item in told["runs"]] == [True]
+    (tick,) = run("sensor-tick")
+    assert [item["succeeded"] for item in tick["runs"]] == [True]
     lake.expire()
     table.refresh().append(make_rows(200, 220))
     assert "refreshed" in json.dumps(run("refresh", name))

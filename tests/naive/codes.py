@@ -17,11 +17,11 @@ def squared(a: np.ndarray, b: np.ndarray) -> int:
 def nearest(signed: np.ndarray, rows: list[int], columns: list[int], k: int, *, same: bool) -> list[list[tuple]]:
     """(squared distance, place among the columns) of each row's k nearest columns."""
     matches = []
-    for at, row in enumerate(rows):
+    for node, row in enumerate(rows):
         ranked = sorted(
             (squared(signed[row], signed[column]), place)
             for place, column in enumerate(columns)
-            if not (same and place == at)
+            if not (same and place == node)
         )
         matches.append(ranked[:k])
     return matches
@@ -33,4 +33,4 @@ def reservoirs(pairs: list[tuple[int, int, int]], count: int, limit: int) -> lis
     for node, other, weight in pairs:
         for a, b in ((node, other), (other, node)):
             best[a][b] = min(weight, best[a].get(b, weight))
-    return [{other for _, other in sorted((w, o) for o, w in mine.items())[:limit]} for mine in best]
+    return [{other for _, other in sorted((w, o) for o, w in weights.items())[:limit]} for weights in best]

@@ -62,15 +62,15 @@ def assert_nearest(
     scale = np.abs(vectors.astype(np.longdouble)) @ np.abs(query.astype(np.longdouble)) if metric == "ip" else true
     floor = {"ip": 0.0, "l2": 0.0, "cosine": 1e-30}[metric]  # squares of roundings of unit vectors
     slack = 1e-14 * scale + floor + (2e-15 * np.sqrt(2 * true) if metric == "cosine" else 0)
-    some = np.arange(len(vectors)) if live is None else np.flatnonzero(live)
-    assert len(ids) == len(set(ids)) == min(k, len(some))
-    assert set(ids) <= set(some.tolist())
+    candidates = np.arange(len(vectors)) if live is None else np.flatnonzero(live)
+    assert len(ids) == len(set(ids)) == min(k, len(candidates))
+    assert set(ids) <= set(candidates.tolist())
     if not ids:
         return
     assert (np.abs(np.array(distances) - true[ids]) <= slack[ids]).all()
     assert distances == sorted(distances)
     last = ids[-1]
-    missed = np.setdiff1d(some, ids)
+    missed = np.setdiff1d(candidates, ids)
     assert (true[missed] >= true[last] - slack[missed] - slack[last]).all(), "a nearer row was missed"
     assert all(a < b for a, b, x, y in zip(ids, ids[1:], distances, distances[1:], strict=False) if x == y)
     twins = missed[(vectors[missed] == vectors[last]).all(axis=1)]

@@ -56,26 +56,26 @@ def lake(folder: Path) -> tuple[Catalog, Table, datetime]:
 def by_ourselves(folder: Path, catalog: Catalog, table: Table, between: datetime) -> Iterator[tuple[str, int]]:
     naive = between.replace(tzinfo=None)
     east = between.astimezone(timezone(timedelta(hours=9)))
-    for name, at in {
+    for name, moment in {
         "naive": naive, "aware": between, "east": east, "text": naive.isoformat(sep=" "), "zoned": east.isoformat(),
     }.items():  # fmt: skip
-        snapshot = resolve_snapshot(table, at)
+        snapshot = resolve_snapshot(table, moment)
         yield f"python {name}", table.scan(snapshot_id=snapshot.snapshot_id).count()
         yield (
             f"reader {name}",
-            open_exact(table, "embedding", "l2", snapshot=at, storage=STORAGE)
+            open_exact(table, "embedding", "l2", snapshot=moment, storage=STORAGE)
             .search([0.0] * 16, 1000, columns=["id"])
             .rows.num_rows,
         )
-    near = "SELECT id FROM db.t TIMESTAMP AS OF {} ORDER BY l2_distance(embedding, :q) LIMIT 1000"
+    statement = "SELECT id FROM db.t TIMESTAMP AS OF {} ORDER BY l2_distance(embedding, :q) LIMIT 1000"
     sql = SqlSession.on(catalog, storage=STORAGE)
-    for name, at in {
+    for name, moment in {
         "text": f"'{naive}'",
         "typed": f"TIMESTAMP '{naive}'",
         "zoned": f"'{east}'",
         "value": ":at",
     }.items():
-        found = sql.sql(near.format(at), {"q": [0.0] * 16, "at": naive})
+        found = sql.sql(statement.format(moment), {"q": [0.0] * 16, "at": naive})
         yield f"sql {name}", found.rows.num_rows
     output = CliRunner().invoke(
         group,
@@ -89,14 +89,14 @@ def by_spark(spark: Any, catalog: Catalog, between: datetime) -> Iterator[tuple[
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     register_vector_search(spark, catalog)
     wall = between.astimezone(TOKYO).replace(tzinfo=None)
-    for name, at in {
+    for name, moment in {
         "timestamp": f"TIMESTAMP '{wall}'",
         "zoned": f"TIMESTAMP '{between.isoformat()}'",
         "ntz": f"TIMESTAMP_NTZ '{between.replace(tzinfo=None)}'",
         "text": f"'{between.replace(tzinfo=None)}'",
         "zoned text": f"'{wall}+09:00'",
     }.items():
-        text = f"SELECT id FROM vector_search('db.t', 'e', {ZERO}, 1000, columns => array('id'), snapshot => {at})"
+        text = f"SELECT id FROM vector_search('db.t', 'e', {ZERO}, 1000, columns => array('id'), snapshot => {moment})"
         yield name, spark.sql(text).toArrow().num_rows
 
 

@@ -93,9 +93,9 @@ def test_a_tick_indexes_a_new_snapshot(run: Run, lake: Lake) -> None:
     added = str(lake.append())
     assert json.loads(run("sensor-tick", "--dry-run", "--json")) == [{"table": "demo/demo/packages", "due": [added]}]
     assert run("sensor-tick", "--dry-run").split("\n")[:2] == ["demo/demo/packages: 1 run due", f"  snapshot {added}"]
-    (told,) = json.loads(run("sensor-tick", "--json"))
-    assert told["new"] == [added]
-    assert [(item["snapshot_id"], item["succeeded"]) for item in told["runs"]] == [(added, True)]
+    (tick,) = json.loads(run("sensor-tick", "--json"))
+    assert tick["new"] == [added]
+    assert [(item["snapshot_id"], item["succeeded"]) for item in tick["runs"]] == [(added, True)]
 
 
 def test_snapshots_are_listed_with_what_is_derived_from_each(run: Run, lake: Lake) -> None:
@@ -156,9 +156,9 @@ def test_search_by_example_finds_the_row_itself_first(run: Run, lake: Lake) -> N
 def test_search_of_an_older_snapshot_sees_only_its_rows(run: Run, lake: Lake) -> None:
     oldest = lake.table.snapshots()[0].snapshot_id
     arguments = ("search", "demo.packages", "--like-id", "5", "-k", "100", "--snapshot", str(oldest), "--json")
-    told = json.loads(run(*arguments))
-    assert told["snapshot_id"] == told["base_snapshot_id"] == str(oldest)
-    assert {row["id"] for row in told["results"]} <= set(range(60))
+    document = json.loads(run(*arguments))
+    assert document["snapshot_id"] == document["base_snapshot_id"] == str(oldest)
+    assert {row["id"] for row in document["results"]} <= set(range(60))
 
 
 def test_indexed_search_agrees_with_exact_search(run: Run) -> None:
@@ -169,9 +169,9 @@ def test_indexed_search_agrees_with_exact_search(run: Run) -> None:
 
 
 def test_a_condition_is_kept_exactly(run: Run) -> None:
-    told = json.loads(run("search", "demo.packages", "--like-id", "7", "--where", "name = 'package 3'", "--json"))
-    assert {row["name"] for row in told["results"]} == {"package 3"}
-    assert (told["coverage"], told["strategy"]) == ("exact-version", "exact over matches")
+    document = json.loads(run("search", "demo.packages", "--like-id", "7", "--where", "name = 'package 3'", "--json"))
+    assert {row["name"] for row in document["results"]} == {"package 3"}
+    assert (document["coverage"], document["strategy"]) == ("exact-version", "exact over matches")
 
 
 def test_a_vector_can_be_given(run: Run, tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_indexes_are_created_listed_shown_built_and_dropped(run: Run, lake: Lake
         "embedding",
         "second",
     }
-    told = run("refresh", "demo.packages", "--index", "second")
-    assert "    action  built: there is no version to start from\n" in told
-    assert re.search(r"^   seconds  .*; [\d.]+ expected$", told, re.MULTILINE)
+    output = run("refresh", "demo.packages", "--index", "second")
+    assert "    action  built: there is no version to start from\n" in output
+    assert re.search(r"^   seconds  .*; [\d.]+ expected$", output, re.MULTILINE)
     shown = json.loads(run("index", "show", "demo.packages", "second", "--json"))
     assert [version["base_snapshot_id"] for version in shown["versions"]] == [str(lake.head())]
     assert shown["versions"][0]["tags"] == ["ann_second"]
@@ -220,8 +220,8 @@ def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_drop
     for options in (("--dry-run",), ()):
         with pytest.raises(SystemExit):
             run("sensor-tick", "--json", *options)
-        (told,) = json.loads(capsys.readouterr().out)
-        assert wrong in told["error"], "no snapshot passes for dealt with"
+        (tick,) = json.loads(capsys.readouterr().out)
+        assert wrong in tick["error"], "no snapshot passes for dealt with"
     run("index", "drop", "demo.packages", "second", "--yes")
     assert "has a version" in run("stats", "demo.packages")
 
@@ -231,9 +231,9 @@ def test_a_refresh_without_vectors_says_so(run: Run, lake: Lake) -> None:
     with lake.table.update_schema() as change:
         change.add_column("late", ListType(0, FloatType(), element_required=False))
     run("index", "create", "demo.packages", "--name", "late", "--column", "late")
-    told = run("refresh", "demo.packages", "--snapshot", str(first), "--index", "late").split("\n")
-    assert told[1].strip() == "action  nothing to publish: the snapshot has no column 'late' yet"
-    assert told[2:] == [""]
+    lines = run("refresh", "demo.packages", "--snapshot", str(first), "--index", "late").split("\n")
+    assert lines[1].strip() == "action  nothing to publish: the snapshot has no column 'late' yet"
+    assert lines[2:] == [""]
     run("index", "drop", "demo.packages", "late", "--yes")
 
 
@@ -301,9 +301,9 @@ def test_a_plan_says_what_a_refresh_will_do_and_does_nothing(
 
 
 def test_garbage_collection_leaves_published_versions(run: Run) -> None:
-    told = json.loads(run("gc", "demo.packages", "--grace-hours", "0", "--json"))
-    assert told["dry_run"] is False
-    assert {(item["name"], item["why"]) for item in told["retired"]} <= {
+    document = json.loads(run("gc", "demo.packages", "--grace-hours", "0", "--json"))
+    assert document["dry_run"] is False
+    assert {(item["name"], item["why"]) for item in document["retired"]} <= {
         ("second", "its index was dropped"),
         ("embedding", "a newer version of the same snapshot exists"),
     }
@@ -311,20 +311,20 @@ def test_garbage_collection_leaves_published_versions(run: Run) -> None:
 
 
 def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake: Lake) -> None:
-    known = len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"])
+    versions = len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ICEPUFFIN__TABLES__PACKAGES__KEEP__LAST", "2")
         arguments = ("gc", "demo.packages", "--grace-hours", "0", "--dry-run")
         document = json.loads(run(*arguments, "--json"))
         why = [item["why"] for item in document["retired"] if item["name"] == "embedding"]
-        assert why == ["there are 2 newer ones"] * (known - 2)
-        assert len(document["deleted"]) >= 2 * (known - 2), "the index file and the manifest list of each"
+        assert why == ["there are 2 newer ones"] * (versions - 2)
+        assert len(document["deleted"]) >= 2 * (versions - 2), "the index file and the manifest list of each"
         assert "would retire embedding's version of snapshot" in run(*arguments)
         document = run("gc", "demo.packages", "--dry-run")
         assert "demo.packages: would retire versions: 0, would delete files: 0, 0.0 MiB\n" in document
         (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", document)
-        assert int(later) >= known - 2
-    assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == known
+        assert int(later) >= versions - 2
+    assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == versions
 
 
 @pytest.mark.parametrize(
@@ -375,9 +375,9 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
     ],
 )
 def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple[str, ...], says: str) -> None:
-    told = refused(*arguments)
-    assert says in told
-    assert "Traceback" not in told
+    message = refused(*arguments)
+    assert says in message
+    assert "Traceback" not in message
 
 
 @pytest.mark.parametrize(

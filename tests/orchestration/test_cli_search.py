@@ -77,9 +77,9 @@ def test_an_exact_search_needs_no_index(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_a_search_explains_itself(run: Run) -> None:
     arguments = ("search", "demo.packages", "--vector", VECTOR, "--target-recall", "0.9", "--explain")
-    told = json.loads(run(*arguments, "--json"))["explain"]
-    assert "recall 0.9" in told["knobs"]
-    assert "nodes visited" in told["shard 0"]
+    explained = json.loads(run(*arguments, "--json"))["explain"]
+    assert "recall 0.9" in explained["knobs"]
+    assert "nodes visited" in explained["shard 0"]
     assert "nodes visited" in run(*arguments)
 
 
@@ -88,9 +88,9 @@ def test_an_index_is_drawn(run: Run, tmp_path: Path) -> None:
     for part in ("covers 100.0%", "tombstones", "recall@10 by the width", "█"):
         assert part in shown
     assert "<svg" in (tmp_path / "index.html").read_text(encoding="utf-8")
-    told = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
-    assert len(told["milliseconds"]) == len(told["curve"]) > 3
-    assert told["rows_covered"] == told["rows"] == 120
+    document = json.loads(run("index", "show", "demo.packages", "--measure", "--json"))
+    assert len(document["milliseconds"]) == len(document["curve"]) > 3
+    assert document["rows_covered"] == document["rows"] == 120
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_a_renamed_vector_column_is_searched_by_the_name_it_has_in_the_snapshot(
     lake.table.append(rows.rename_columns([*rows.column_names[:-1], "meaning"]))
     for snapshot, column in ((str(before), "embedding"), ("main", "meaning")):
         arguments = ("search", "demo.packages", "--like-id", "5", "--snapshot", snapshot, "--json")
-        for told in (json.loads(run(*arguments)), json.loads(run(*arguments, "--exact"))):
-            assert (told["column"], told["results"][0]["id"]) == (column, 5)
+        for document in (json.loads(run(*arguments)), json.loads(run(*arguments, "--exact"))):
+            assert (document["column"], document["results"][0]["id"]) == (column, 5)
 
 
 def test_text_of_a_table_is_shown_as_it_is(run: Run, lake: Lake) -> None:
@@ -144,8 +144,8 @@ def test_text_of_a_table_is_shown_as_it_is(run: Run, lake: Lake) -> None:
             f"SELECT id, `text [0]` FROM demo.`odd [x]` ORDER BY l2_distance(embedding, ARRAY({VECTOR[1:-1]})) LIMIT 9",
         ),
     )
-    for told in shown:
-        assert all(text in told for text in ("text [0]", *texts[:3], "a [31mb c"))
+    for output in shown:
+        assert all(text in output for text in ("text [0]", *texts[:3], "a [31mb c"))
     assert "demo.odd [x]" in shown[0]
     assert "demo.odd [x]" in run("index", "list", "demo.odd [x]")
     run("refresh", "demo.odd [x]")

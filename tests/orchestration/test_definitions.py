@@ -100,9 +100,9 @@ def test_an_unreachable_catalog_still_loads_and_is_explained(tmp_path: Path) -> 
     )
     graph = build(load(file)).resolve_asset_graph()
     assert dg.AssetKey(["away", "a", "b", "ann_index", "i"]) in graph.get_all_asset_keys()
-    told = str(graph.get(dg.AssetKey(["away", "a", "b"])).description)
-    assert "Indexes in table properties are not shown: catalog 'away'" in told
-    assert "hunter2" not in told
+    description = str(graph.get(dg.AssetKey(["away", "a", "b"])).description)
+    assert "Indexes in table properties are not shown: catalog 'away'" in description
+    assert "hunter2" not in description
 
 
 def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(

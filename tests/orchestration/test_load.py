@@ -232,23 +232,23 @@ def test_the_lag_goes_red_with_the_evaluation_that_sees_it_and_green_with_the_ve
     daemon = Daemon(instance, backlog.settings(max_freshness_lag=1, max_freshness_minutes=10))
     clock = Clock(monkeypatch)
 
-    def told() -> list[tuple[bool, object]]:
+    def observed() -> list[tuple[bool, object]]:
         daemon.checks.clear()
         daemon.tick(WATCH)
         return [(event.passed, event.metadata["lag (snapshots)"].value) for event in daemon.checks]
 
-    assert told() == [(True, 1)]
-    assert told() == []
+    assert observed() == [(True, 1)]
+    assert observed() == []
     backlog.grow("t0", 2)
-    assert told() == [], "late by three, but only just"
+    assert observed() == [], "late by three, but only just"
     clock.advance(11 * 60)
-    assert told() == [(False, 3)]
-    assert told() == [], "nothing new"
+    assert observed() == [(False, 3)]
+    assert observed() == [], "nothing new"
     backlog.grow("t0", 4)
-    assert told() == [(False, 7)]
+    assert observed() == [(False, 7)]
     table = backlog.catalog.load_table("demo.t0")
     bindings.publish(table, binding(table))
-    assert told() == [(True, 0)]
+    assert observed() == [(True, 0)]
 
 
 def test_an_evaluation_that_is_cut_off_anywhere_is_made_good(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -1,4 +1,4 @@
-"""The maintenance job in a real instance: worn shards are rebuilt, leavings swept, the rest left alone."""
+"""The maintenance job in a real instance: it rebuilds shards full of tombstones and sweeps leftovers, no more."""
 
 import os
 import re
@@ -29,9 +29,9 @@ HOUR = 3600
 
 
 @pytest.fixture(scope="module")
-def worn(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+def tombstoned(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Two snapshots; the second deletes 40 % of the rows. Its version has them as tombstones: no refresh rebuilds."""
-    lake = make_lake(tmp_path_factory.mktemp("worn") / "lake", snapshots=1)
+    lake = make_lake(tmp_path_factory.mktemp("tombstoned") / "lake", snapshots=1)
     set_ratio(lake, 1.0)
     with dg.DagsterInstance.ephemeral() as instance:
         run_tick(lake, instance)
@@ -43,9 +43,9 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture
-def lake(worn: Lake) -> Lake:
-    worn.restore()
-    return worn
+def lake(tombstoned: Lake) -> Lake:
+    tombstoned.restore()
+    return tombstoned
 
 
 def set_ratio(lake: Lake, ratio: float) -> None:
@@ -89,7 +89,7 @@ def leave_behind(lake: Lake, name: str, age_hours: float) -> Path:
     return file
 
 
-def test_worn_shards_are_rebuilt_and_the_tag_moves(lake: Lake, instance: dg.DagsterInstance) -> None:
+def test_shards_full_of_tombstones_are_rebuilt_and_the_tag_moves(lake: Lake, instance: dg.DagsterInstance) -> None:
     before, head = newest(lake), lake.head()
     assert dead_nodes(lake) == 24
     set_ratio(lake, 0.2)
@@ -142,9 +142,9 @@ def test_the_run_is_kept_with_its_table_and_its_report(lake: Lake, instance: dg.
     assert run.status is dg.DagsterRunStatus.SUCCESS
     assert run.tags[TABLE_TAG] == "demo/demo/packages"
     assert "dagster/max_runtime" in run.tags
-    told = [entry.user_message for entry in instance.all_logs(run.run_id)]
-    assert any(re.search(r"index embedding: \d of \d shards rebuilt: .*tombstones", line) for line in told)
-    assert any("demo.packages: retired versions: 0, deleted files: 0, 0.0 MiB" in line for line in told)
+    messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    assert any(re.search(r"index embedding: \d of \d shards rebuilt: .*tombstones", line) for line in messages)
+    assert any("demo.packages: retired versions: 0, deleted files: 0, 0.0 MiB" in line for line in messages)
 
 
 def test_a_failed_maintenance_changes_nothing_and_says_why(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -177,8 +177,8 @@ def test_versions_that_the_policy_does_not_keep_are_let_go(
     age_everything(monkeypatch)
     assert maintain(lake, instance).success
     (run,) = instance.get_runs(RunsFilter(job_name=JOB))
-    told = [entry.user_message for entry in instance.all_logs(run.run_id)]
-    assert any("only the newest version is kept" in line for line in told)
+    messages = [entry.user_message for entry in instance.all_logs(run.run_id)]
+    assert any("only the newest version is kept" in line for line in messages)
     left = index_versions(lake.table.refresh(), "embedding")
     assert left == ((old, kept) if dry_run else (kept,))
     assert to_path(old.puffin_path).exists() is dry_run

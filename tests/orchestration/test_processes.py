@@ -156,21 +156,21 @@ def test_an_id_that_came_with_an_image_is_not_the_machines(tmp_path: Path) -> No
     """Two containers on two hosts have that of their image; the process ids are those of a namespace of their own."""
     if os.geteuid() != 0:
         pytest.skip("namespaces are made by root")
-    told = "from icepuffin.orchestration.processes import this_process; print(repr(this_process().machine))"
+    program = "from icepuffin.orchestration.processes import this_process; print(repr(this_process().machine))"
     apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    assert subprocess.check_output([*apart, sys.executable, "-c", told], text=True).strip() == "''"
+    assert subprocess.check_output([*apart, sys.executable, "-c", program], text=True).strip() == "''"
     hostname = tmp_path / ("ab" * 32) / "hostname"  # as container engines mount it
     hostname.parent.mkdir()
     hostname.write_text("code\n")
-    mounted = f"mount --bind {hostname} /etc/hostname && exec {sys.executable} -c '{told}'"
+    mounted = f"mount --bind {hostname} /etc/hostname && exec {sys.executable} -c '{program}'"
     assert subprocess.check_output([*apart, "sh", "-c", mounted], text=True).strip() != "''"
 
 
 def test_a_process_that_sees_another_namespaces_proc_notes_nothing() -> None:
     if os.geteuid() != 0:
         pytest.skip("namespaces are made by root")
-    told = "from icepuffin.orchestration.processes import this_process; print(this_process())"
-    seen = subprocess.check_output(["unshare", "--pid", "--fork", sys.executable, "-c", told], text=True)
+    program = "from icepuffin.orchestration.processes import this_process; print(this_process())"
+    seen = subprocess.check_output(["unshare", "--pid", "--fork", sys.executable, "-c", program], text=True)
     assert seen.strip() == "None"
 
 

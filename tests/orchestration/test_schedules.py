@@ -40,14 +40,14 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def evaluated(
-    lake: Lake, instance: dg.DagsterInstance, at: datetime = NIGHT, schedule: str = "nightly_demo_demo_packages"
+    lake: Lake, instance: dg.DagsterInstance, time: datetime = NIGHT, schedule: str = "nightly_demo_demo_packages"
 ) -> tuple[list[dg.RunRequest], str | None]:
     """What the schedule asks for at that time, and why not where it asks for nothing."""
     settings = load(lake.settings_file)
     definitions = build(settings)
     context = dg.build_schedule_context(
         instance=instance,
-        scheduled_execution_time=at,
+        scheduled_execution_time=time,
         resources={"catalogs": catalogs_of(settings)},
         repository_def=definitions.get_repository_def(),
     )

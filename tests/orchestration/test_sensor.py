@@ -246,7 +246,7 @@ def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake
     before = lake.table.refresh().metadata.snapshots[0].snapshot_id
     keys: list[str] = []
 
-    def asked(cursor: str | None) -> tuple[str | None, list[str]]:
+    def round_of(cursor: str | None) -> tuple[str | None, list[str]]:
         result = evaluated(settings, instance, cursor)
         new = [request.run_key or "" for request in result.run_requests or () if request.run_key not in keys]
         for request in result.run_requests or ():
@@ -255,15 +255,15 @@ def test_a_return_after_the_cursor_was_reset_has_a_run_key_of_its_own(lake: Lake
         keys.extend(new)
         return result.cursor, new
 
-    cursor, _ = asked(None)
+    cursor, _ = round_of(None)
     for reset in (False, True):
         lake.table.manage_snapshots().set_current_snapshot(before).commit()
         lake.table.refresh()
-        cursor, new = asked(cursor)
+        cursor, new = round_of(cursor)
         assert len(new) == 1, "there is a run for the return"
         lake.table.manage_snapshots().set_current_snapshot(after).commit()
         lake.table.refresh()
-        cursor, _ = asked(None if not reset else cursor)
+        cursor, _ = round_of(None if not reset else cursor)
 
 
 def test_an_evaluation_that_waits_names_the_run_that_it_waits_for(lake: Lake, instance: dg.DagsterInstance) -> None:

@@ -26,8 +26,8 @@ def lineage(*ids: int) -> tuple[WatchedSnapshot, ...]:
     return tuple(WatchedSnapshot(i, number + 1, is_head=i == ids[-1]) for number, i in enumerate(ids))
 
 
-def facts(*ids: int, **known: object) -> TableFacts:
-    """Dagster shows every snapshot, unless `known` says otherwise."""
+def facts(*ids: int, **changes: object) -> TableFacts:
+    """Dagster shows every snapshot, unless `changes` says otherwise."""
     keys = [str(i) for i in ids]
     base = TableFacts(
         watched=lineage(*ids),
@@ -37,7 +37,7 @@ def facts(*ids: int, **known: object) -> TableFacts:
         recorded=keys,
         done=(),
     )
-    return replace(base, **known)  # type: ignore[arg-type]
+    return replace(base, **changes)  # type: ignore[arg-type]
 
 
 def descent(*ids: int) -> dict[str, str | None]:
@@ -112,13 +112,15 @@ def test_a_rollback_asks_once_for_the_snapshot_it_returned_to() -> None:
 
 def test_sketches_that_another_engine_replaced_are_merged_by_one_run_a_file() -> None:
     done = every(facts(1, 2)).cursor
-    known = {"done": ["1", "2"], "overwritten_by": "s3://b/theirs-1.stats"}
-    found = every(facts(1, 2, **known), done)
-    assert (found.merge, found.request, found.cursor.merged) == ("2", (), "s3://b/theirs-1.stats")
-    assert every(facts(1, 2, **known), SensorCursor.parse(found.cursor.text(), UUID)).merge is None
-    assert every(facts(1, 2, **known | {"overwritten_by": "s3://b/theirs-2.stats"}), found.cursor).merge == "2"
+    overwritten = {"done": ["1", "2"], "overwritten_by": "s3://b/theirs-1.stats"}
+    plan = every(facts(1, 2, **overwritten), done)
+    assert (plan.merge, plan.request, plan.cursor.merged) == ("2", (), "s3://b/theirs-1.stats")
+    assert every(facts(1, 2, **overwritten), SensorCursor.parse(plan.cursor.text(), UUID)).merge is None
+    assert every(facts(1, 2, **overwritten | {"overwritten_by": "s3://b/theirs-2.stats"}), plan.cursor).merge == "2"
     assert every(facts(1, 2, overwritten_by="s3://b/theirs-1.stats")).merge is None, "the first run merges it anyway"
-    assert every(facts(1, 2, **known | {"done": ["1"]}), done).merge is None, "the run that is in flight merges it"
+    assert every(facts(1, 2, **overwritten | {"done": ["1"]}), done).merge is None, (
+        "the run that is in flight merges it"
+    )
     assert run_key(UUID, "2", merged="s3://b/theirs-1.stats") == "table:2:theirs-1.stats"
 
 
@@ -146,17 +148,17 @@ def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Poli
 
     def look(*, shown: int, ends: bool) -> None:
         nonlocal cursor
-        found = facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded))
-        new = snapshots_to_record(found, cursor, policy)[:shown]
+        observed = facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded))
+        new = snapshots_to_record(observed, cursor, policy)[:shown]
         recorded.update(new)
         if not ends:
             return
         partitions.extend(key for key in new if key not in partitions)
-        found = replace(found, partitions=tuple(partitions), recorded=frozenset(recorded))
-        asked = plan_runs(found, cursor, policy=policy, runs_ahead=runs_ahead)
-        assert len(asked.request) <= runs_ahead
-        requested.extend(asked.request)
-        cursor = SensorCursor.parse(asked.cursor.text(), UUID)
+        observed = replace(observed, partitions=tuple(partitions), recorded=frozenset(recorded))
+        plan = plan_runs(observed, cursor, policy=policy, runs_ahead=runs_ahead)
+        assert len(plan.request) <= runs_ahead
+        requested.extend(plan.request)
+        cursor = SensorCursor.parse(plan.cursor.text(), UUID)
         assert len(cursor.ahead) <= 1, "a short cursor"
 
     for _ in range(data.draw(st.integers(0, 20))):
@@ -188,16 +190,16 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
             case _:
                 new = snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")
                 partitions += new[: data.draw(st.integers(0, 4))]
-                found = every(_seen_at(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
+                plan = every(_seen_at(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
                 seen |= {item.key for item in _seen_at(parents, heads, []).watched}
                 if data.draw(st.booleans()):
-                    cursor = SensorCursor.parse(found.cursor.text(), UUID)
-                    keys += [run_key(UUID, key) for key in found.request]
+                    cursor = SensorCursor.parse(plan.cursor.text(), UUID)
+                    keys += [run_key(UUID, key) for key in plan.request]
     for _ in range(len(parents) + 1):
         partitions += snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")[:3]
-        found = every(_seen_at(parents, heads, partitions), cursor, 3)
-        cursor = SensorCursor.parse(found.cursor.text(), UUID)
-        keys += [run_key(UUID, key) for key in found.request]
+        plan = every(_seen_at(parents, heads, partitions), cursor, 3)
+        cursor = SensorCursor.parse(plan.cursor.text(), UUID)
+        keys += [run_key(UUID, key) for key in plan.request]
         seen |= {item.key for item in _seen_at(parents, heads, []).watched}
     assert len(keys) == len(set(keys))
     watched = {item.key for item in _seen_at(parents, heads, []).watched}
@@ -207,13 +209,13 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
 
 
 def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions: list[str]) -> TableFacts:
-    found: set[str] = set()
+    reached: set[str] = set()
     for head in heads:
-        at = head
-        while at is not None:
-            found.add(at)
-            at = parents[at]
-    ordered = sorted(found, key=int)
+        ancestor = head
+        while ancestor is not None:
+            reached.add(ancestor)
+            ancestor = parents[ancestor]
+    ordered = sorted(reached, key=int)
     return TableFacts(
         watched=tuple(WatchedSnapshot(int(key), int(key), is_head=key in heads) for key in ordered),
         head=heads[0] or "",
@@ -227,10 +229,10 @@ def _seen_at(parents: dict[str, str | None], heads: list[str | None], partitions
 def test_a_head_that_came_back_is_asked_for_although_where_it_was_has_expired() -> None:
     """Main went from 2 back to 1, and 2 expired, all between two ticks: nothing descends from the cursor's tip."""
     first = every(facts(1, 2))
-    for known in ({"done": ["1"]}, {"head_requested": True}):
-        back = every(facts(1, **known), first.cursor)
+    for changes in ({"done": ["1"]}, {"head_requested": True}):
+        back = every(facts(1, **changes), first.cursor)
         assert (back.returned_to, back.runs, back.cursor.returns) == ("1", ("1",), 1)
-        assert every(facts(1, **known), back.cursor).runs == ()
+        assert every(facts(1, **changes), back.cursor).runs == ()
 
 
 def test_a_head_that_came_back_has_one_run_alone_however_many_are_in_flight() -> None:

@@ -182,15 +182,15 @@ def test_every_setting_is_documented_with_its_default(section: str) -> None:
         assert _matches(rows[name], field), f"{section} {name}: the document says {rows[name]}"
 
 
-def _matches(told: str, field: object) -> bool:
+def _matches(documented: str, field: object) -> bool:
     required = field.is_required()  # type: ignore[attr-defined]
     default = field.get_default(call_default_factory=True)  # type: ignore[attr-defined]
     if required:
-        return told == "required"
+        return documented == "required"
     if default is None or default == {} or isinstance(default, BaseModel):
-        return not told.startswith("`")
+        return not documented.startswith("`")
     text = str(default).lower() if isinstance(default, bool) else repr(default)
-    return told.strip("`") in {
+    return documented.strip("`") in {
         text,
         text.replace("'", '"'),
         str(list(default) if isinstance(default, tuple) else 0).replace("'", '"'),

@@ -93,10 +93,10 @@ def resealed(data: bytearray) -> bytes:
     """A shard blob with its header checksum and those of its sections put right after a change."""
     (sections,) = struct.unpack_from("<I", data, 48)
     for number in range(min(sections, 7)):
-        at = 128 + 48 * number
-        offset, stored = struct.unpack_from("<QQ", data, at + 8)
+        entry = 128 + 48 * number
+        offset, stored = struct.unpack_from("<QQ", data, entry + 8)
         if offset + stored <= len(data):
-            struct.pack_into("<I", data, at + 32, zlib.crc32(data[offset : offset + stored]))
+            struct.pack_into("<I", data, entry + 32, zlib.crc32(data[offset : offset + stored]))
     struct.pack_into("<I", data, 56, 0)
     struct.pack_into("<I", data, 56, zlib.crc32(data[: 128 + 48 * min(sections, 7)]))
     return bytes(data)

@@ -99,12 +99,12 @@ def test_a_long_footer_is_read_in_two_ranges_and_a_short_one_in_one() -> None:
 def test_blobs_in_the_tail_are_not_read_again() -> None:
     source = CountingSource(written(b"far" * 100_000, b"near", codecs=(None, None)))
     reader = PuffinReader(source)
-    far, near = reader.footer.blobs
+    distant, adjacent = reader.footer.blobs
     source.ranges.clear()
-    assert reader.read_blob(near) == b"near"
+    assert reader.read_blob(adjacent) == b"near"
     assert source.ranges == []
-    assert reader.read_blob(far) == b"far" * 100_000
-    assert source.ranges == [(far.offset, far.length)]
+    assert reader.read_blob(distant) == b"far" * 100_000
+    assert source.ranges == [(distant.offset, distant.length)]
 
 
 def test_a_compressed_footer_is_read() -> None:
@@ -127,10 +127,10 @@ def test_a_file_cut_anywhere_gives_a_typed_error() -> None:
 
 def test_a_flipped_bit_is_detected_or_confined_to_what_nothing_checks() -> None:
     data = written(b"plain", b"lz4 " * 30, b"zstd" * 30)
-    for at in range(len(data)):
+    for place in range(len(data)):
         for bit in range(8):
             changed = bytearray(data)
-            changed[at] ^= 1 << bit
+            changed[place] ^= 1 << bit
             try:
                 blobs = read_all(bytes(changed))
             except PuffinError:

@@ -31,13 +31,13 @@ def theirs_of(start: int, stop: int) -> datasketches.update_theta_sketch:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4096, 4097, 50_000])
 def test_datasketches_reads_what_is_written(count: int) -> None:
-    mine = sketch_of(0, count)
-    read = datasketches.compact_theta_sketch.deserialize(encode(mine))
+    sketch = sketch_of(0, count)
+    read = datasketches.compact_theta_sketch.deserialize(encode(sketch))
     assert read.is_empty() == (count == 0)
     assert read.is_ordered()
-    assert read.theta64 == mine.theta
-    assert list(read) == mine.hashes.tolist()
-    assert read.get_estimate() == pytest.approx(estimate(mine.theta, len(mine.hashes)))
+    assert read.theta64 == sketch.theta
+    assert list(read) == sketch.hashes.tolist()
+    assert read.get_estimate() == pytest.approx(estimate(sketch.theta, len(sketch.hashes)))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -47,9 +47,9 @@ def test_what_datasketches_writes_is_read(count: int, ordered: bool) -> None:
     read = decode(other_rows.compact(ordered).serialize())
     assert read.theta == other_rows.theta64
     assert read.hashes.tolist() == sorted(other_rows.compact())
-    mine = sketch_of(0, count)
-    both = min(read.theta, mine.theta)
-    assert [h for h in read.hashes.tolist() if h < both] == [h for h in mine.hashes.tolist() if h < both]
+    sketch = sketch_of(0, count)
+    both = min(read.theta, sketch.theta)
+    assert [h for h in read.hashes.tolist() if h < both] == [h for h in sketch.hashes.tolist() if h < both]
 
 
 def test_theta_union_of_datasketches_unites_theirs_with_ours() -> None:
@@ -58,9 +58,9 @@ def test_theta_union_of_datasketches_unites_theirs_with_ours() -> None:
     unite.update(datasketches.compact_theta_sketch.deserialize(encode(sketch_of(40_000, 90_000))))
     result = unite.get_result()
     assert result.get_lower_bound(3) < 90_000 < result.get_upper_bound(3)
-    theirs = decode(theirs_of(0, 60_000).compact().serialize())
-    mine = sketch_of(40_000, 90_000)
-    ours = union([(theirs.theta, theirs.hashes), (mine.theta, mine.hashes)])
+    other = decode(theirs_of(0, 60_000).compact().serialize())
+    sketch = sketch_of(40_000, 90_000)
+    ours = union([(other.theta, other.hashes), (sketch.theta, sketch.hashes)])
     assert (ours[0], ours[1].tolist()) == (result.theta64, sorted(result))
 
 

@@ -64,8 +64,8 @@ def serving(answer: Callable[[Request], Answer | None]) -> Iterator[str]:
                 if key.lower() not in _HOP_BY_HOP:
                     self.send_header(key, value)
             # to a HEAD the length is that of what a GET would get
-            told = dict(result.headers).get("Content-Length") if self.command == "HEAD" else None
-            self.send_header("Content-Length", told or str(len(result.body)))
+            length = dict(result.headers).get("Content-Length") if self.command == "HEAD" else None
+            self.send_header("Content-Length", length or str(len(result.body)))
             self.end_headers()
             if self.command != "HEAD":
                 with contextlib.suppress(ConnectionError):  # a client may have seen enough

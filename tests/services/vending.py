@@ -55,7 +55,7 @@ class Vending:
     lost: bool = False
     """Whether the user may not read tables any more"""
     keys: dict[str, Key] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    vended_paths: list[str] = field(default_factory=list)
     """Requests to the catalog that were answered with credentials: their paths"""
     refused: list[str] = field(default_factory=list)
     """Codes of what the store refused"""
@@ -70,14 +70,14 @@ class Vending:
         name = f"VENDED{secrets.token_hex(7).upper()}"
         key = Key(name, secrets.token_hex(20), secrets.token_hex(32), location, time.time() + self.seconds)
         self.keys[name] = key
-        told = {
+        properties = {
             "s3.access-key-id": name,
             "s3.secret-access-key": key.secret_key,
             "s3.session-token": key.token,
         }
         if self.tells_expiry:
-            told["s3.session-token-expires-at-ms"] = str(int(key.expires * 1000))
-        return told
+            properties["s3.session-token-expires-at-ms"] = str(int(key.expires * 1000))
+        return properties
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _of_catalog(state: Vending, upstream: str, request: Request) -> Answer:
     wanted = request.headers.get("X-Iceberg-Access-Delegation") == "vended-credentials"
     if request.method != "GET" or result.status != 200 or not wanted:
         return result
-    state.asked.append(request.path)
+    state.vended_paths.append(request.path)
     document = json.loads(result.body)
     vended = _vended(state, document["metadata"]["location"])
     if asks_credentials:
@@ -128,10 +128,10 @@ def _vended(state: Vending, location: str) -> dict[str, Any]:
     return {"config": config, "storage-credentials": [elsewhere, {"prefix": f"{location}/", "config": keys}]}
 
 
-def _with_endpoint(found: Answer) -> Answer:
-    told = json.loads(found.body)
-    told["endpoints"].append("GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials")
-    return found.with_body(json.dumps(told).encode())
+def _with_endpoint(answer: Answer) -> Answer:
+    document = json.loads(answer.body)
+    document["endpoints"].append("GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials")
+    return answer.with_body(json.dumps(document).encode())
 
 
 def _of_store(state: Vending, s3: Mapping[str, str], request: Request) -> Answer:
@@ -145,22 +145,22 @@ def _of_store(state: Vending, s3: Mapping[str, str], request: Request) -> Answer
 
 def _refusal(state: Vending, request: Request) -> str | None:
     """What is wrong with a request's signature, by S3's codes."""
-    given = {key.lower(): value for key, value in request.headers.items()}
-    signed = _AUTHORIZATION.match(given.get("authorization", ""))
+    request_headers = {key.lower(): value for key, value in request.headers.items()}
+    signed = _AUTHORIZATION.match(request_headers.get("authorization", ""))
     if signed is None:
         return "AccessDenied"
     name, region, headers, signature = signed.groups()
     key = state.keys.get(name)
     if key is None:
         return "InvalidAccessKeyId"
-    if given.get("x-amz-security-token") != key.token:
+    if request_headers.get("x-amz-security-token") != key.token:
         return "InvalidToken"
     if time.time() >= key.expires:
         return "ExpiredToken"
     auth = S3SigV4Auth(Credentials(key.access_key, key.secret_key, key.token), "s3", region)
-    covered = {header: given[header] for header in headers.split(";")}
-    plain = AWSRequest(request.method, f"http://{given['host']}{request.path}", covered)
-    plain.context["timestamp"] = given["x-amz-date"]
+    covered = {header: request_headers[header] for header in headers.split(";")}
+    plain = AWSRequest(request.method, f"http://{request_headers['host']}{request.path}", covered)
+    plain.context["timestamp"] = request_headers["x-amz-date"]
     if auth.signature(auth.string_to_sign(plain, auth.canonical_request(plain)), plain) != signature:
         return "SignatureDoesNotMatch"
     bucket, _, prefix = key.location.partition("/")

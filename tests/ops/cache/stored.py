@@ -40,13 +40,13 @@ def lean(shard: Shard) -> Shard:
     return replace(shard, vectors=None, pq_codebook=codebook, pq_codes=codes)
 
 
-def stored(folder: Path, shard: Shard, name: str = "shard", *, known: bool = True, version: int = 1) -> ShardKey:
+def stored(folder: Path, shard: Shard, name: str = "shard", *, with_hash: bool = True, version: int = 1) -> ShardKey:
     """Write a shard; -> its key, by its sha256 where that is to be known."""
     blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
     path = folder / name
     path.write_bytes(blob)
     where = ObjectRange(f"file://{path}", 0, len(blob))
-    return ShardKey(where, hashlib.sha256(blob).digest() if known else UNKNOWN_SHA256, version)
+    return ShardKey(where, hashlib.sha256(blob).digest() if with_hash else UNKNOWN_SHA256, version)
 
 
 def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:
@@ -58,6 +58,6 @@ def kept_by(cache: ShardCache, key: ShardKey) -> ReadyShard:
 
 def answers(shard: ReadyShard) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Rows and distances that a search of it gives."""
-    asked = np.random.default_rng(7).standard_normal((5, DIMS)).astype(np.float32)
-    nodes, distances, _ = shard.searcher.search(asked, 5, search_list=20)
+    query_vectors = np.random.default_rng(7).standard_normal((5, DIMS)).astype(np.float32)
+    nodes, distances, _ = shard.searcher.search(query_vectors, 5, search_list=20)
     return shard.row_positions[nodes], distances

@@ -45,13 +45,13 @@ def fetch_once(folder: Path, key: ShardKey, log: Path, start: Barrier) -> None:
     ShardCache(CacheSettings(folder, 1 << 30, 0)).shard(key, STORAGE)
 
 
-def hold_unfinished(folder: Path, budget: int, size: int, told: Path) -> None:
+def hold_unfinished(folder: Path, budget: int, size: int, is_ready: Path) -> None:
     """Claim room for a file, and never write it."""
     cache = DiskCache(folder, budget)
     (folder / "owner").mkdir(exist_ok=True)
     claimed = cache._claim(folder / "owner" / ".unfinished.aside", size)
     assert claimed is not None
-    told.touch()
+    is_ready.touch()
     time.sleep(60)
 
 

@@ -49,8 +49,8 @@ def test_a_shard_comes_out_as_it_went_in(tmp_path: Path, shard: Shard) -> None:
     for _ in range(2):
         kept = kept_by(cache_in(tmp_path), key)
         assert same(kept, fresh)
-        for mine, wanted in zip(answers(kept), answers(fresh), strict=True):
-            np.testing.assert_array_equal(mine, wanted)
+        for answer, wanted in zip(answers(kept), answers(fresh), strict=True):
+            np.testing.assert_array_equal(answer, wanted)
 
 
 def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
@@ -137,18 +137,18 @@ def test_a_shard_that_a_refresh_copied_is_known_again(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_unknown_bytes_is_known_by_where_it_lies_and_its_version(tmp_path: Path) -> None:
-    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}", known=False) for seed in range(2)]
+    keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}", with_hash=False) for seed in range(2)]
     for _ in range(2):
         found = [kept_by(cache_in(tmp_path), key).row_positions[0] for key in keys]
         assert found == [0, 1000]
 
 
 def test_what_has_the_name_and_the_place_of_a_deleted_version_is_not_taken_for_it(tmp_path: Path) -> None:
-    deleted = stored(tmp_path, made_shard(0), known=False, version=1)
+    deleted = stored(tmp_path, made_shard(0), with_hash=False, version=1)
     caches = cache_in(tmp_path), cache_in(tmp_path, memory=2 * ONE)
     assert [kept_by(cache, deleted).row_positions[0] for cache in caches] == [0, 0]
     blob = bytearray((tmp_path / "shard").read_bytes())
-    after = stored(tmp_path, replace(made_shard(0), file_slots=np.ones(ROWS, np.uint32)), known=False, version=2)
+    after = stored(tmp_path, replace(made_shard(0), file_slots=np.ones(ROWS, np.uint32)), with_hash=False, version=2)
     assert (after.where, len(blob)) == (deleted.where, after.where.length)
     assert [kept_by(cache, after).file_slots[0] for cache in caches] == [1, 1]
 
@@ -162,7 +162,7 @@ def test_bytes_that_are_not_what_the_routing_blob_says_do_not_enter(tmp_path: Pa
 
 
 def test_bytes_of_unknown_sha256_are_compared_with_the_checksums_of_their_sections(tmp_path: Path) -> None:
-    key = stored(tmp_path, SHARD, known=False)
+    key = stored(tmp_path, SHARD, with_hash=False)
     data = bytearray((tmp_path / "shard").read_bytes())
     flip(data, data.index(np.ascontiguousarray(SHARD.vectors).tobytes()[:64]))
     (tmp_path / "shard").write_bytes(data)
@@ -179,7 +179,7 @@ def test_files_of_another_layout_have_other_names(tmp_path: Path, monkeypatch: p
 
 
 def test_a_blob_that_is_not_valid_does_not_enter(tmp_path: Path) -> None:
-    key = stored(tmp_path, SHARD, known=False)
+    key = stored(tmp_path, SHARD, with_hash=False)
     (tmp_path / "shard").write_bytes(b"nothing" * 100)
     with pytest.raises(BadBlobError):
         kept_by(cache_in(tmp_path), key)
@@ -203,15 +203,15 @@ def zero(data: bytearray, at: int) -> None:
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(harm=st.sampled_from([flip, cut, grow, zero]), at=st.integers(0, 1 << 30))
+@given(harm=st.sampled_from([flip, cut, grow, zero]), place=st.integers(0, 1 << 30))
 def test_a_damaged_file_is_seen_and_fetched_again(
-    tmp_path: Path, harm: Callable[[bytearray, int], None], at: int
+    tmp_path: Path, harm: Callable[[bytearray, int], None], place: int
 ) -> None:
     key = stored(tmp_path, SHARD)
     kept_by(cache_in(tmp_path), key)
     (file,) = files_of(tmp_path)
     data = bytearray(file.read_bytes())
-    harm(data, at % len(data))
+    harm(data, place % len(data))
     file.write_bytes(data)
     assert same(kept_by(cache_in(tmp_path), key), ready(SHARD))
     (file,) = files_of(tmp_path)
@@ -227,16 +227,16 @@ def test_a_file_under_another_ones_name_is_not_taken_for_it(tmp_path: Path) -> N
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(room=st.floats(0.5, 3.5), asked=st.lists(st.integers(0, 4), max_size=12))
+@given(room=st.floats(0.5, 3.5), requested=st.lists(st.integers(0, 4), max_size=12))
 def test_the_disk_stays_within_its_budget_and_drops_the_least_recently_used(
-    tmp_path_factory: pytest.TempPathFactory, room: float, asked: list[int]
+    tmp_path_factory: pytest.TempPathFactory, room: float, requested: list[int]
 ) -> None:
     folder = tmp_path_factory.mktemp("budget")
     keys = [stored(folder, made_shard(seed), f"shard-{seed}") for seed in range(5)]
     size = 1 + max(file_size(key, folder) for key in keys[:1])
     budget = int(room * size)
     recent: list[int] = []
-    for number in asked:
+    for number in requested:
         cache = cache_in(folder, disk=budget)
         kept_by(cache, keys[number])
         fits = budget // (size - 1)

@@ -113,8 +113,8 @@ def test_a_base_that_expired_is_refused(table: Table) -> None:
 
 def test_indexes_of_one_table_published_at_once_all_land(table: Table, sql_catalog: Catalog) -> None:
     def publish(number: int) -> None:
-        mine = sql_catalog.load_table("db.t")
-        bindings.publish(mine, binding(mine, number, name=str(number)))
+        own_table = sql_catalog.load_table("db.t")
+        bindings.publish(own_table, binding(own_table, number, name=str(number)))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(publish, range(8)))
@@ -408,19 +408,19 @@ def test_all_tags_of_an_index_go_in_one_commit(table: Table) -> None:
 def test_a_ref_of_the_owners_that_took_a_tags_name_meanwhile_is_not_dropped(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at = bindings.publish(table, binding(table)).base_snapshot_id
+    snapshot_id = bindings.publish(table, binding(table)).base_snapshot_id
     through = table.catalog.commit_table
 
     def after_another(other: Table, requirements: Any, updates: Any) -> Any:
         monkeypatch.setattr(table.catalog, "commit_table", through)
         change(table, RemoveSnapshotRefUpdate(ref_name="ann_e"))
-        set_ref(table, "ann_e", at)
+        set_ref(table, "ann_e", snapshot_id)
         return through(other, requirements, updates)
 
     monkeypatch.setattr(table.catalog, "commit_table", after_another)
     with pytest.raises(TagTakenError, match="branch 'ann_e' that icepuffin did not make"):
         bindings.drop(table, "ann_e")
-    assert table.refresh().metadata.refs["ann_e"].snapshot_id == at
+    assert table.refresh().metadata.refs["ann_e"].snapshot_id == snapshot_id
 
 
 def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:

@@ -148,8 +148,8 @@ def test_a_version_is_told_of_even_where_the_tag_has_moved_on(table: Table, line
     def lost_and_overtaken(commit: Commit) -> None:
         commit()
         table.refresh()
-        mine = table.metadata.refs["ann_e"].snapshot_id
-        bindings.publish(table, binding(table, 2, expected=mine))
+        current = table.metadata.refs["ann_e"].snapshot_id
+        bindings.publish(table, binding(table, 2, expected=current))
         raise CommitStateUnknownException("gateway timeout")
 
     wanted = binding(table, 1)

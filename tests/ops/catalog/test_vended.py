@@ -66,17 +66,17 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     table = new_table(lake, tmp_path)
     build(table)
     reader = open_index(table, "e")
-    requests_before = len(lake.asked)
+    requests_before = len(lake.vended_paths)
     found = reader.search(queries(3), 5, columns=["id"], where="id >= 10")
     true = exact_search(table, "embedding", DEFINITION.metric_value, queries(3), 5, where="id >= 10", columns=["id"])
     assert found.rows["id"].equals(true.rows["id"])
-    assert len(lake.asked) == requests_before, "keys that are good are not asked for"
+    assert len(lake.vended_paths) == requests_before, "keys that are good are not asked for"
     pass_time(3600 - 4 * 60)
     reader.search(queries(1), 5, columns=["name"])
-    assert len(lake.asked) == requests_before + 1
-    assert lake.asked[-1].endswith("/credentials") == (how == "credentials endpoint")
+    assert len(lake.vended_paths) == requests_before + 1
+    assert lake.vended_paths[-1].endswith("/credentials") == (how == "credentials endpoint")
     table.scan(selected_fields=("section",)).to_arrow()
-    assert len(lake.asked) == requests_before + 1, "the table's own reader and ours share them"
+    assert len(lake.vended_paths) == requests_before + 1, "the table's own reader and ours share them"
     assert lake.refused == []
 
 
@@ -88,13 +88,13 @@ def test_a_clock_that_is_ahead_of_all_keys_does_not_ask_at_each_request(
     reader = open_index(table, "e")
     pass_time(10 * 3600)
     reader.search(queries(1), 5, columns=["name"])
-    requests_before = len(lake.asked)
+    requests_before = len(lake.vended_paths)
     for number in range(4):
         reader.search(queries(1), 5, columns=["section"], where=f"id >= {number}")
-    assert len(lake.asked) == requests_before
+    assert len(lake.vended_paths) == requests_before
     lake.expire()
     assert reader.search(queries(1), 5, columns=["name", "section"]).rows.num_rows == 5
-    assert len(lake.asked) > requests_before, "a store that refuses the keys is believed at once"
+    assert len(lake.vended_paths) > requests_before, "a store that refuses the keys is believed at once"
 
 
 @pytest.mark.parametrize("tells_expiry", [True, False])
@@ -152,10 +152,10 @@ def test_a_task_that_starts_late_gets_keys_by_itself(lake: Vending, tmp_path: Pa
         "import pickle, sys; from icepuffin.ops.storage import open_storage\n"
         "config = pickle.load(sys.stdin.buffer); print(open_storage(sys.argv[1], config).read_range(sys.argv[1], 0, 4))"
     )
-    requests_before = len(lake.asked)
+    requests_before = len(lake.vended_paths)
     done = subprocess.run([sys.executable, "-c", program, path], input=late, capture_output=True, check=True)
     assert done.stdout.strip() == b"b'PFA1'"
-    assert len(lake.asked) == requests_before + 1
+    assert len(lake.vended_paths) == requests_before + 1
     assert lake.refused == []
 
 
@@ -233,11 +233,11 @@ def test_a_catalog_that_somebody_else_opened_vends_as_well(
     build(table)
     foreign = load_catalog("lake", type="rest", uri=lake.catalog).load_table(table.name())
     reader = open_index(foreign, "e")
-    requests_before = len(lake.asked)
+    requests_before = len(lake.vended_paths)
     lake.expire()
     pass_time(3600 - 60)
     assert reader.search(queries(1), 5, columns=["name"], where="id >= 10").rows.num_rows == 5
-    assert len(lake.asked) == requests_before + 1
+    assert len(lake.vended_paths) == requests_before + 1
     assert lake.refused == []
 
 

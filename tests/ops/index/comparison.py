@@ -42,12 +42,14 @@ def found_and_true(
 ) -> tuple[SearchResult, float]:
     """(the index's answer, its recall@k against exact search); also asserts that no row is wrong."""
     metric = Metric.parse(definition.metric)
-    asked = queries()
-    result = open_index(table, definition, snapshot=snapshot, storage=STORAGE).search(asked, k, columns=["id"])
-    true = exact_search(table, definition.column, metric, asked, k, snapshot=snapshot, storage=STORAGE, columns=["id"])
+    query_vectors = queries()
+    result = open_index(table, definition, snapshot=snapshot, storage=STORAGE).search(query_vectors, k, columns=["id"])
+    true = exact_search(
+        table, definition.column, metric, query_vectors, k, snapshot=snapshot, storage=STORAGE, columns=["id"]
+    )
     live = set(table.scan(snapshot_id=result.snapshot_id, selected_fields=("id",)).to_arrow()["id"].to_pylist())
     assert set(result.rows["id"].to_pylist()) <= live, "a row that is not live was returned"
-    mine, wanted = ids_by_query(result.rows), ids_by_query(true.rows)
-    assert all(len(mine[query]) == len(wanted[query]) for query in wanted)
-    recall = float(np.mean([len(set(mine[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]))
+    answers, wanted = ids_by_query(result.rows), ids_by_query(true.rows)
+    assert all(len(answers[query]) == len(wanted[query]) for query in wanted)
+    recall = float(np.mean([len(set(answers[query]) & set(wanted[query])) / len(wanted[query]) for query in wanted]))
     return result, recall

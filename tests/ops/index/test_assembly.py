@@ -68,15 +68,15 @@ def test_the_base_is_copied_while_new_shards_are_made(
     assert found_and_true(changed)[1] >= 0.95
 
 
-@pytest.mark.parametrize("at", [(stages, "make_shard"), (materialize, "pass_gate"), (assembly, "_read_back")])
+@pytest.mark.parametrize("stage", [(stages, "make_shard"), (materialize, "pass_gate"), (assembly, "_read_back")])
 def test_of_a_refresh_that_fails_no_file_is_left(
-    changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, at: tuple[Any, str]
+    changed: Table, copied: threading.Event, monkeypatch: pytest.MonkeyPatch, stage: tuple[Any, str]
 ) -> None:
     def failing(*_: Any) -> None:
         assert copied.wait(60)
         raise LostError
 
-    monkeypatch.setattr(*at, failing)
+    monkeypatch.setattr(*stage, failing)
     before = files(changed)
     with pytest.raises(LostError):
         index_head(changed)

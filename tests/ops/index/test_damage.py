@@ -56,10 +56,10 @@ def damage(table: Table, section: Section, shard: int = 0) -> None:
     entry = ShardReader(PartSource(open_storage(part.path, STORAGE), part)).header.find(section)
     assert entry is not None
     with Path(part.path.removeprefix("file://")).open("r+b") as file:
-        at = part.offset + entry.offset + entry.stored_length // 2
-        file.seek(at)
+        offset = part.offset + entry.offset + entry.stored_length // 2
+        file.seek(offset)
         (byte,) = file.read(1)
-        file.seek(at)
+        file.seek(offset)
         file.write(bytes([byte ^ 1]))
 
 
@@ -203,8 +203,8 @@ def test_a_dropped_index_comes_back_only_where_its_file_is_whole(table: Table) -
     assert faults(table) == ()
 
 
-@pytest.mark.parametrize("at", [2, -8])
-def test_a_version_whose_file_was_cut_or_overwritten_is_not_tagged_again(table: Table, at: int) -> None:
+@pytest.mark.parametrize("place", [2, -8])
+def test_a_version_whose_file_was_cut_or_overwritten_is_not_tagged_again(table: Table, place: int) -> None:
     """In the magic it starts with, and in the footer."""
     before = index_head(table)
     table.append(make_rows(600, 610))
@@ -212,7 +212,7 @@ def test_a_version_whose_file_was_cut_or_overwritten_is_not_tagged_again(table: 
     table.refresh().manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
     path = Path((before.puffin_path or "").removeprefix("file://"))
     data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    data[place] ^= 1
     path.write_bytes(data)
     assert index_head(table).action is not Action.RETAGGED
     assert faults(table) == ()

@@ -54,16 +54,16 @@ def test_a_search_meets_few_deltas_of_a_bounded_share(
     routed_rows: int, deltas: list[int], arriving: int, max_deltas: int
 ) -> None:
     result = placed(routed_rows, deltas, arriving, max_deltas)
-    held = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*result.dissolved, *result.dropped)}
+    kept = {number: rows for number, rows in enumerate(deltas, 3) if number not in (*result.dissolved, *result.dropped)}
     assert all(deltas[number - 3] == 0 for number in result.dropped)
-    assert result.target in (None, NEW_DELTA, *held)
+    assert result.target in (None, NEW_DELTA, *kept)
     if not arriving:
         return
     if result.target is None:
-        assert not held
+        assert not kept
     else:
-        assert sum(held.values()) + arriving <= 0.25 * routed_rows
-        assert len(held) + (result.target == NEW_DELTA) <= max(max_deltas, len(held))
+        assert sum(kept.values()) + arriving <= 0.25 * routed_rows
+        assert len(kept) + (result.target == NEW_DELTA) <= max(max_deltas, len(kept))
 
 
 @given(appends=st.lists(st.integers(1, 400), min_size=1, max_size=60), max_deltas=st.integers(1, 6))

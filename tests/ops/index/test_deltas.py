@@ -113,7 +113,7 @@ def test_a_delta_whose_rows_are_all_gone_is_no_more(table: Table) -> None:
     assert found_and_true(table)[1] >= 0.95
 
 
-def test_a_worn_delta_is_rebuilt_alone(table: Table) -> None:
+def test_a_delta_full_of_tombstones_is_rebuilt_alone(table: Table) -> None:
     append(table, 900, 1000)
     file = next(
         item for item in live_files(table, table.metadata.current_snapshot_id or 0).files if item.record_count == 100
@@ -216,7 +216,7 @@ def test_the_same_history_gives_the_same_bytes_for_any_threads(table_factory: Ta
     assert contents[0] == contents[1]
 
 
-def test_maintenance_rebuilds_a_worn_delta(table: Table) -> None:
+def test_maintenance_rebuilds_a_delta_full_of_tombstones(table: Table) -> None:
     append(table, 900, 1000)
     file = next(
         item for item in live_files(table, table.metadata.current_snapshot_id or 0).files if item.record_count == 100

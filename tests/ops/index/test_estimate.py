@@ -103,7 +103,7 @@ def test_the_vectors_of_rows_with_a_lineage_are_not_counted_as_read(table: Table
     assert expected[0].bytes_read - expected[1].bytes_read > 1200 * 16 * 4 * 0.8
 
 
-def test_worn_shards_are_foreseen_as_rebuilt_with_the_reason(table: Table) -> None:
+def test_the_rebuild_of_shards_full_of_tombstones_is_foreseen_with_its_reason(table: Table) -> None:
     index_head(table)
     append_position_deletes(table, {first_file(table): np.arange(380)})
     expected, report = expected_and_found(table)
@@ -137,8 +137,8 @@ def test_rows_that_are_only_compared_are_noted_as_such(table: Table) -> None:
     table.overwrite(table.scan().to_arrow())
     table.append(make_rows(1200, 1240))
     index_head(table)
-    told = json.loads(index_versions(table.refresh(), "e")[-1].measurement)
-    assert (told["read"], told["hashed"], told["followed"]) == (40, 1240, 0)
+    measurement = json.loads(index_versions(table.refresh(), "e")[-1].measurement)
+    assert (measurement["read"], measurement["hashed"], measurement["followed"]) == (40, 1240, 0)
 
 
 def test_copying_goes_on_beside_the_work() -> None:

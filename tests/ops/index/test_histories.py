@@ -344,23 +344,23 @@ class TableHistory(RuleBasedStateMachine):
         self._compare(found, rows)
         return found
 
-    def _compare(self, found: SearchResult, rows: pa.Table) -> None:
+    def _compare(self, result: SearchResult, rows: pa.Table) -> None:
         """No row that is not live, no wrong distance, as many rows as there are; the share of true ones is kept."""
         query_vectors = queries(4, DIMS)
         ids = np.asarray(rows["id"], np.int64)
         vectors = np.array(rows[rows.column_names[3]].to_pylist(), np.float32).reshape(len(ids), DIMS)
-        rounded = self.wide and found.coverage is not Coverage.EXACT_SCAN
-        assert all(rounded and "doubles" in warning for warning in found.warnings), found.warnings
+        rounded = self.wide and result.coverage is not Coverage.EXACT_SCAN
+        assert all(rounded and "doubles" in warning for warning in result.warnings), result.warnings
         distances = np.linalg.norm(vectors[None].astype(np.float64) - query_vectors[:, None], axis=2)
         for query in range(len(query_vectors)):
-            mine = found.rows.filter(pa.array(np.asarray(found.rows["query"]) == query))
-            got, told = np.asarray(mine["id"], np.int64), np.asarray(mine["distance"])
+            answer = result.rows.filter(pa.array(np.asarray(result.rows["query"]) == query))
+            got, reported = np.asarray(answer["id"], np.int64), np.asarray(answer["distance"])
             assert len(got) == len(set(got.tolist())) == min(K, len(ids))
             truth = dict(zip(ids.tolist(), distances[query].tolist(), strict=True))
-            np.testing.assert_allclose(told, [truth[row] for row in got.tolist()], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(reported, [truth[row] for row in got.tolist()], rtol=1e-4, atol=1e-5)
             if len(ids):
                 limit = np.sort(distances[query])[: min(K, len(ids))].max()
-                MISSES.append(float((told > limit * (1 + 1e-4)).mean()))
+                MISSES.append(float((reported > limit * (1 + 1e-4)).mean()))
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")

@@ -137,7 +137,7 @@ def test_position_deletes_become_tombstones_and_nothing_is_rewritten(table: Tabl
     assert recall >= 0.95
 
 
-def test_a_worn_shard_is_rebuilt_and_others_are_not(table: Table) -> None:
+def test_a_shard_full_of_tombstones_is_rebuilt_and_others_are_not(table: Table) -> None:
     index_head(table)
     gone = _rows_of_first_shard(table)
     append_position_deletes(table, gone)
@@ -334,7 +334,7 @@ def test_a_name_that_is_no_tag_name_is_refused(name: str) -> None:
         IndexDefinition(name=name, column="embedding")
 
 
-def test_maintenance_does_nothing_without_worn_shards(table: Table) -> None:
+def test_maintenance_does_nothing_without_shards_full_of_tombstones(table: Table) -> None:
     index_head(table)
     assert rebuild_tombstoned_shards(table, DEFINITION, runner=LocalRunner(1), storage=STORAGE) is None
 
@@ -368,8 +368,8 @@ def test_files_that_were_imported_are_read_by_the_names_that_they_had(table: Tab
     table.append(make_rows(1000, 1010).rename_columns(["number", "name", "section", "vector"]))
     definition = replace(DEFINITION, column="vector")
     index_head(table, definition)
-    asked = make_rows(950, 951)["embedding"].to_pylist()
-    found = open_index(table, definition, storage=STORAGE).search(np.array(asked, np.float32), 3, columns=["number"])
+    query = make_rows(950, 951)["embedding"].to_pylist()
+    found = open_index(table, definition, storage=STORAGE).search(np.array(query, np.float32), 3, columns=["number"])
     assert found.coverage is Coverage.EXACT_VERSION
     assert found.rows["number"][0].as_py() == 950
 

@@ -122,9 +122,9 @@ def _rows(vectors: np.ndarray) -> pa.Table:
     })  # fmt: skip
 
 
-def _exact(vectors: np.ndarray, asked: np.ndarray, metric: str) -> np.ndarray:
+def _exact(vectors: np.ndarray, query_rows: np.ndarray, metric: str) -> np.ndarray:
     """f64[Q, N], without anything that the product uses but its unit vectors."""
     points = prepare(vectors, Metric.parse(metric)).astype(np.float64)
     if metric == "ip":
-        return -(points[asked] @ points.T)
-    return np.stack([((points - points[row]) ** 2).sum(axis=1) for row in asked])
+        return -(points[query_rows] @ points.T)
+    return np.stack([((points - points[row]) ** 2).sum(axis=1) for row in query_rows])

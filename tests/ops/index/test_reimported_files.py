@@ -49,8 +49,8 @@ def table(table_factory: TableFactory, export: Path) -> Table:
 def assert_right(table: Table) -> None:
     _, recall = found_and_true(table)
     assert recall > 0.95
-    mine = make_rows(100, 110, seed=5)["embedding"].to_pylist()
-    found = open_index(table, DEFINITION, storage=STORAGE).search(mine, 1, columns=["id"])
+    vectors = make_rows(100, 110, seed=5)["embedding"].to_pylist()
+    found = open_index(table, DEFINITION, storage=STORAGE).search(vectors, 1, columns=["id"])
     assert found.rows["id"].to_pylist() == list(range(100, 110))
     assert max(found.rows["distance"].to_pylist()) < 1e-6
 

@@ -239,11 +239,11 @@ def test_a_reader_serves_many_threads(table: Table) -> None:
     alone = [ids_by_query(reader.search(query, 5, columns=["id"]).rows)[0] for query in query_vectors]
     conditions = [None, "id < 500", "section = 'section 1'"]
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda at: reader.search(query_vectors[at % 40], 5, columns=["id"]).rows, range(200)))
+        answers = list(pool.map(lambda at: reader.search(query_vectors[at % 40], 5, columns=["id"]).rows, range(200)))
         filtered = list(
             pool.map(lambda at: reader.search(query_vectors[at % 40], 5, where=conditions[at % 3]).rows, range(90))
         )
-    assert [ids_by_query(rows)[0] for rows in found] == [alone[at % 40] for at in range(200)]
+    assert [ids_by_query(rows)[0] for rows in answers] == [alone[at % 40] for at in range(200)]
     assert all(rows.num_rows == 5 for rows in filtered)
 
 

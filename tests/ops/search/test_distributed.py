@@ -89,8 +89,11 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
     index_head(table, definition)
     here, there = both(table, definition)
     assert (here.tier, there.tier) == ("in-process", "distributed")
-    for asked in (queries(1), queries(200)):
-        local_result, remote_result = here.search(asked, 7, **options), there.search(asked, 7, **options)
+    for query_vectors in (queries(1), queries(200)):
+        local_result, remote_result = (
+            here.search(query_vectors, 7, **options),
+            there.search(query_vectors, 7, **options),
+        )
         assert remote_result.rows.equals(local_result.rows)
         assert remote_result.coverage is local_result.coverage
         assert remote_result.profile.nodes_expanded == local_result.profile.nodes_expanded or "where" in options
@@ -189,18 +192,18 @@ def test_the_tier_and_the_reason_are_in_the_profile(table: Table, monkeypatch: p
     index_head(table)
     runner = SeveralAtOnce()
 
-    def told(**options: Any) -> tuple[str, str]:
+    def tier_of(**options: Any) -> tuple[str, str]:
         profile = open_index(table, DEFINITION, storage=STORAGE, **options).search(queries(1)).profile
         return profile.tier, profile.tier_why
 
-    assert told() == ("in-process", "the index is in memory")
-    assert "not over the threshold of 100 MB" in told(runner=runner)[1]
-    tier, why = told(runner=runner, in_process_mb=0)
+    assert tier_of() == ("in-process", "the index is in memory")
+    assert "not over the threshold of 100 MB" in tier_of(runner=runner)[1]
+    tier, why = tier_of(runner=runner, in_process_mb=0)
     assert tier == "distributed"
     assert "over the threshold of 0 MB" in why
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "10")
-    told()
-    tier, why = told(runner=runner, in_process_mb=0)
+    tier_of()
+    tier, why = tier_of(runner=runner, in_process_mb=0)
     assert tier == "in-process"
     assert "in this process's memory" in why
 

@@ -101,12 +101,12 @@ class Truth:
         self.vectors = np.concatenate([exact_vectors(batch["embedding"]) for batch in batches])
         self._place = {int(row): place for place, row in enumerate(self.ids)}
 
-    def check(self, found: SearchResult, queries: Vectors, k: int, metric: str) -> None:
-        assert found.warnings == ()
+    def check(self, result: SearchResult, queries: Vectors, k: int, metric: str) -> None:
+        assert result.warnings == ()
         for number, query in enumerate(queries):
-            mine = [row for row in found.rows.to_pylist() if row["query"] == number]
-            places = [self._place[row["id"]] for row in mine]
-            assert_nearest(places, [row["distance"] for row in mine], query, self.vectors, k, metric)
+            answer = [row for row in result.rows.to_pylist() if row["query"] == number]
+            places = [self._place[row["id"]] for row in answer]
+            assert_nearest(places, [row["distance"] for row in answer], query, self.vectors, k, metric)
 
     def check_within(self, reader: IndexReader, queries: Vectors, metric: str) -> None:
         """Thresholds between the distances of two rows, and at the very distance of one."""
@@ -114,21 +114,21 @@ class Truth:
             true = np.sort(exact_distances(query, self.vectors, metric)).astype(np.float64)
             gap = int(np.argmax(np.diff(true[:200])))
             between = float((true[gap] + true[gap + 1]) / 2)
-            found = reader.within(query, between, columns=["id"])
-            assert found.warnings == ()
-            assert found.rows.num_rows == gap + 1
-            last = found.rows["distance"][-1].as_py()
+            result = reader.within(query, between, columns=["id"])
+            assert result.warnings == ()
+            assert result.rows.num_rows == gap + 1
+            last = result.rows["distance"][-1].as_py()
             assert reader.within(query, last, inclusive=True, columns=["id"]).rows.num_rows == gap + 1
             assert reader.within(query, last, columns=["id"]).rows.num_rows <= gap
 
 
-def asked(vectors: Vectors, count: int = 12) -> Vectors:
+def near_vectors(vectors: Vectors, count: int = 12) -> Vectors:
     """Some rows themselves, and points between rows."""
     rng = np.random.default_rng(1)
-    some = vectors[rng.integers(0, len(vectors), count)].copy()
+    drawn = vectors[rng.integers(0, len(vectors), count)].copy()
     half = count // 2
-    some[half:] = (some[half:] + vectors[rng.integers(0, len(vectors), count - half)]) / 2
-    return some
+    drawn[half:] = (drawn[half:] + vectors[rng.integers(0, len(vectors), count - half)]) / 2
+    return drawn
 
 
 def check_batches(search: Callable[[Vectors], SearchResult], queries: Vectors) -> None:
@@ -147,7 +147,7 @@ def test_exact_scans_give_what_float64_gives(
 ) -> None:
     table = made(sql_catalog, kind(np.random.default_rng(0), 1500), element)
     truth = Truth(table)
-    queries = asked(truth.vectors.astype(np.float64))
+    queries = near_vectors(truth.vectors.astype(np.float64))
     reader = open_exact(table, "embedding", metric, storage=STORAGE)
     truth.check(reader.search(queries, 10, columns=["id"]), queries, 10, metric)
     truth.check(reader.search(queries[:2], 10, columns=["id"], where=ALL), queries[:2], 10, metric)
@@ -167,16 +167,16 @@ def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(
     definition = replace(DEFINITION, metric=metric, shards=2, target_recall=0.01)
     index_head(table, definition)
     truth = Truth(table)
-    queries = asked(truth.vectors.astype(np.float64))
+    queries = near_vectors(truth.vectors.astype(np.float64))
     exact = open_exact(table, "embedding", metric, storage=STORAGE)
     local = open_index(table, definition, storage=STORAGE)
     remote = open_index(table, definition, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
     assert (local.tier, remote.tier) == ("in-process", "distributed")
     for reader in (local, remote):
-        found = reader.search(queries, 10, columns=["id"], where=ALL)
-        assert found.profile.strategy == "exact over matches"
-        truth.check(found, queries, 10, metric)
-        assert found.rows.equals(exact.search(queries, 10, columns=["id"]).rows)
+        result = reader.search(queries, 10, columns=["id"], where=ALL)
+        assert result.profile.strategy == "exact over matches"
+        truth.check(result, queries, 10, metric)
+        assert result.rows.equals(exact.search(queries, 10, columns=["id"]).rows)
         check_batches(lambda some, reader=reader: reader.search(some, 10, columns=["id"], where=ALL), queries)
         truth.check_within(reader, queries[-2:], metric)
     table.append(rows(kind(np.random.default_rng(5), 300), pa.float32(), 1500))
@@ -184,9 +184,9 @@ def test_conditions_tails_and_thresholds_of_an_index_give_what_float64_gives(
     for tier, runner in (("in-process", None), ("distributed", LocalRunner(1))):
         stale = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
         assert stale.tier == tier
-        found = stale.search(queries, 10, columns=["id"], where=ALL)
-        assert found.profile.tail_rows == 300
-        truth.check(found, queries, 10, metric)
+        result = stale.search(queries, 10, columns=["id"], where=ALL)
+        assert result.profile.tail_rows == 300
+        truth.check(result, queries, 10, metric)
         truth.check_within(stale, queries[-2:], metric)
 
 

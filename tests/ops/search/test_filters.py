@@ -222,10 +222,10 @@ def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
     definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
     made = table_factory()
     for first in (0, 200, 400):
-        near = center * rng.uniform(0.5, 2.0, (200, 1)) + scale * rng.standard_normal((200, DIMS))
-        near[::2] += 0.3 * rng.standard_normal((100, DIMS))
+        cluster = center * rng.uniform(0.5, 2.0, (200, 1)) + scale * rng.standard_normal((200, DIMS))
+        cluster[::2] += 0.3 * rng.standard_normal((100, DIMS))
         rows = make_rows(first, first + 200).to_pydict()
-        made.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+        made.append(pa.table({**rows, "embedding": cluster.astype(np.float32).tolist()}, schema=ROWS))
         if first == 200:
             index_head(made, definition)
     exact = open_exact(made, definition.column, "cosine", storage=STORAGE)

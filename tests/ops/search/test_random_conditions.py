@@ -88,11 +88,11 @@ class Conditions:
             return (IB.NotNull if negated else IB.IsNull)(name), text, text
         if kind < 0.4:
             values = [self._constant(name) for _ in range(rng.randrange(1, 5))]
-            ours, theirs = (", ".join(said(name, value) for value in values) for said in (plain, duck))
+            own_list, duck_list = (", ".join(said(name, value) for value in values) for said in (plain, duck))
             return (
                 (IB.NotIn if negated else IB.In)(name, values),
-                f"{name} {word}IN ({ours})",
-                f"{name} {word}IN ({theirs})",
+                f"{name} {word}IN ({own_list})",
+                f"{name} {word}IN ({duck_list})",
             )
         if name == "text" and kind < 0.7:
             start = rng.choice(["a", "ab", "z" * 20, "ä"])
@@ -181,8 +181,8 @@ def test_random_conditions_find_the_rows_that_duckdb_finds(
     table, rows = random_table(catalog, f"db.t{number}", column, transform)
     result, true_ids, drawn = Found(table), duckdb_of(rows), Conditions(number)
     for _ in range(30):
-        where, text, theirs = drawn.draw()
-        assert result.ids(text if drawn.odd() and "X'" not in text else where) == true_ids(theirs), theirs
+        where, text, duckdb_text = drawn.draw()
+        assert result.ids(text if drawn.odd() and "X'" not in text else where) == true_ids(duckdb_text), duckdb_text
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_random_conditions_in_sql_find_the_rows_that_duckdb_finds(catalog: Catal
         random_table(catalog, "db.sql", "i64", None)
     true_ids = duckdb_of(catalog.load_table("db.sql").scan().to_arrow())
     for _ in range(25):
-        _, text, theirs = drawn.draw()
-        assert sorted(session.sql(form.format(text)).rows["id"].to_pylist()) == true_ids(theirs), text
+        _, text, duckdb_text = drawn.draw()
+        assert sorted(session.sql(form.format(text)).rows["id"].to_pylist()) == true_ids(duckdb_text), text
 
 
 def test_a_condition_that_is_always_true_finds_every_row(catalog: Catalog) -> None:

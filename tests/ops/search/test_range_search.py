@@ -62,12 +62,17 @@ def held(table: Table, where: str = "id >= 0") -> tuple[npt.NDArray[np.int64], n
 
 
 def check(
-    found: SearchResult, table: Table, asked: npt.NDArray[np.float32], t: float, metric: str, where: str = "id >= 0"
+    result: SearchResult,
+    table: Table,
+    query_vectors: npt.NDArray[np.float32],
+    t: float,
+    metric: str,
+    where: str = "id >= 0",
 ) -> int:
     """Every row that brute force is sure of, and none that it is sure to be farther; -> how many."""
     ids, vectors = held(table, where)
-    rows = found.rows.to_pylist()
-    for number, query in enumerate(asked):
+    rows = result.rows.to_pylist()
+    for number, query in enumerate(query_vectors):
         inside, doubtful = within(query, vectors, t, metric)
         own_rows = [row for row in rows if row["query"] == number]
         answer = {row["id"] for row in own_rows}
@@ -114,10 +119,10 @@ def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_fac
     for t in (ranks[0], ranks[7], ranks[150], ranks[299], ranks[400], 0.0, 1.9999999999, 2.0):
         for inclusive in (False, True):
             for limit in (None, 1, 100):
-                told = {"inclusive": inclusive, "limit": limit, "columns": ["id"]}
+                options = {"inclusive": inclusive, "limit": limit, "columns": ["id"]}
                 result, wanted = (
-                    reader.within(query_vectors, t, **told).rows,
-                    exact.within(query_vectors, t, **told).rows,
+                    reader.within(query_vectors, t, **options).rows,
+                    exact.within(query_vectors, t, **options).rows,
                 )
                 assert result.select(["query", "rank", "id"]).equals(wanted.select(["query", "rank", "id"]))
                 far = np.asarray(wanted["distance"])
@@ -213,9 +218,9 @@ def test_an_index_that_tasks_search_prunes_as_well(table: Table) -> None:
     index_head(table)
     remote = open_index(table, DEFINITION, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
     assert remote.tier == "distributed"
-    asked = np.asarray(CENTERS[:2] + 0.1, np.float32)
-    result = remote.within(asked, 1.6, columns=["id"])
-    assert check(result, table, asked, 1.6, "l2") > 50
+    query_vectors = np.asarray(CENTERS[:2] + 0.1, np.float32)
+    result = remote.within(query_vectors, 1.6, columns=["id"])
+    assert check(result, table, query_vectors, 1.6, "l2") > 50
     assert result.profile.pruning is not None
     assert result.profile.pruning.files_pruned == 4
 
@@ -257,9 +262,9 @@ def test_centroids_that_cannot_be_read_cost_pruning_and_are_said(table: Table) -
     data = bytearray(path.read_bytes())
     data[blob.offset + blob.length // 2] ^= 0xFF
     path.write_bytes(data)
-    asked = np.asarray(CENTERS[:1], np.float32)
-    result = reader.within(asked, 1.5, columns=["id"])
-    check(result, table, asked, 1.5, "l2")
+    query_vectors = np.asarray(CENTERS[:1], np.float32)
+    result = reader.within(query_vectors, 1.5, columns=["id"])
+    check(result, table, query_vectors, 1.5, "l2")
     assert result.profile.pruning is not None
     assert result.profile.pruning.files_pruned == 0
     assert "centroids cannot be read" in result.warnings[0]
@@ -301,9 +306,9 @@ def test_any_threshold_agrees_with_brute_force(
     indexed: list[tuple[str, Table, IndexReader]], seed: int, t: float, number: int
 ) -> None:
     metric, table, reader = indexed[number]
-    asked = queries(40)[seed % 40 : seed % 40 + 1]
+    query_vectors = queries(40)[seed % 40 : seed % 40 + 1]
     t = {"l2": t, "cosine": t / 4, "ip": 8 - 3 * t}[metric]
-    check(reader.within(asked, t, columns=["id"]), table, asked, t, metric)
+    check(reader.within(query_vectors, t, columns=["id"]), table, query_vectors, t, metric)
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,9 @@ def test_without_an_index_the_answer_is_exact_and_says_so(table: Table) -> None:
 def test_exact_search_equals_brute_force(table: Table) -> None:
     rows = table.scan().to_arrow()
     vectors = np.array(rows["embedding"].to_pylist(), np.float32)
-    asked = queries(7)
-    result = exact_search(table, "embedding", Metric.L2, asked, 5, storage=STORAGE, columns=["id"])
-    distances = np.linalg.norm(vectors[None] - asked[:, None], axis=2)
+    query_vectors = queries(7)
+    result = exact_search(table, "embedding", Metric.L2, query_vectors, 5, storage=STORAGE, columns=["id"])
+    distances = np.linalg.norm(vectors[None] - query_vectors[:, None], axis=2)
     wanted = np.array(rows["id"])[np.argsort(distances, axis=1)[:, :5]]
     assert list(ids_by_query(result.rows).values()) == wanted.tolist()
     np.testing.assert_allclose(result.rows["distance"], np.sort(distances, axis=1)[:, :5].reshape(-1), rtol=1e-5)

@@ -98,13 +98,13 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return History(catalog, table, snapshots)
 
 
-def check(found: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
+def check(result: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
     """No wrong row, no wrong distance; -> recall@K."""
-    assert found.snapshot_id == snapshot.snapshot_id
+    assert result.snapshot_id == snapshot.snapshot_id
     place = {int(row): at for at, row in enumerate(truth.ids)}
     hits = []
     for query in range(len(ASKED)):
-        own_rows = [row for row in found.rows.to_pylist() if row["query"] == query]
+        own_rows = [row for row in result.rows.to_pylist() if row["query"] == query]
         true = truth.distances[query][[place[row["id"]] for row in own_rows]]
         np.testing.assert_allclose([row["distance"] for row in own_rows], true, rtol=1e-4, atol=1e-5)
         nearest = np.sort(truth.distances[query])[:K]
@@ -120,12 +120,12 @@ def test_each_of_a_hundred_snapshots_is_searched_as_it_was(history: History) -> 
         reader = open_index(history.table, "e", snapshot=snapshot.snapshot_id, storage=STORAGE)
         recalls.append(check(reader.search(ASKED, K, columns=["id"]), snapshot, truth))
         covered.add(reader.coverage)
-        near = reader.within(ASKED[:2], WITHIN, columns=["id"])
+        result = reader.within(ASKED[:2], WITHIN, columns=["id"])
         for query in range(2):
             wanted = set(truth.ids[truth.distances[query] < WITHIN - 1e-5].tolist())
             doubtful = set(truth.ids[np.abs(truth.distances[query] - WITHIN) <= 1e-5].tolist())
-            mine = {row["id"] for row in near.rows.to_pylist() if row["query"] == query}
-            assert wanted <= mine <= wanted | doubtful
+            ids = {row["id"] for row in result.rows.to_pylist() if row["query"] == query}
+            assert wanted <= ids <= wanted | doubtful
     assert len(recalls) == SNAPSHOTS
     assert {Coverage.EXACT_VERSION, Coverage.NEAREST_VERSION_AND_TAIL} <= covered
     assert np.mean(recalls) >= 0.99

@@ -30,11 +30,13 @@ def table(table_factory: TableFactory) -> Table:
 
 
 def recall(reader: IndexReader, table: Table, k: int = 10, **options: object) -> float:
-    asked = queries(60)
+    query_vectors = queries(60)
     metric = reader.definition.metric_value
-    true = ids_by_query(exact_search(table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"]).rows)
-    mine = ids_by_query(reader.search(asked, k, columns=["id"], **options).rows)  # type: ignore[arg-type]
-    return float(np.mean([len(set(mine[query]) & set(true[query])) / k for query in true]))
+    true = ids_by_query(
+        exact_search(table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"]).rows
+    )
+    answers = ids_by_query(reader.search(query_vectors, k, columns=["id"], **options).rows)  # type: ignore[arg-type]
+    return float(np.mean([len(set(answers[query]) & set(true[query])) / k for query in true]))
 
 
 def test_the_curve_is_kept_with_the_version(table: Table) -> None:
@@ -111,23 +113,23 @@ def test_every_query_probes_its_own_shards_and_gets_its_own_rows(table: Table) -
     """A batch gives what its queries give one by one."""
     index_head(table, SHARDED)
     reader = open_index(table, SHARDED, storage=STORAGE)
-    asked = queries(12)
-    batch = ids_by_query(reader.search(asked, shards=1, columns=["id"]).rows)
-    for number, query in enumerate(asked):
+    query_vectors = queries(12)
+    batch = ids_by_query(reader.search(query_vectors, shards=1, columns=["id"]).rows)
+    for number, query in enumerate(query_vectors):
         assert ids_by_query(reader.search(query, shards=1, columns=["id"]).rows)[0] == batch[number]
 
 
 def test_a_shard_without_a_centroid_is_probed_by_every_query() -> None:
     codebook = np.array([[0, 0], [10, 0], [20, 0]], np.float32)
     model = RecallModel(ShardCentroids.of(codebook, np.array([0, 1, 2], np.uint32)), 5, (), ())
-    asked: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
-    probed = model.probed(asked, SearchParameters(10, shards=1))
+    query_vectors: npt.NDArray[np.float32] = np.array([[1, 0], [19, 0]], np.float32)
+    probed = model.probed(query_vectors, SearchParameters(10, shards=1))
     assert probed is not None
     assert probed.tolist() == [[True, False, False, True, True], [False, False, True, True, True]]
     probed = model.probed(np.array([[5, 0]], np.float32), SearchParameters(10, probe_slack=0.1))
     assert probed is not None
     assert probed.tolist() == [[True, True, False, True, True]]
-    assert model.probed(asked, SearchParameters(10)) is None
+    assert model.probed(query_vectors, SearchParameters(10)) is None
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 3])
@@ -143,9 +145,9 @@ def test_rows_that_are_mostly_equal_are_found_in_their_own_shard(
     definition = replace(SHARDED, metric=metric, shards=4, target_recall=0.01)
     index_head(table, definition)
     reader = open_index(table, definition, storage=STORAGE)
-    asked = np.concatenate([vectors, np.random.default_rng(1).standard_normal((40, 16))])
-    whole = reader.search(asked, 1).rows
-    for number, query in enumerate(asked):
+    query_vectors = np.concatenate([vectors, np.random.default_rng(1).standard_normal((40, 16))])
+    whole = reader.search(query_vectors, 1).rows
+    for number, query in enumerate(query_vectors):
         alone = reader.search(query, 1, shards=1).rows
         assert alone.num_rows == 1
         if number < distinct and metric == "l2":
@@ -188,18 +190,18 @@ def test_distances_are_those_of_the_tables_own_vectors(table: Table, vectors: st
     definition = replace(LEAN, vectors=vectors)
     index_head(table, definition)
     reader = open_index(table, definition, storage=STORAGE)
-    asked = np.concatenate([queries(9), vectors_of(np.arange(3))])
-    found = reader.search(asked, columns=["id"], where=where, rerank=True)
-    gaps = vectors_of(np.asarray(found.rows["id"])) - asked[np.asarray(found.rows["query"])]
-    np.testing.assert_allclose(found.rows["distance"], np.linalg.norm(gaps.astype(np.float64), axis=1), rtol=1e-6)
-    assert not found.warnings
-    unranked = reader.search(asked, where=where, rerank=False)
+    query_vectors = np.concatenate([queries(9), vectors_of(np.arange(3))])
+    ranked = reader.search(query_vectors, columns=["id"], where=where, rerank=True)
+    gaps = vectors_of(np.asarray(ranked.rows["id"])) - query_vectors[np.asarray(ranked.rows["query"])]
+    np.testing.assert_allclose(ranked.rows["distance"], np.linalg.norm(gaps.astype(np.float64), axis=1), rtol=1e-6)
+    assert not ranked.warnings
+    unranked = reader.search(query_vectors, where=where, rerank=False)
     assert bool(unranked.warnings) == (vectors == "none")
     assert unranked.profile.bytes_read["index"] == 0
-    assert unranked.rows["distance"].equals(found.rows["distance"]) == (vectors == "f32")
-    unasked = reader.search(asked, where=where)
-    assert unasked.rows["distance"].equals((found if vectors == "none" else unranked).rows["distance"])
-    np.testing.assert_allclose(unasked.rows["distance"], found.rows["distance"], rtol=1e-3, atol=2e-3)
+    assert unranked.rows["distance"].equals(ranked.rows["distance"]) == (vectors == "f32")
+    unasked = reader.search(query_vectors, where=where)
+    assert unasked.rows["distance"].equals((ranked if vectors == "none" else unranked).rows["distance"])
+    np.testing.assert_allclose(unasked.rows["distance"], ranked.rows["distance"], rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(

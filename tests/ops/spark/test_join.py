@@ -119,8 +119,10 @@ def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
     spark: "SparkSession", table: Table
 ) -> None:
     reader = open_index(table, DEFINITION, storage=STORAGE)
-    asked = [None if number % 2 else vector for number, vector in enumerate(queries(6).tolist())]
-    left = spark.createDataFrame(pa.table({"number": range(6), "asked": pa.array(asked, pa.list_(pa.float64()))}))
+    query_vectors = [None if number % 2 else vector for number, vector in enumerate(queries(6).tolist())]
+    left = spark.createDataFrame(
+        pa.table({"number": range(6), "asked": pa.array(query_vectors, pa.list_(pa.float64()))})
+    )
     found = in_order(joined(left, reader, k=2, columns=["id"]))
     assert found["number"].to_pylist() == [0, 0, 2, 2, 4, 4]
     assert joined(left.where("number > 100"), reader, columns=["id"]).rows.count() == 0

@@ -92,13 +92,13 @@ def test_what_is_wrong_is_said_when_a_call_is_planned(
     made.append(make_rows(0, 3))
     create_index(made, DEFINITION)
     kinds = {"query": StringType() if "query" in changed else ArrayType(DoubleType())}
-    given = {
+    arguments = {
         name: AnalyzeArgument(kinds.get(name, StringType()), value, isTable=False, isConstantExpression=True)
         for name, value in {"table": "db.t", "index": "e", "query": None, **changed}.items()
     }
-    positional = (given.pop(name) for name in ("table", "index", "query"))
+    positional = (arguments.pop(name) for name in ("table", "index", "query"))
     with pytest.raises(Exception, match=re.escape(said)):
-        plan(TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE), *positional, given)
+        plan(TableFunctionSettings("test", dict(sql_catalog.properties), STORAGE), *positional, arguments)
 
 
 def test_an_option_that_is_null_is_as_if_it_were_not_given(

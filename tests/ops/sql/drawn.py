@@ -125,8 +125,8 @@ class Drawn:
             word = rng.choice(["AND", "OR"])
             return f"{self._maybe_bare(self.condition(depth - 1))} {word} {self._maybe_bare(self.condition(depth - 1))}"
         if kind < 0.9:
-            asked = rng.choice(["NULL", "TRUE", "FALSE", "UNKNOWN"])
-            return f"({self.condition(depth - 1)}) IS {rng.choice(['', 'NOT '])}{asked}"
+            truth = rng.choice(["NULL", "TRUE", "FALSE", "UNKNOWN"])
+            return f"({self.condition(depth - 1)}) IS {rng.choice(['', 'NOT '])}{truth}"
         if kind < 0.95:
             return f"CASE WHEN {self.condition(depth - 1)} THEN {self.condition(depth - 1)} ELSE {self.condition(depth - 1)} END"
         return f"coalesce({self.condition(depth - 1)}, {self.condition(depth - 1)})"
@@ -212,14 +212,14 @@ class Drawn:
         count, skipped = rng.randrange(0, ROWS), rng.choice(["", "", f" OFFSET {rng.randrange(0, 9)}"])
         if rng.random() < 0.2:
             return self._all_within()
-        near = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
+        nearest = f"SELECT {inner} FROM {{table}} {where}ORDER BY far, {first} LIMIT {count}{skipped}"
         if rng.random() < 0.2:
-            products = near.replace(
+            products = nearest.replace(
                 "{distance}", f"inner_product(v, array({rng.choice(['1.0, 2.0', '-1, 0', '0.5D, 1'])}))"
             )
             return products.replace("BY far", "BY far DESC")
         if rng.random() < 0.25:
-            return near
+            return nearest
         if inner[0] != "*":
             second = rng.choice(
                 [
@@ -241,8 +241,8 @@ class Drawn:
         cut = rng.choice(["", f" LIMIT {rng.randrange(1, 12)}", f" LIMIT 7 OFFSET {rng.randrange(0, 5)}"])
         rest = f"{where} ORDER BY {second}{cut}"
         if rng.random() < 0.4:
-            return f"WITH k AS ({near}) {outer.format(near='k')}{rest}"
-        return f"{outer.format(near=f'({near}) AS k')}{rest}"
+            return f"WITH k AS ({nearest}) {outer.format(near='k')}{rest}"
+        return f"{outer.format(near=f'({nearest}) AS k')}{rest}"
 
     def _all_within(self) -> str:
         """All within a distance; of inner products, those that are large enough."""

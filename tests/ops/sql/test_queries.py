@@ -49,20 +49,20 @@ def session(catalog: Catalog) -> SqlSession:
 def duck(table: Table, text: str) -> pa.Table:
     """The same text in DuckDB's words."""
     rows = table.refresh().scan().to_arrow()  # noqa: F841  DuckDB reads it by its name
-    for ours, theirs in (
+    for icepuffin_form, duckdb_form in (
         ("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance"),
         ("inner_product", "list_inner_product"), (f"ARRAY({VECTOR})", f"[{VECTOR}]::FLOAT[]"), ("db.t", "rows"),
     ):  # fmt: skip
-        text = text.replace(ours, theirs)
+        text = text.replace(icepuffin_form, duckdb_form)
     with duckdb.connect() as db:
         return db.execute(text).to_arrow_table()
 
 
-def same(ours: pa.Table, theirs: pa.Table) -> None:
-    assert ours.column_names == theirs.column_names
-    assert ours.num_rows == theirs.num_rows > 0
+def same(ours: pa.Table, duckdb: pa.Table) -> None:
+    assert ours.column_names == duckdb.column_names
+    assert ours.num_rows == duckdb.num_rows > 0
     for name in ours.column_names:
-        own_rows, yours = ours[name].to_pylist(), theirs[name].to_pylist()
+        own_rows, yours = ours[name].to_pylist(), duckdb[name].to_pylist()
         if own_rows and isinstance(own_rows[0], float):
             np.testing.assert_allclose(own_rows, yours, rtol=1e-4, atol=1e-5)
         else:
@@ -175,11 +175,11 @@ def test_a_subquery_reads_a_snapshot(catalog: Catalog, name: str) -> None:
     table.manage_snapshots().create_tag(snapshot, "before").commit()
     log = table.refresh().metadata.snapshot_log[-1]
     table.append(make_rows(60, 90))
-    at = name.format(id=snapshot, time=f"{np.datetime64(log.timestamp_ms, 'ms')}+00:00")
-    text = f"SELECT id FROM (SELECT id, {DISTANCE} AS d FROM db.old {at}) WHERE d < 9 ORDER BY id DESC LIMIT 1"
+    travel = name.format(id=snapshot, time=f"{np.datetime64(log.timestamp_ms, 'ms')}+00:00")
+    text = f"SELECT id FROM (SELECT id, {DISTANCE} AS d FROM db.old {travel}) WHERE d < 9 ORDER BY id DESC LIMIT 1"
     session = SqlSession.on(catalog, storage=STORAGE)
     assert session.sql(text).rows["id"].to_pylist() == [59]
-    assert session.sql(text.replace(at, "")).rows["id"].to_pylist() == [89]
+    assert session.sql(text.replace(travel, "")).rows["id"].to_pylist() == [89]
     catalog.drop_table("db.old")
 
 
@@ -295,11 +295,11 @@ def test_spark_computes_distances_that_no_index_answers(catalog: Catalog, spark:
     rows = make_rows(0, 50)
     spark.createDataFrame(rows.select(["id", "embedding"])).createOrReplaceTempView("packages")
     session = SqlSession.on(catalog, storage=STORAGE, spark=spark)
-    for function, theirs in (("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance")):
+    for function, duckdb_function in (("l2_distance", "list_distance"), ("cosine_distance", "list_cosine_distance")):
         text = f"SELECT count(*) AS n, sum({function}(embedding, :q)) AS total FROM packages WHERE id < :most"
         result = session.sql(text, {"q": queries(1)[0].astype(float), "most": 20})
         with duckdb.connect() as db:
-            sql = f"SELECT sum({theirs}(embedding, [{VECTOR}]::FLOAT[])) FROM rows WHERE id < 20"
+            sql = f"SELECT sum({duckdb_function}(embedding, [{VECTOR}]::FLOAT[])) FROM rows WHERE id < 20"
             total = db.execute(sql).fetchall()[0][0]
         assert result.rows["n"].to_pylist() == [20]
         assert result.rows["total"][0].as_py() == pytest.approx(total, rel=1e-4)

@@ -110,7 +110,7 @@ class Beside:
             return
         listed = ", ".join(f"({text}) AS e{number}" for number, (text, _) in enumerate(drawn))
         try:
-            theirs = self._in_spark(f"SELECT id, {listed} FROM db.t ORDER BY id", parameters)
+            in_spark = self._in_spark(f"SELECT id, {listed} FROM db.t ORDER BY id", parameters)
         except Exception as error:  # Spark's errors have many types
             if len(drawn) == 1:
                 text, answers = drawn[0]
@@ -122,8 +122,8 @@ class Beside:
             self.compare(drawn[half:], parameters)
             return
         for number, (text, answers) in enumerate(drawn):
-            for place, mine in answers.items():
-                if problem := difference(mine, theirs.column(number + 1), theirs["id"], text):
+            for place, rows in answers.items():
+                if problem := difference(rows, in_spark.column(number + 1), in_spark["id"], text):
                     self._tell(text, parameters, f"{place}: {problem}")
 
     def _tell(self, text: str, parameters: dict[str, Any], problem: str) -> None:
@@ -131,18 +131,18 @@ class Beside:
         self.wrong.append(f"{text} {given or ''}\n    {problem}")
 
 
-def difference(mine: pa.Table, theirs: pa.ChunkedArray, ids: pa.ChunkedArray, text: str) -> str | None:
+def difference(rows: pa.Table, in_spark: pa.ChunkedArray, ids: pa.ChunkedArray, text: str) -> str | None:
     """Of a condition, the ids; of another expression, type and values."""
-    if mine.column_names == ["id"]:
-        wanted = [number for number, flag in zip(ids.to_pylist(), theirs.to_pylist(), strict=True) if flag]
-        found = sorted(mine["id"].to_pylist())
+    if rows.column_names == ["id"]:
+        wanted = [number for number, flag in zip(ids.to_pylist(), in_spark.to_pylist(), strict=True) if flag]
+        found = sorted(rows["id"].to_pylist())
         return None if found == wanted else f"ids {found}, Spark {wanted}"
-    kind = mine["e"].type
-    if named(kind) != named(theirs.type):
-        return f"is {kind}, in Spark {theirs.type}"
+    kind = rows["e"].type
+    if named(kind) != named(in_spark.type):
+        return f"is {kind}, in Spark {in_spark.type}"
     loose = any(f"{name}(" in text for name in ("exp", "ln", "log", "pow", "power"))
-    values = dict(zip(mine["id"].to_pylist(), mine["e"].to_pylist(), strict=True))
-    for number, wanted in zip(ids.to_pylist(), theirs.to_pylist(), strict=True):
+    values = dict(zip(rows["id"].to_pylist(), rows["e"].to_pylist(), strict=True))
+    for number, wanted in zip(ids.to_pylist(), in_spark.to_pylist(), strict=True):
         if not same(values[number], wanted, loose=loose):
             return f"row {number}: {values[number]!r}, Spark {wanted!r}"
     return None
@@ -154,29 +154,29 @@ def named(kind: pa.DataType) -> str:
     return str(kind).removeprefix("large_")
 
 
-def same(mine: Any, theirs: Any, *, loose: bool) -> bool:
-    if isinstance(mine, dt.datetime) and isinstance(theirs, dt.datetime):
-        return mine == theirs
-    if type(mine) is not type(theirs):
+def same(value: Any, in_spark: Any, *, loose: bool) -> bool:
+    if isinstance(value, dt.datetime) and isinstance(in_spark, dt.datetime):
+        return value == in_spark
+    if type(value) is not type(in_spark):
         return False
-    if isinstance(mine, float):
-        if math.isnan(mine) or math.isnan(theirs):
-            return math.isnan(mine) and math.isnan(theirs)
-        return math.isclose(mine, theirs, rel_tol=1e-13) if loose else mine == theirs
-    if isinstance(mine, Decimal):
-        return mine == theirs and mine.as_tuple().exponent == theirs.as_tuple().exponent
-    return bool(mine == theirs)
+    if isinstance(value, float):
+        if math.isnan(value) or math.isnan(in_spark):
+            return math.isnan(value) and math.isnan(in_spark)
+        return math.isclose(value, in_spark, rel_tol=1e-13) if loose else value == in_spark
+    if isinstance(value, Decimal):
+        return value == in_spark and value.as_tuple().exponent == in_spark.as_tuple().exponent
+    return bool(value == in_spark)
 
 
 def compared(
     session: SqlSession, in_spark: Any, rng: random.Random, forms: dict[str, str], draw: Callable[[Drawn], str]
 ) -> dict[str, int]:
     """How many texts were drawn, and how many of them answered in each place."""
-    beside, asked, counts = Beside(in_spark), 0, dict.fromkeys(forms, 0)
-    while asked < TEXTS // 2:
+    beside, drawn_texts, counts = Beside(in_spark), 0, dict.fromkeys(forms, 0)
+    while drawn_texts < TEXTS // 2:
         drawn = Drawn(rng)
         texts = [draw(drawn) for _ in range(BATCH)]
-        asked += len(texts)
+        drawn_texts += len(texts)
         pairs = []
         for text in texts:
             found = {place: answered(session, form.format(text), drawn.parameters) for place, form in forms.items()}
@@ -186,9 +186,9 @@ def compared(
             if answers:
                 pairs.append((text, answers))
         beside.compare(pairs, drawn.parameters)
-    sys.stderr.write(f"{asked} drawn, answered {counts}, wrong {len(beside.wrong)}\n")
+    sys.stderr.write(f"{drawn_texts} drawn, answered {counts}, wrong {len(beside.wrong)}\n")
     assert not beside.wrong, f"ICEPUFFIN_SQL_SEED={SEED}\n" + "\n".join(beside.wrong)
-    return {"drawn": asked, **counts}
+    return {"drawn": drawn_texts, **counts}
 
 
 def test_conditions_find_what_spark_finds_wherever_they_stand(
@@ -204,30 +204,30 @@ def test_statements_give_the_rows_that_spark_gives(session: SqlSession, in_spark
     for _ in range(STATEMENTS):
         drawn = Drawn(rng)
         text = drawn.statement().replace("{distance}", NEAR).replace("{table}", "db.t")
-        mine = answered(session, text, drawn.parameters)
-        if mine is None:
+        rows = answered(session, text, drawn.parameters)
+        if rows is None:
             continue
         count += 1
         try:
-            theirs = in_spark(text, drawn.parameters)
+            spark_rows = in_spark(text, drawn.parameters)
         except Exception as error:  # Spark's errors have many types
             wrong.append(f"{text} {drawn.parameters or ''}\n    answered, and Spark says {str(error)[:300]}")
             continue
-        if problem := other_rows(mine, theirs):
+        if problem := other_rows(rows, spark_rows):
             wrong.append(f"{text} {drawn.parameters or ''}\n    {problem}")
     sys.stderr.write(f"{STATEMENTS} statements, answered {count}, wrong {len(wrong)}\n")
     assert not wrong, f"ICEPUFFIN_SQL_SEED={SEED}\n" + "\n".join(wrong)
     assert count > STATEMENTS / 3
 
 
-def other_rows(mine: pa.Table, theirs: pa.Table) -> str | None:
+def other_rows(rows: pa.Table, in_spark: pa.Table) -> str | None:
     """What differs, rows in order; distances are float here, double in Spark's formula."""
-    if mine.column_names != theirs.column_names:
-        return f"columns {mine.column_names}, Spark {theirs.column_names}"
-    for number, name in enumerate(mine.column_names):
+    if rows.column_names != in_spark.column_names:
+        return f"columns {rows.column_names}, Spark {in_spark.column_names}"
+    for number, name in enumerate(rows.column_names):
         if name == "v":
             continue
-        ours, spark = mine.column(number).to_pylist(), theirs.column(number).to_pylist()
+        ours, spark = rows.column(number).to_pylist(), in_spark.column(number).to_pylist()
         if len(ours) != len(spark) or not all(
             same(*pair, loose=name == "far") for pair in zip(ours, spark, strict=True)
         ):

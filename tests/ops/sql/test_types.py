@@ -52,8 +52,8 @@ CONDITIONS: list[tuple[str, Callable[[int], bool]]] = [
 def test_a_condition_on_a_column_of_each_type(
     session: SqlSession, text: str, where: str, wanted: Callable[[int], bool]
 ) -> None:
-    mine = ids(session, text.format(where=where))
-    assert mine == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
+    answer = ids(session, text.format(where=where))
+    assert answer == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
 
 
 def test_null_is_not_nan(session: SqlSession) -> None:

@@ -28,10 +28,10 @@ def source(tmp_path: Path) -> Path:
 def joined(path: Path, source: Path) -> bytes:
     """Ranges of a file and bytes in turn; -> what should be written."""
     whole = source.read_bytes()
-    with source.open("rb") as given, path.open("xb") as taken, DirectSink(taken.fileno()) as sink:
+    with source.open("rb") as original, path.open("xb") as copy, DirectSink(copy.fileno()) as sink:
         for number, length in enumerate(LENGTHS):
             sink.append(whole[:length])
-            assert sink.append_range(given.fileno(), 100 * number, length) == length
+            assert sink.append_range(original.fileno(), 100 * number, length) == length
     return b"".join(whole[:length] + whole[100 * n : 100 * n + length] for n, length in enumerate(LENGTHS))
 
 

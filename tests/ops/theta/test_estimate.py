@@ -35,9 +35,9 @@ def test_the_next_estimate_counts_new_files_and_learns_from_what_the_last_took(
     first = append(table, 0, 300)
     materialize_theta_sketches(table, first, runner=runner, storage=STORAGE)
     assert estimated(table, first, runner).outcome is ThetaOutcome.CURRENT
-    told = estimated(table, append(table, 250, 500), runner)
-    assert (told.files_sketched, told.files_reused, told.values) == (1, 1, 5 * 250)
-    assert told.rates == "measured on the last snapshot"
+    estimate = estimated(table, append(table, 250, 500), runner)
+    assert (estimate.files_sketched, estimate.files_reused, estimate.values) == (1, 1, 5 * 250)
+    assert estimate.rates == "measured on the last snapshot"
     assert estimated(table, first, runner, enabled=False) == ThetaEstimate(ThetaOutcome.OFF)
 
 
@@ -45,5 +45,5 @@ def test_removed_files_are_nothing_to_read(table: Table, runner: ThreadlessRunne
     append(table, 0, 300)
     materialize_theta_sketches(table, append(table, 1_000, 1_300), runner=runner, storage=STORAGE)
     table.delete("id >= 1000")
-    told = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
-    assert (told.outcome, told.files_sketched, told.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)
+    estimate = estimated(table, table.refresh().metadata.snapshots[-1].snapshot_id, runner)
+    assert (estimate.outcome, estimate.files_sketched, estimate.bytes_read) == (ThetaOutcome.WRITTEN, 0, 0)
