@@ -3,13 +3,13 @@
     python -m benchmarks.search --vectors embeddings.npy --out search.json [--queries 1000] [--object-store]
 
 The table holds all vectors but the queries (held out by a seeded permutation), and one shard of f32 vectors unless
-options change that. `warm_single`: one query after another on one thread, with the id of each row fetched; `index_only`: the same
-without columns, which places and distances suffice for. `targets`: what `target_recall` chooses, and what the held-out
-queries get. `batch`: all queries in one call, beside the same kernels without a table. `cold`: see `benchmarks.cold`;
-from an object store with `--object-store`. `filters`: conditions from all rows down to one in 10,000. `within`: all
-rows under a distance. `distributed`: one query by Spark tasks, beside Spark's own empty job (`benchmarks.distributed`
-has more). Recall@10 is against brute force. DuckDB scans the same Parquet files (its array_distance over
-fixed-size arrays); it is skipped where it is not installed.
+options change that. `warm_single`: one query after another on one thread, with the id of each row fetched.
+`index_only`: the same without columns, which places and distances suffice for. `targets`: what `target_recall` chooses,
+and what the held-out queries get. `batch`: all queries in one call, beside the same kernels without a table. `cold`:
+see `benchmarks.cold`; from an object store with `--object-store`. `filters`: conditions from all rows down to one in
+10,000. `within`: all rows under a distance. `distributed`: one query by Spark tasks, beside Spark's own empty job
+(`benchmarks.distributed` has more). Recall@10 is against brute force. DuckDB scans the same Parquet files (its
+array_distance over fixed-size arrays); it is skipped where it is not installed.
 """
 
 import argparse
