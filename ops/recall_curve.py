@@ -44,7 +44,7 @@ class Reach:
     shards: float
     """Shards probed per query, on average"""
     recall: float
-    """Share of the 10 nearest rows that lie in them"""
+    """Share of the 10 nearest rows that lie in these shards"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Choice:
     search_list: int
     oversample: int
     probe_slack: float
-    """As in `Reach`; inf for every shard"""
+    """Slack of the centroid distance up to which shards are probed, as `Reach` has it; inf for every shard"""
     recall: float
     """Expected recall"""
 

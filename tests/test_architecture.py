@@ -190,7 +190,7 @@ def test_a_class_name_stands_for_one_class() -> None:
 
 def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
     """One that a reader understands without the line above it, so none that begins with "Of" or "That"."""
-    dependent = re.compile(r"(?:Of|That|Theirs|Whose|By|For which|Where|Under)\b")
+    dependent = re.compile(r"(?:Of|That|Theirs|Whose|By|For which|Where|Under|Or|As|Those|These|Likewise)\b")
     fragments = [
         f"{path.relative_to(REPOSITORY)}:{text.lineno}: {text.value.value}"
         for path in modules()

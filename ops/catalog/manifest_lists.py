@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
 
 OWN_LISTS = "icepuffin-snap-"
-"""How the names of our manifest lists start: garbage collection may delete those, and no other's."""
+"""Prefix of the names of icepuffin's manifest lists, the only ones that garbage collection may delete"""
 _SNAPSHOT_ID_MASK = 2**63 - 1
 
 

@@ -14,7 +14,7 @@ _MARKS = (
     r"(?i)secret|token|credential(?!s?\.?provider)|pass(word|wd|phrase)|(access|account|private|api|encryption)[._-]?key"
     r"|header\.authorization|bearer |://[^/@\s]*:[^/@\s]*@"
 )
-"""What Spark's own pattern finds, further names of secrets, and URLs with a password; in Java's syntax and Python's."""
+"""Pattern of secrets: Spark's own, further names, and URLs with a password; in Java's syntax and Python's."""
 
 
 def redacted(conf: Mapping[str, str]) -> dict[str, str]:

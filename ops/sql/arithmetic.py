@@ -29,10 +29,10 @@ _PRODUCT = Context(prec=MAX_DIGITS + 1, rounding=ROUND_HALF_UP)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an operator or a function does with arguments of some types."""
+    """The rule of an operator or a function for arguments of certain types."""
 
     arguments: tuple[Kind, ...]
-    """What they are cast to"""
+    """Types that the arguments are cast to"""
     kind: Kind
     compute: Callable[..., pa.Array]
     may_fail: bool = False

@@ -32,7 +32,7 @@ _PART = r"(?:\w+|`[^`]+`)"
 _NAME = rf"(?P<name>{_PART}(?:\.{_PART})*)"
 _TABLE = rf"(?P<table>{_PART}(?:\.{_PART})*)"
 _COMMENT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*(?!\+).*?\*/""", re.DOTALL)
-"""Or a quoted text, which may hold what looks like one"""
+"""A comment, or a quoted text: within one, what looks like a comment is none"""
 _EXPLAIN = re.compile(
     r"\s*EXPLAIN\s+(?:(?P<analyze>ANALYZE)\s+|(?:EXTENDED|FORMATTED|COST|CODEGEN)\s+)?(?P<rest>.+)",
     re.IGNORECASE | re.DOTALL,

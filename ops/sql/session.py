@@ -62,7 +62,7 @@ class SqlResult:
 
     rows: pa.Table
     how: str
-    """What answered, and why"""
+    """The path that answered, and why"""
     search: SearchResult | None = None
     """Coverage, profile and warnings, where a search answered"""
 
