@@ -158,7 +158,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Vended:
+class VendedGrants:
     """Grants that a catalog vends for one table's files, and the function that renews them."""
 
     catalog: str
@@ -186,7 +186,7 @@ class StorageConfig:
     """
 
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    vended: Vended | None = None
+    vended: VendedGrants | None = None
 
     def _identity(self) -> tuple[frozenset[tuple[str, str]], str]:
         return frozenset(self.properties.items()), self.vended.who if self.vended else ""

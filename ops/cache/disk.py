@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from icepuffin.ops.cache import mapped
-from icepuffin.ops.cache.ready import ReadyShard, from_arrays, to_arrays
+from icepuffin.ops.cache import mapped_arrays
+from icepuffin.ops.cache.ready_shard import ReadyShard, from_arrays, to_arrays
 
 _log = logging.getLogger(__name__)
 _STRIPES = 64
@@ -67,10 +67,10 @@ class DiskCache:
                 _log.warning("%s is not this user's alone: what lies in it is not used; remove it", path.parent)
                 return None
             with _opened(path) as stream:
-                return from_arrays(*mapped.read(stream, f"{owner}/{name}"))
+                return from_arrays(*mapped_arrays.read(stream, f"{owner}/{name}"))
         except FileNotFoundError:
             return None
-        except (mapped.DamagedError, ValueError, KeyError, TypeError) as error:
+        except (mapped_arrays.DamagedError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s is damaged and is fetched again: %s", path, error)
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -89,12 +89,12 @@ class DiskCache:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if not _is_own(path.parent.lstat()):
                 return  # `get` has logged why
-            stream = self._claim(aside, mapped.size_of(label, arrays, values))
+            stream = self._claim(aside, mapped_arrays.size_of(label, arrays, values))
             if stream is None:
                 return
             try:
                 with stream:
-                    mapped.write(stream, label, arrays, values)
+                    mapped_arrays.write(stream, label, arrays, values)
                     with _locked(self._folder / ".lock"):  # whoever counts the files meanwhile would miss this one
                         aside.rename(path)
             finally:
@@ -159,7 +159,7 @@ def _opened(path: Path) -> BinaryIO:
     if _is_own(os.fstat(stream.fileno())):
         return stream
     stream.close()
-    raise mapped.DamagedError("other users could have written it")
+    raise mapped_arrays.DamagedError("other users could have written it")
 
 
 def _is_own(status: os.stat_result) -> bool:

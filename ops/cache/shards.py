@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from icepuffin.ops.cache.disk import DiskCache
-from icepuffin.ops.cache.ready import ReadyShard, ready
+from icepuffin.ops.cache.ready_shard import ReadyShard, ready
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import open_storage, principal

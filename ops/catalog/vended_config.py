@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.file_io import VendedFileIO
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.model import Grant, StorageConfig, Vended
+from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage import AccessError, normalize
 from icepuffin.ops.storage.credentials import EXPIRES, KEYS
 from icepuffin.ops.storage.principal import ambient_identity, digest
@@ -118,7 +118,7 @@ def _storage(
         return StorageConfig(own)
     who = digest(["vended", _identity(catalog.properties), table_uuid])
     renewal = Renewal(type(catalog), catalog.name, dict(catalog.properties), identifier)
-    return StorageConfig(own, Vended(catalog.name, ".".join(identifier), who, grants, renewal))
+    return StorageConfig(own, VendedGrants(catalog.name, ".".join(identifier), who, grants, renewal))
 
 
 def _granted(table: Table) -> tuple[Grant, ...]:

@@ -30,7 +30,7 @@ from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_column, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
 from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.distributed import IN_PROCESS_MB, DistributedVersion, choose_tier
+from icepuffin.ops.search.distributed_search import IN_PROCESS_MB, DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy

@@ -22,7 +22,7 @@ from icepuffin.ops.search.arguments import (
     require_at_least_one,
 )
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
-from icepuffin.ops.search.distributed import DistributedVersion
+from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following import FollowingReader
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches

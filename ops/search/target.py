@@ -10,7 +10,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
-from icepuffin.ops.search.distributed import DistributedVersion
+from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.result import Coverage, StalePolicy
 from icepuffin.ops.search.shards import LoadedVersion
 

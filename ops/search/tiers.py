@@ -1,4 +1,4 @@
-"""Where an index is searched: in this process, or by tasks (`icepuffin.ops.search.distributed`)."""
+"""Where an index is searched: in this process, or by tasks (`icepuffin.ops.search.distributed_search`)."""
 
 from collections.abc import Sequence
 from typing import Protocol

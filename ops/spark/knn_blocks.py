@@ -89,7 +89,7 @@ class FileRows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Selected:
+class BlockCandidates:
     """The nearest rows of a block, before data files are read."""
 
     rows: bytes
@@ -167,16 +167,16 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))
 
 
-def _selected(results: Sequence[ShareResult], k: int, left: bytes) -> Selected:
+def _selected(results: Sequence[ShareResult], k: int, left: bytes) -> BlockCandidates:
     indexed = [result.indexed for result in results if result.indexed is not None]
     scanned = merge_sorted([result.scanned for result in results], k)
     if not indexed:
-        return Selected(left, None, scanned)
+        return BlockCandidates(left, None, scanned)
     wide = max(result.candidates.files.shape[1] for result in indexed)
     best = merge_sorted([result.candidates for result in indexed], wide)
     if any(result.approximate for result in indexed):
-        return Selected(left, best, scanned)
-    return Selected(left, None, merge_sorted([best, scanned], k))
+        return BlockCandidates(left, best, scanned)
+    return BlockCandidates(left, None, merge_sorted([best, scanned], k))
 
 
 def _to_read(
@@ -207,7 +207,7 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """The answer of each block."""
     for _, block_rows in groupby(rows, lambda row: row.block):
         whole, *files = block_rows  # _WHOLE sorts first
-        chosen: Selected = whole.payload
+        chosen: BlockCandidates = whole.payload
         best = chosen.exact
         if chosen.approximate is not None:
             ranked = _with_distances(chosen.approximate, files)

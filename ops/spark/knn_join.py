@@ -15,7 +15,7 @@ from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import field_ids, require_at_least_one
-from icepuffin.ops.search.distributed import balanced, balanced_shards
+from icepuffin.ops.search.distributed_search import balanced, balanced_shards
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage

@@ -68,7 +68,7 @@ class TableFunctionSettings:
 
 
 @dataclass
-class Planned(AnalyzeResult):
+class CallPlan(AnalyzeResult):
     """The result of planning one call."""
 
     identifier: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ def _function(settings: TableFunctionSettings) -> type:
     """The class that Spark pickles, settings and all; what it does is in this module, which executors import."""
 
     class VectorSearch:
-        def __init__(self, planned: Planned) -> None:
+        def __init__(self, planned: CallPlan) -> None:
             self._planned = planned
 
         @staticmethod
@@ -158,7 +158,7 @@ def plan(
     index: AnalyzeArgument,
     query: AnalyzeArgument,
     options: Mapping[str, AnalyzeArgument],
-) -> Planned:
+) -> CallPlan:
     """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
     would, so that no task starts. An option that is null is as if it were not given.
     """
@@ -193,7 +193,7 @@ def plan(
             StructField(column_name, types[name].dataType)
             for name, column_name in zip(columns, answer_names(columns), strict=True)
         ]
-    return Planned(
+    return CallPlan(
         schema=StructType(fields),
         identifier=identifier,
         metadata_location=loaded.metadata_location,
@@ -207,7 +207,7 @@ def plan(
     )
 
 
-def answer(settings: TableFunctionSettings, planned: Planned, query: Any) -> Iterator[tuple[Any, ...]]:
+def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> Iterator[tuple[Any, ...]]:
     """Body of `eval`: the rows of one call. No query (null) has no neighbours."""
     if query is None:
         return

@@ -9,7 +9,7 @@ from sqlglot import exp
 from icepuffin.ops.sql import functions
 from icepuffin.ops.sql.errors import NotIndexableError
 from icepuffin.ops.sql.logic import boolean, joined
-from icepuffin.ops.sql.typed import DISTANCE, TypedExpression, as_kind, rule, shown, typed
+from icepuffin.ops.sql.typed_expressions import DISTANCE, TypedExpression, as_kind, rule, shown, typed
 from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, common, common_of, is_floating, is_integer, is_number, is_text
 from icepuffin.ops.sql.values import Node
 

@@ -20,7 +20,17 @@ from icepuffin.ops.sql import (
 from icepuffin.ops.sql.casts import caster, constant
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.logic import condition
-from icepuffin.ops.sql.typed import DISTANCE, RULES, TypedExpression, as_kind, constant_of, rule, shown, typed, value_of
+from icepuffin.ops.sql.typed_expressions import (
+    DISTANCE,
+    RULES,
+    TypedExpression,
+    as_kind,
+    constant_of,
+    rule,
+    shown,
+    typed,
+    value_of,
+)
 from icepuffin.ops.sql.types import CLOCK, INSTANT, Kind, is_decimal, is_integer, is_text, supported_type
 from icepuffin.ops.sql.values import TIMES, Node, bytes_of, double, is_plain_time
 

@@ -31,7 +31,7 @@ from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.row_filters import to_filter
 from icepuffin.ops.sql.statements import Nearest
 from icepuffin.ops.sql.subqueries import absent_of, merged_query, outer_step
-from icepuffin.ops.sql.supported import require_understood
+from icepuffin.ops.sql.supported_nodes import require_understood
 from icepuffin.ops.sql.values import Node, Values
 
 _ONE_ROW = pa.table({DISTANCE: [0.0]})
@@ -39,11 +39,11 @@ _UPPER = {exp.LT: False, exp.LTE: True}
 _LOWER = {exp.GT: False, exp.GTE: True}
 
 
-Names = Mapping[str, "_Named"]
+Names = Mapping[str, "_NamedQuery"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NamedQuery:
     """A query that WITH names."""
 
     query: Node
@@ -98,7 +98,7 @@ def _scope_of(query: Node, names: Names) -> _Scope:
         if name in names_of_with:
             raise NotIndexableError(f"WITH names two queries {cte.alias}")
         names_of_with.add(name)
-        names = {**names, name: _Named(cte.this, names)}
+        names = {**names, name: _NamedQuery(cte.this, names)}
     source: Node = query.args["from_"].this if query.args.get("from_") else None
     if isinstance(source, exp.Table) and not source.db and source.name.lower() in names:
         if more := [name for name, value in source.args.items() if value and name not in ("this", "alias")]:

@@ -26,7 +26,7 @@ from pyiceberg.expressions import (
 from sqlglot import exp
 
 from icepuffin.ops.sql.errors import NotIndexableError
-from icepuffin.ops.sql.typed import shown
+from icepuffin.ops.sql.typed_expressions import shown
 from icepuffin.ops.sql.values import Node, Values
 
 _COMPARISONS: dict[type, tuple[Any, Any]] = {

@@ -24,7 +24,7 @@ from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import FilterError, IndexReader, SearchResult, open_exact, open_index
-from icepuffin.ops.search.distributed import IN_PROCESS_MB
+from icepuffin.ops.search.distributed_search import IN_PROCESS_MB
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema

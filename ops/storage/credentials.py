@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import Grant, StorageConfig, Vended
+from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
 from icepuffin.ops.storage.locations import normalize
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def combined(properties: Mapping[str, str], vended: Mapping[str, str]) -> dict[s
 class Lease:
     """One table's vended credentials in this process, shared by its threads. Thread-safe."""
 
-    def __init__(self, vended: Vended) -> None:
+    def __init__(self, vended: VendedGrants) -> None:
         self._vended = vended
         self._lock = threading.Lock()
         self._refused = ""
@@ -81,7 +81,7 @@ class Lease:
         """
         return self._ends
 
-    def offer(self, vended: Vended) -> None:
+    def offer(self, vended: VendedGrants) -> None:
         """Take credentials of the same table that came another way, if they last longer."""
         with self._lock:
             if ends_of(vended.grants) > self._ends:
@@ -189,7 +189,7 @@ def _as_text(milliseconds: float) -> str:
 _leases: dict[tuple[int, str], Lease] = {}
 
 
-def lease_of(vended: Vended) -> Lease:
+def lease_of(vended: VendedGrants) -> Lease:
     """The process's lease of a table's credentials, with `vended` offered to it: a pickled one may be older."""
     key = os.getpid(), vended.who
     lease = _leases.get(key) or _leases.setdefault(key, Lease(vended))

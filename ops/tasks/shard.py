@@ -119,8 +119,8 @@ def _result(recorded: dict[str, Any]) -> ShardResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Made:
-    """A shard in memory."""
+class _MeasuredShard:
+    """A shard in memory, with its measured recall."""
 
     shard: Shard
     vectors: npt.NDArray[np.float32]
@@ -141,7 +141,7 @@ def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResul
     return _write(task, storage, _build(task, incoming), incoming.count)
 
 
-def _build(task: ShardTask, incoming: VectorRows) -> _Made:
+def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
     rows = incoming
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
@@ -156,12 +156,12 @@ def _build(task: ShardTask, incoming: VectorRows) -> _Made:
     return made
 
 
-def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _Made:
+def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _MeasuredShard:
     graph = vamana.build(rows.vectors, task.metric, task.params, threads=task.threads, coded=coded)
     return _measured(task, _assemble(task, graph, rows), rows.vectors, np.ones(rows.count, np.bool_))
 
 
-def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Made:
+def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _MeasuredShard:
     reader = base.reader()
     rows = base.rows(reader).join(incoming)
     live = np.concatenate([base.live(reader), np.ones(incoming.count, np.bool_)])
@@ -170,11 +170,13 @@ def _insert(task: ShardTask, base: BaseShard, incoming: VectorRows) -> _Made:
     return _measured(task, _assemble(task, graph, rows, reader.read_pq()[1]), rows.vectors, live)
 
 
-def _measured(task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]) -> _Made:
+def _measured(
+    task: ShardTask, shard: Shard, vectors: npt.NDArray[np.float32], live: npt.NDArray[np.bool_]
+) -> _MeasuredShard:
     recall = measure_recall(shard, vectors, live, seed=task.params.seed, threads=task.threads)
     if task.base is not None and task.vectors == "f16":  # of the base's rows only the rounded vectors are known
         recall = min(recall, task.base.recall) if task.base.recall == task.base.recall else recall
-    return _Made(shard, vectors, live, recall)
+    return _MeasuredShard(shard, vectors, live, recall)
 
 
 def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.NDArray[np.uint8] | None = None) -> Shard:
@@ -207,7 +209,7 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.ND
     )
 
 
-def _write(task: ShardTask, storage: Storage, made: _Made, inserted: int) -> ShardResult:
+def _write(task: ShardTask, storage: Storage, made: _MeasuredShard, inserted: int) -> ShardResult:
     curve = task.base.curve if task.base is not None else ""
     knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
     if task.how is not How.INSERTED and not task.is_delta and not knows_less:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
 from icepuffin.ops.cache.disk import DiskCache
-from icepuffin.ops.cache.ready import ready, to_arrays
+from icepuffin.ops.cache.ready_shard import ready, to_arrays
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
 from icepuffin.puffin.blobs.shard import Shard

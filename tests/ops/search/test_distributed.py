@@ -35,7 +35,7 @@ from icepuffin.ops.search import (
     open_index,
 )
 from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
-from icepuffin.ops.search.distributed import balanced
+from icepuffin.ops.search.distributed_search import balanced
 from icepuffin.ops.search.version_search import IndexAnswer, strategy_of
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, R, T

@@ -119,12 +119,12 @@ def test_warnings_go_to_the_log_of_the_task_once(
 ) -> None:
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from icepuffin.ops.spark.table_function import Planned, TableFunctionSettings, answer  # noqa: PLC0415
+    from icepuffin.ops.spark.table_function import CallPlan, TableFunctionSettings, answer  # noqa: PLC0415
 
     vectors = pa.array([[float("nan")] * 16], pa.list_(pa.float32()))
     table.append(make_rows(350, 351).set_column(3, "embedding", vectors))
     table.refresh()
-    planned = Planned(StructType([]), identifier=("db", "t"), metadata_location=table.metadata_location,
+    planned = CallPlan(StructType([]), identifier=("db", "t"), metadata_location=table.metadata_location,
                       index="e", k=3, columns=("id",))  # fmt: skip
     properties = dict(sql_catalog.properties)
     for _ in range(2):
