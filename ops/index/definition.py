@@ -113,9 +113,11 @@ class IndexDefinition:
     metric: str = _parameter("cosine", "How distances are measured.", choices=get_args(MetricName))
     max_degree: int = _parameter(64, "R: edges per node, at most. More: larger, better recall.", low=4, high=512)
     search_list: int = _parameter(
-        100, "L of searches that name none, and of inserts. More: slower, better recall.", low=8, high=4096
+        100, "L of inserts, and of searches that set none. More: slower, better recall.", low=8, high=4096
     )
-    alpha: float = _parameter(1.2, "How long the edges are that pruning keeps.", low=1, high=3)
+    alpha: float = _parameter(
+        1.2, "Pruning keeps longer edges where it is higher: fewer hops, more edges.", low=1, high=3
+    )
     pq_m: int = _parameter(
         48, "Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions.", low=1, high=1024
     )
@@ -123,17 +125,15 @@ class IndexDefinition:
         "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
     )
     shards: int | None = _parameter(
-        None, "Graphs, or more where one would be over 2 GiB. Left out: as few as the size allows.", low=1, high=4096
+        None, "Graphs; more where one would exceed 2 GiB. [default: as few as the size allows]", low=1, high=4096
     )
     seed: int = _parameter(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
     target_recall: float = _parameter(0.9, "recall@10 under which a version is not published.")
     rebuild_ratio: float = _parameter(0.2, "Share of tombstones over which a shard is rebuilt.", low=0.01)
-    max_deltas: int = _parameter(
-        4, "Small shards of new rows beside the others; 0: new rows are inserted into those.", high=64
-    )
+    max_deltas: int = _parameter(4, "Most delta shards. 0: new rows are inserted into the other shards.", high=64)
     delta_share: float = _parameter(
         0.25,
-        "Largest share of rows in deltas, compared with the other shards; over it they are distributed over those.",
+        "Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these.",
     )
 
     def __post_init__(self) -> None:

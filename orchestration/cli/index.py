@@ -116,6 +116,10 @@ def list_command(context: TableContext) -> None:
     """List the indexes of a table.
 
     For each: how many versions it has, and the data snapshot of the version at its tag.
+
+    \b
+    Example:
+      icepuffin index list demo.packages
     """
     from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 
@@ -315,7 +319,12 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:
-    """Drop an index: its definition and its tags. Its files go with `icepuffin gc`, after the grace period."""
+    """Drop an index: its definition and its tags. `icepuffin gc` deletes its files after the grace period.
+
+    \b
+    Example:
+      icepuffin index drop demo.packages embedding
+    """
     from icepuffin.ops.index import drop_index
     from icepuffin.ops.index.definition import DefinitionError
 

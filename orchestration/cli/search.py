@@ -61,9 +61,9 @@ class SearchArguments:
 
 @click.command("search")
 @table_command
-@index_name("[default: the table's only index]")
+@index_name("The same as INDEX. [default: the table's only index]")
 @click.option("--like-id", help="Search with the vector of the row that has this id. The row itself is rank 1.")
-@click.option("--id-column", default="id", show_default=True)
+@click.option("--id-column", default="id", show_default=True, help="Column of --like-id.")
 @click.option("--vector", help="A JSON list of numbers.")
 @click.option(
     "--query-file",
@@ -92,7 +92,7 @@ class SearchArguments:
     type=_COUNT,
     help="L of the beam search. More: slower, better recall. [default: the index's]",
 )
-@click.option("--shards", type=_COUNT, help="Probe only so many shards, the nearest ones. [default: all]")
+@click.option("--shards", type=_COUNT, help="Probe only this many shards, the nearest. [default: all]")
 @click.option("--oversample", type=_COUNT, help="Candidates per row that lean shards rank again. [default: 3]")
 @click.option(
     "--target-recall",
@@ -102,8 +102,8 @@ class SearchArguments:
 @click.option(
     "--spark", is_flag=True, help="Search an index of more than [spark] in_process_mb by tasks on Spark, not here."
 )
-@click.option("--explain", is_flag=True, help="Say how the answer came about: path, parameters, shards, stages, bytes.")
-@click.option("--columns", help="Columns to return, by commas. [default: all but nested ones]")
+@click.option("--explain", is_flag=True, help="Show how the answer was made: path, parameters, shards, stages, bytes.")
+@click.option("--columns", help="Columns to return, separated by commas. [default: all but nested ones]")
 @options_as(SearchArguments)
 def command(context: TableContext, arguments: SearchArguments, /) -> None:
     """Find the nearest rows to a row or a vector, or all within a distance, in the table as it is or as it was.

@@ -18,7 +18,9 @@ _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "
 @table_command
 @click.option("--operation", help="Only this operation: append, overwrite, delete or replace.")
 @click.option("--since", type=click.DateTime(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Snapshots to list, the newest first."
+)
 def command(context: TableContext, /, operation: str | None, since: datetime | None, limit: int) -> None:
     """List the table's snapshots, newest first: when and how each was written, and what is derived from it.
 

@@ -23,7 +23,9 @@ _VALUE_WIDTH = 80
 @click.argument("text", metavar="STATEMENT")
 @click.option("--catalog", help="Catalog of tables named without one. [default: the settings' first]")
 @click.option("--param", "parameters", multiple=True, metavar="NAME=JSON", help="A value for :NAME in the statement.")
-@click.option("--spark", is_flag=True, help="Run on Spark, as the settings have it, what no index answers.")
+@click.option(
+    "--spark", is_flag=True, help="Run statements that no index answers on Spark, as [spark] in the settings says."
+)
 @json_option
 @settings_options
 @click.pass_obj
@@ -39,7 +41,7 @@ def command(
     spark: bool,
     as_json: bool,
 ) -> None:
-    """Run one statement.
+    """Run one SQL statement: a search, a statement about indexes, or an EXPLAIN; with --spark, any other too.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ from icepuffin.orchestration.cli.session import Session, settings_options
 
 @click.command("ui")
 @click.option("--start", is_flag=True, help="Start webserver and daemon here, and stay until Ctrl-C or SIGTERM.")
-@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="On 127.0.0.1.")
+@click.option("--port", type=click.IntRange(1, 65_535), default=3000, show_default=True, help="Port on 127.0.0.1.")
 @settings_options
 @click.pass_obj
 def command(session: Session, directory: Path | None, settings: Path | None, *, start: bool, port: int) -> None:
