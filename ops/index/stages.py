@@ -13,11 +13,10 @@ from icepuffin.ops.index.sample import Layout, max_shard_rows
 from icepuffin.ops.model import FileSlot, How, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.tasks.base_shard import BaseShard
 from icepuffin.ops.tasks.file_balls import BallSet
-from icepuffin.ops.tasks.match_hashes import HashResult
 from icepuffin.ops.tasks.runner import Progress, StageProgress, TaskRunner, balanced_groups, driver_runner
-from icepuffin.ops.tasks.scatter import RowSelection, ScatterResult, ScatterTask, scatter
+from icepuffin.ops.tasks.scatter import RowSelection, ScatterTask, scatter
 from icepuffin.ops.tasks.shard import ShardResult, ShardTask, make_shard
-from icepuffin.ops.tasks.staged_blocks import Block
+from icepuffin.ops.tasks.staged_blocks import Block, StagedRows
 from icepuffin.puffin.blobs.routing import CoveredFile
 
 SlottedFile = tuple[FileSlot, LiveFile]
@@ -41,7 +40,7 @@ class ReadSummary:
     """Balls around the vectors of the files"""
 
     @classmethod
-    def of(cls, results: Sequence[ScatterResult] | Sequence[HashResult]) -> "ReadSummary":
+    def of(cls, results: Sequence[StagedRows]) -> "ReadSummary":
         """Join the results of tasks; each read other files."""
         return cls(
             rows=dict(pair for result in results for pair in result.live_rows),
@@ -109,7 +108,7 @@ class BuildContext:
 
 def scatter_rows(
     context: BuildContext, selections: Sequence[RowSelection], routes: npt.NDArray[np.uint32]
-) -> list[ScatterResult]:
+) -> list[StagedRows]:
     """Stage the rows' vectors by shard.
 
     routes: u32[k], the shard of each partition. Raises VectorColumnError naming file and row.

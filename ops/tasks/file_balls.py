@@ -1,4 +1,4 @@
-"""BallSet around the vectors of a data file: what the centroid index says of it. A ball must never be too small."""
+"""Balls around the vectors of a data file: what the centroid index says of it. A ball must never be too small."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_BALLS = 8
-"""BallSet a file in the centroid index; what would need more gets one ball around all of them."""
+"""Most balls per file in the centroid index; a file that would need more gets one ball around all its vectors"""
 _ROWS_AT_ONCE = 256
 """Vectors per step, so that their differences to the centre stay in the processor's cache"""
 _EACH = 8

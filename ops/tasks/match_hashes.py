@@ -29,7 +29,7 @@ from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storag
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_balls
 from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
-from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedBlock, read_blocks
+from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -53,19 +53,6 @@ class HashTask:
     staging: str
     storage: StorageConfig
     threads: int = 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HashResult:
-    """The staged hashes, and what was seen of the files."""
-
-    blocks: tuple[StagedBlock, ...]
-    """Staged hashes, by range"""
-    live_rows: tuple[tuple[FileSlot, int], ...]
-    """(file slot, live rows with a vector)"""
-    without_vector: int
-    """Live rows without a vector, in all of the files"""
-    balls: BallSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +88,7 @@ class MatchResult:
     """(file slot, row positions as a deletion vector) of rows without a node"""
 
 
-def hash_files(task: HashTask) -> HashResult:
+def hash_files(task: HashTask) -> StagedRows:
     """Read files for their hashes, side by side and each a batch ahead: decoding is most of the work.
 
     Memory: two batches of rows per thread.
@@ -139,7 +126,7 @@ def hash_files(task: HashTask) -> HashResult:
     slots = [selection.slot for selection in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
     balls = [(slot, ball) for slot, (_, around) in zip(slots, read_files, strict=True) for ball in around]
-    return HashResult(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.dims))
+    return StagedRows(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.dims))
 
 
 def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:

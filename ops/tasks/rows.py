@@ -1,4 +1,4 @@
-"""VectorRows: where each lies, its content hash and its vector; joined and sorted."""
+"""Rows with a vector: where each lies, its content hash and its vector; joined and sorted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

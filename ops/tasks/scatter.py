@@ -20,7 +20,7 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
-from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock
+from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedRows
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
 from icepuffin.puffin.blobs import deletion_vector
 
@@ -56,20 +56,7 @@ class ScatterTask:
     threads: int = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScatterResult:
-    """The staged vectors, and what was seen of the files."""
-
-    blocks: tuple[StagedBlock, ...]
-    """Staged vectors, by shard"""
-    live_rows: tuple[tuple[FileSlot, int], ...]
-    """(file slot, live rows with a vector)"""
-    without_vector: int
-    """Live rows without a vector, in all of the files"""
-    balls: BallSet
-
-
-def scatter(task: ScatterTask) -> ScatterResult:
+def scatter(task: ScatterTask) -> StagedRows:
     """Stage the vectors of the task's rows. Idempotent by its marker, where it is recorded.
 
     Memory: one batch of rows, and a write buffer per shard.
@@ -85,7 +72,7 @@ def scatter(task: ScatterTask) -> ScatterResult:
         done = markers.record(storage, marker, _scatter(task, storage))
     elif not all(storage.exists(path) for _, path, _ in done["blocks"]):  # swept by age
         return _scatter(task, storage)
-    return ScatterResult(
+    return StagedRows(
         blocks=tuple((shard, path, rows) for shard, path, rows in done["blocks"]),
         live_rows=tuple((slot, rows) for slot, rows in done["live_rows"]),
         without_vector=done["without_vector"],
@@ -100,7 +87,7 @@ def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int 
         yield from (selection.slot, repr(selection.file), selection.positions)
 
 
-def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
+def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
     dims = task.codebook.shape[1]
     live_rows: list[tuple[FileSlot, int]] = []
     balls: list[tuple[FileSlot, Ball]] = []
@@ -129,4 +116,4 @@ def _scatter(task: ScatterTask, storage: Storage) -> ScatterResult:
             live_rows.append((selection.slot, count))
             pa.default_memory_pool().release_unused()  # decoded pages; the build that follows needs the room
             balls += [(selection.slot, ball) for ball in partition_balls(reach, task.codebook)]
-    return ScatterResult(writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))
+    return StagedRows(writers.blocks(), tuple(live_rows), vectors_of.without_vector, BallSet.of(balls, dims))

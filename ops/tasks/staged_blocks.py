@@ -3,20 +3,36 @@
 import contextlib
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from icepuffin.ops.model import FileSlot
 from icepuffin.ops.parquet import StorageFile
 from icepuffin.ops.storage import Storage, StorageError
+from icepuffin.ops.tasks.file_balls import BallSet
 from icepuffin.ops.tasks.rows import VectorRows
 
 Block = tuple[str, int]
 """(path, rows)"""
 StagedBlock = tuple[int, str, int]
 """(destination, path, rows): a block with the shard, or the range of hashes, that its rows are for"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedRows:
+    """The staged rows of data files, and what was seen of the files."""
+
+    blocks: tuple[StagedBlock, ...]
+    """Vectors by shard, or hashes by range"""
+    live_rows: tuple[tuple[FileSlot, int], ...]
+    """(file slot, live rows with a vector)"""
+    without_vector: int
+    """Live rows without a vector, in all of the files"""
+    balls: BallSet
 
 
 def block_schema(dims: int) -> pa.Schema:

@@ -13,8 +13,9 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition, create_index, load_definition, moved_rows
 from icepuffin.ops.model import LiveFile
 from icepuffin.ops.search import Coverage
-from icepuffin.ops.tasks.match_hashes import HashResult, HashTask, hash_files
+from icepuffin.ops.tasks.match_hashes import HashTask, hash_files
 from icepuffin.ops.tasks.match_lineage import row_versions
+from icepuffin.ops.tasks.staged_blocks import StagedRows
 from tests.conftest import STORAGE
 from tests.interop import changes as by
 from tests.interop.changes import Lake
@@ -57,7 +58,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows whose vectors were read to know them again, of each refresh that did so."""
     counts: list[int] = []
 
-    def counting(task: HashTask) -> HashResult:
+    def counting(task: HashTask) -> StagedRows:
         result = hash_files(task)
         counts.append(sum(rows for _, rows in result.live_rows))
         return result
