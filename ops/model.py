@@ -178,6 +178,13 @@ class StorageConfig:
     `repr`. Tasks get it pickled, and renew by themselves what expires. Two are equal where the same files are reached
     by the same user, whatever keys are vended at the time.
 
+    Parameters
+    ----------
+    properties : mapping of str to str
+        Properties of PyIceberg's FileIO. Default: none.
+    vended : VendedGrants, optional
+        Keys that a catalog vends for one table, and how to renew them. Only a catalog makes them.
+
     Examples
     --------
     >>> storage = icepuffin.StorageConfig({"s3.endpoint": "http://localhost:9000", "s3.access-key-id": "reader"})

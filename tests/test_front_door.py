@@ -20,6 +20,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 import icepuffin
+from icepuffin.ops.index.definition import INDEX_PARAMETERS
 from tests.conftest import STORAGE, make_rows, queries
 
 if TYPE_CHECKING:
@@ -101,14 +102,26 @@ def test_an_example_on_spark_gives_what_it_says(packages: Table, spark: "SparkSe
     assert run_examples(name, {**context_of(packages), "spark": spark})
 
 
-@pytest.mark.parametrize("name", [name for name in icepuffin.__all__ if inspect.isfunction(getattr(icepuffin, name))])
-def test_a_function_documents_each_parameter(name: str) -> None:
-    function = getattr(icepuffin, name)
-    section = (inspect.getdoc(function) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
+FUNCTIONS = [name for name in icepuffin.__all__ if inspect.isfunction(getattr(icepuffin, name))]
+MADE_BY_USERS = ("IndexDefinition", "StorageConfig", "SparkRunner")
+METHODS = ("IndexReader.search", "IndexReader.within", "IndexReader.follow", "SqlSession.on", "SqlSession.sql")
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *MADE_BY_USERS, *METHODS])
+def test_each_parameter_is_documented(name: str) -> None:
+    section = (inspect.getdoc(resolve(name)) or "").partition("Parameters\n----------\n")[2].partition("\n\n")[0]
     documented = {
         part.strip() for line in section.splitlines() if line[:1].strip() for part in line.partition(" :")[0].split(",")
     }
-    assert documented == set(inspect.signature(function).parameters)
+    assert documented == set(inspect.signature(resolve(name)).parameters) - {"self"}
+
+
+def test_a_definition_documents_its_parameters_as_the_command_line_does() -> None:
+    documented = " ".join((inspect.getdoc(icepuffin.IndexDefinition) or "").split())
+    for name, parameter in INDEX_PARAMETERS.items():
+        default = "" if parameter.default is None else f" Default: {parameter.default}."
+        about = parameter.about.replace("Left out:", "Default:")
+        assert f"{about}{default}" in documented, name
 
 
 def test_the_page_of_the_interface_is_what_the_docstrings_say() -> None:

@@ -51,7 +51,7 @@ _PATH_FIELD = 2147483546  # file_path of a position delete file, whose bounds sa
 
 
 class EqualityDeletesError(IcepuffinError):
-    """Raised when rows are needed of a file that equality deletes apply to: they are not resolved here."""
+    """Raised when equality deletes apply to a file whose rows are needed: these deletes are not supported."""
 
     retryable = False
 

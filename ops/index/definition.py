@@ -93,7 +93,41 @@ def _parameter(default: T, about: str, **limits: Any) -> T:
 class IndexDefinition:
     """What an index is: its name, its column, and the parameters that it is built with.
 
-    `INDEX_PARAMETERS` has the defaults and limits of the parameters, and what each is for.
+    The settings page of the documentation says what each parameter costs, and which values it takes.
+
+    Parameters
+    ----------
+    name : str
+        Letters, digits, '_' and '.'; the tag becomes `ann_<name>`.
+    column : str
+        The vector column: a list of float or double.
+    field_id : int, optional
+        The column's id in the schema, which survives its renaming. `create_index` sets it.
+    metric : "l2", "cosine", "ip"
+        How distances are measured. Default: cosine.
+    max_degree : int
+        R: edges per node, at most. More: larger, better recall. Default: 64.
+    search_list : int
+        L of inserts, and of searches that set none. More: slower, better recall. Default: 100.
+    alpha : float
+        Pruning keeps longer edges where it is higher: fewer hops, more edges. Default: 1.2.
+    pq_m : int
+        Bytes of a vector's code in lean shards, lowered to a divisor of the dimensions. Default: 48.
+    vectors : "none", "f32", "f16"
+        What shards hold for exact ranking; none: lean, ranked from Parquet. Default: f32.
+    shards : int
+        Graphs; more where one would exceed 2 GiB. Default: as few as the size allows.
+    seed : int
+        Same rows, definition and seed: same bytes. Default: 0.
+    target_recall : float
+        recall@10 under which a version is not published. Default: 0.9.
+    rebuild_ratio : float
+        Share of tombstones over which a shard is rebuilt. Default: 0.2.
+    max_deltas : int
+        Most delta shards. 0: new rows are inserted into the other shards. Default: 4.
+    delta_share : float
+        Most rows in deltas, as a share of the other shards' rows; beyond it they are distributed over these. Default:
+        0.25.
 
     Raises
     ------
@@ -125,7 +159,7 @@ class IndexDefinition:
         "f32", "What shards hold for exact ranking; none: lean, ranked from Parquet.", choices=get_args(VectorFormat)
     )
     shards: int | None = _parameter(
-        None, "Graphs; more where one would exceed 2 GiB. [default: as few as the size allows]", low=1, high=4096
+        None, "Graphs; more where one would exceed 2 GiB. Left out: as few as the size allows.", low=1, high=4096
     )
     seed: int = _parameter(0, "Same rows, definition and seed: same bytes.", low=0, high=2**31 - 1)
     target_recall: float = _parameter(0.9, "recall@10 under which a version is not published.")

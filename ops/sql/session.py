@@ -116,8 +116,24 @@ class SqlSession:
     def on(
         cls, catalog: Catalog, *, storage: StorageConfig | None = None, spark: Any = None, threads: int | None = None
     ) -> "SqlSession":
-        """On the tables of one catalog; `storage`: how files are reached, default what the catalog says and vends."""
+        """Open a session on the tables of one catalog.
 
+        Parameters
+        ----------
+        catalog : pyiceberg.catalog.Catalog
+            The catalog. Statements name its tables with their namespaces.
+        storage : StorageConfig
+            How files are reached. Default: what the catalog says and vends.
+        spark : pyspark.sql.SparkSession
+            Session that knows the same tables, and runs what no index answers. Default: such statements are refused.
+        threads : int
+            Threads of this process. Default: one per core.
+
+        Returns
+        -------
+        SqlSession
+            Keep it: readers stay open between statements.
+        """
         require_type(
             catalog, Catalog, "SqlSession.on takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
         )
@@ -135,9 +151,24 @@ class SqlSession:
         return cls(load, spark=spark, threads=threads)
 
     def sql(self, text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> SqlResult:
-        """Run one statement; `:name` or `?` in it take their values from `parameters`.
+        """Run one statement.
 
-        Raises SqlError, and what searching and building raise.
+        Parameters
+        ----------
+        text : str
+            The statement.
+        parameters : mapping or sequence
+            Values of `:name` or of `?` in the statement. Default: none.
+
+        Returns
+        -------
+        SqlResult
+            `rows`, a pyarrow.Table; `how`, the path that answered, and why; `search`, the SearchResult if one answered.
+
+        Raises
+        ------
+        SqlError
+            The statement is not understood, or needs Spark. What searching and building raise is raised, too.
         """
         try:
             return self._run(parse(text, parameters))
