@@ -48,7 +48,7 @@ from icepuffin.ops.search import Coverage, SearchResult, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows, queries
-from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner
+from tests.ops.index.test_refresh_retries import ALL_STAGES, DriverLostError, DyingRunner
 
 DEFAULT_HISTORIES = 12
 HISTORIES = int(os.environ.get("ICEPUFFIN_HISTORIES", DEFAULT_HISTORIES))
@@ -246,7 +246,7 @@ class TableHistory(RuleBasedStateMachine):
             self._index(snapshots[pick % len(snapshots)].snapshot_id)
 
     @rule(
-        stage=st.sampled_from(["mark", "hash_files", "match_rows", "scatter", "spill", "make_shard", "relocate"]),
+        stage=st.sampled_from(ALL_STAGES),
         after_all=st.booleans(),
         count=st.integers(1, 40),
         seed=st.integers(0, 99),

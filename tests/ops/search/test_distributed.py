@@ -29,7 +29,7 @@ from icepuffin.ops.search import (
     IndexReader,
     IndexUnavailableError,
     StalePolicy,
-    distributed,
+    distributed_search,
     exact_search,
     open_exact,
     open_index,
@@ -106,7 +106,7 @@ def test_tasks_find_what_this_process_finds(table: Table, definition: IndexDefin
 def test_many_candidates_are_ranked_by_tasks(
     table: Table, definition: IndexDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distributed, "_RANKED_HERE", 100)
+    monkeypatch.setattr(distributed_search, "_RANKED_HERE", 100)
     index_head(table, definition)
     here = open_index(table, definition, storage=STORAGE)
     runner = Labelled()
