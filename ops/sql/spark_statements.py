@@ -51,7 +51,7 @@ def _travelling_in_utc(text: str) -> str:
         if words[place] in ("TIMESTAMP", "SYSTEM_TIME") and words[place + 1 : place + 3] == ["AS", "OF"]:
             time = _constant_time(tokens, words, place + 3)
             if time is not None:
-                instead = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.at).isoformat()}'"
+                instead = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.moment).isoformat()}'"
                 text = f"{text[: tokens[place + 3].start]}{instead}{text[tokens[time.last].end + 1 :]}"
     return text
 
@@ -60,15 +60,19 @@ def _travelling_in_utc(text: str) -> str:
 class _Time:
     """A time in a text."""
 
-    at: datetime
+    moment: datetime
     last: int
     """The last of its tokens"""
     typed: bool
     """Whether it has a type, such as DATE '2026-01-01'"""
 
     def of_type(self, kind: str, last: int) -> "_Time":
-        at = self.at.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None) if kind == "DATE" else self.at
-        return _Time(at, last, typed=True)
+        moment = (
+            self.moment.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+            if kind == "DATE"
+            else self.moment
+        )
+        return _Time(moment, last, typed=True)
 
 
 def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time | None:

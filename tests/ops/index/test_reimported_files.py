@@ -200,5 +200,5 @@ def test_a_rename_that_adds_a_name_to_the_mapping_leaves_the_version_as_it_is(
         change.rename_column("embedding", "vector")
     reader = open_index(table.refresh(), "e", storage=STORAGE)
     assert reader.coverage is Coverage.EXACT_VERSION
-    mine = make_rows(100, 110, seed=5)["embedding"].to_pylist()
-    assert reader.search(mine, 1, columns=["id"]).rows["id"].to_pylist() == list(range(100, 110))
+    vectors = make_rows(100, 110, seed=5)["embedding"].to_pylist()
+    assert reader.search(vectors, 1, columns=["id"]).rows["id"].to_pylist() == list(range(100, 110))

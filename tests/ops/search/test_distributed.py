@@ -253,12 +253,14 @@ def rows_of(vectors: npt.NDArray[np.float32]) -> pa.Table:
     return rows.set_column(3, "embedding", pa.array(vectors.tolist(), pa.list_(pa.float32())))
 
 
-def assert_exact(table: Table, definition: IndexDefinition, asked: npt.NDArray[Any], k: int, **options: Any) -> None:
+def assert_exact(
+    table: Table, definition: IndexDefinition, query_vectors: npt.NDArray[Any], k: int, **options: Any
+) -> None:
     """Under a condition that all rows meet: in this process and by tasks."""
     metric = Metric.parse(definition.metric)
-    true = exact_search(table, "embedding", metric, asked, k, storage=STORAGE, columns=["id"])
+    true = exact_search(table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"])
     for reader in both(table, definition):
-        result = reader.search(asked, k, where="id >= 0", columns=["id"], **options)
+        result = reader.search(query_vectors, k, where="id >= 0", columns=["id"], **options)
         assert result.profile.strategy == "exact over matches"
         assert result.rows["id"].to_pylist() == true.rows["id"].to_pylist(), reader.tier
 
@@ -282,8 +284,8 @@ def test_directions_that_floats_cannot_tell_apart_are_settled_over_all_shards(
     table.append(rows_of(vectors.astype(np.float32)))
     definition = replace(DEFINITION, metric="cosine", shards=shards, target_recall=0.01)
     index_head(table, definition)
-    asked = axes[0] + rng.uniform(-1e-9, 1e-9, (count, 16))
-    assert_exact(table.refresh(), definition, asked, 5)
+    query_vectors = axes[0] + rng.uniform(-1e-9, 1e-9, (count, 16))
+    assert_exact(table.refresh(), definition, query_vectors, 5)
 
 
 def test_rounded_vectors_are_compared_with_more_candidates_than_rows_wanted(
@@ -319,14 +321,14 @@ def test_a_ball_does_not_hide_rows_that_are_live_again(
     distance = 5.0 if metric is Metric.L2 else 0.05
     for reader in both(table, definition, snapshot=first):
         assert reader.coverage is not Coverage.EXACT_SCAN
-        found = reader.within(outliers, distance, columns=["id"])
+        result = reader.within(outliers, distance, columns=["id"])
         true = open_exact(table, "embedding", metric, snapshot=first, storage=STORAGE).within(
             outliers, distance, columns=["id"]
         )
         assert set(range(5)) <= set(true.rows["id"].to_pylist())
-        assert found.profile.pruning is not None
-        assert found.profile.pruning.why.startswith("0 balls")  # of the one file
-        assert found.rows["id"].to_pylist() == true.rows["id"].to_pylist()
+        assert result.profile.pruning is not None
+        assert result.profile.pruning.why.startswith("0 balls")  # of the one file
+        assert result.rows["id"].to_pylist() == true.rows["id"].to_pylist()
 
 
 def remove_version(table: Table, definition: IndexDefinition, snapshot_id: int) -> None:

@@ -19,7 +19,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
-from icepuffin.ops.search import IndexReader, SearchResult, distributed, open_exact, open_index
+from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
 from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.range_search import index_rows
 from icepuffin.ops.search.scan import VectorSource
@@ -248,7 +248,7 @@ def test_candidates_that_floats_cannot_tell_apart_are_reported(
         there = open_index(table, definition, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
         assert there.tier == "distributed"
         for reader, where, ranked_here in product((here, there), (None, ALL), (4_096, 0)):
-            monkeypatch.setattr(distributed, "_RANKED_HERE", ranked_here)
+            monkeypatch.setattr(distributed_search, "_RANKED_HERE", ranked_here)
             ranked = reader.search(vectors[:5], 10, columns=["id"], rerank=True, where=where)
             assert [("cannot tell" in warning) for warning in ranked.warnings] == [True] * expected
             assert not reader.search(vectors[:5], 10, rerank=True, oversample=21, where=where).warnings

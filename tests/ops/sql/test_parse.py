@@ -230,10 +230,10 @@ def test_times_to_travel_to_reach_spark_with_the_zone_that_they_have_here(writte
     "at", ["'2026-1-1'", "TIMESTAMP '2026-01-01 8:00'", "CAST(' 2026-01-01' AS DATE)", "DATE 'today'"]
 )
 def test_a_time_that_spark_alone_reads_does_not_get_the_zone_of_its_session(at: str) -> None:
-    found = parse(f"SELECT count(*) FROM db.t TIMESTAMP AS OF {at}")
-    assert isinstance(found, Foreign)
+    statement = parse(f"SELECT count(*) FROM db.t TIMESTAMP AS OF {at}")
+    assert isinstance(statement, Foreign)
     with pytest.raises(SqlError, match=r"TIMESTAMP AS OF .*: it is a time, such as"):
-        for_spark(found)
+        for_spark(statement)
 
 
 def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
