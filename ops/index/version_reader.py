@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
@@ -168,9 +169,16 @@ def open_versions(
 
 def with_origins(table: Table, version: OpenVersion) -> OpenVersion:
     """The version with `added_by`, where it needs that. The index snapshot has the files of the data snapshot, and
-    outlives it.
+    outlives it. Raises NotAnIndexError where its manifests cannot be read.
     """
     if version.sequence_number:
         return version
-    then = live_files(table, version.version.index_snapshot_id)
+    try:
+        then = live_files(table, version.version.index_snapshot_id)
+    except IcepuffinError:
+        raise
+    except Exception as error:  # PyIceberg has no error of its own for a manifest that is lost or broken
+        raise NotAnIndexError(
+            f"{version.version.puffin_path}: the manifests of its index snapshot cannot be read: {error}"
+        ) from error
     return replace(version, added_by={relative_to(file.path, then.location): file.added_by for file in then.files})

@@ -106,6 +106,31 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
     assert "of_tomorrow" in caplog.text
 
 
+@pytest.mark.parametrize("left", [None, b"", b"Obj\x01 and no more", 0.5])
+def test_in_format_v1_a_version_is_passed_over_whose_manifests_are_lost_or_broken(
+    table_factory: TableFactory, left: bytes | float | None
+) -> None:
+    """Only they tell which of its files the snapshot still has."""
+    table = table_factory(**{"format-version": "1"})
+    table.append(make_rows(0, 300))
+    older = index_head(table)
+    table.append(make_rows(300, 350))
+    index_head(table)
+    table.append(make_rows(350, 400))
+    snapshot = table.metadata.snapshot_by_id(older.index_snapshot_id or 0) or pytest.fail("gone")
+    manifests = Path(snapshot.manifest_list.removeprefix("file://"))
+    if isinstance(left, float):
+        left = manifests.read_bytes()[: int(left * manifests.stat().st_size)]
+    manifests.unlink()
+    if left is not None:
+        manifests.write_bytes(left)
+    found, recall = found_and_true(table)
+    assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
+    with pytest.raises(NotAnIndexError, match="manifests of its index snapshot cannot be read"):
+        overview(table, DEFINITION, STORAGE, version=index_versions(table, "e")[0])
+    assert index_head(table).action is Action.REFRESHED
+
+
 @pytest.mark.parametrize("blob", [routing, shard_header, centroid])
 def test_blobs_of_a_later_format_are_said_to_be_so_and_not_to_be_damaged(
     table: Table, monkeypatch: pytest.MonkeyPatch, blob: ModuleType
