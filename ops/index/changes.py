@@ -18,7 +18,14 @@ from pyiceberg.table import Table
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
-from icepuffin.ops.datafile import DataFile, VectorColumnError, lacks_field_ids, mapped_names, vectors_from_arrow
+from icepuffin.ops.datafile import (
+    DataFile,
+    VectorColumnError,
+    lacks_field_ids,
+    mapped_names,
+    read_live,
+    vectors_from_arrow,
+)
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, open_storage, relative_to
@@ -74,7 +81,7 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
 
 def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage: StorageConfig) -> frozenset[str]:
     """Relative paths of files without field ids in which the name mapping of today finds other vectors than the version
-    has nodes of. Raises StorageError, DataFileError.
+    has nodes of. Raises StorageError, PuffinError, DataFileError.
     """
     field_id = base.definition.field_id
     schema = table.schemas()[live.schema_id]
@@ -89,15 +96,17 @@ def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage
     without = {
         path: file
         for path, file in same.items()
-        if file.name_mapping is not None and file.record_count and not file.deletes
-        if not base.routing.files[slots[path]].live_rows
+        if file.name_mapping is not None and file.record_count and not base.routing.files[slots[path]].live_rows
     }
+    deleted = deleted_by_file(lambda path: open_storage(path, storage), without.values())
+    living = {path: file for path, file in without.items() if len(deleted[file.path]) < file.record_count}
     # a mapping is of the whole table, so a few files stand for all
-    for file in list(without.values())[:: -(-len(without) // _FILES) or 1]:
-        opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
-        rows = opened.first(_ROWS_PER_FILE, 0) if opened.groups else None
-        if rows is not None and rows.column(0).null_count < rows.num_rows:
-            return frozenset(without)
+    for file in list(living.values())[:: -(-len(living) // _FILES) or 1]:
+        store = open_storage(file.path, storage)
+        if lacks_field_ids(store, file):
+            batches = read_live(store, file, schema, [field_id], deleted=deleted[file.path])
+            if any(batch.columns.column(0).null_count < batch.columns.num_rows for batch in batches):
+                return frozenset(living)
     return frozenset()
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import LessThan
@@ -13,6 +15,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import FloatType, ListType
 
 from icepuffin.ops.catalog.bound_versions import tagged_version
+from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.ddl import load_definition
@@ -20,7 +23,8 @@ from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import Coverage, open_index
 from icepuffin.ops.tasks.runner import LocalRunner
-from tests.conftest import STORAGE, make_rows, queries
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import ROWS, STORAGE, make_rows, queries
 from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 TableFactory = Callable[..., Table]
@@ -44,6 +48,10 @@ def table(table_factory: TableFactory, export: Path) -> Table:
     pq.write_table(make_rows(100, 200, seed=5), export)
     made.refresh().add_files([str(export)])
     return made.refresh()
+
+
+def newest(table: Table) -> int:
+    return table.refresh().metadata.current_snapshot_id or 0
 
 
 def assert_right(table: Table) -> None:
@@ -126,16 +134,23 @@ def test_in_format_v1_a_file_is_another_one_where_the_commit_that_added_it_has_e
     assert_right(table.refresh())
 
 
+@pytest.mark.parametrize("nulls", [0, 90])
+@pytest.mark.parametrize("deleted", [0, 80])
 @pytest.mark.parametrize("later", [False, True])
 def test_files_that_a_mended_name_mapping_gives_vectors_are_indexed(
-    table_factory: TableFactory, export: Path, later: bool
+    table_factory: TableFactory, export: Path, later: bool, deleted: int, nulls: int
 ) -> None:
     """By the mapping that the index was built under, the imported file has no vectors."""
     table, key = table_factory(), "schema.name-mapping.default"
     for first in range(1_000, 6_000, 1_000):
         table.append(make_rows(first, first + 50))
-    pq.write_table(make_rows(100, 200, seed=5), export)
+    rows, column = make_rows(100 - nulls, 200, seed=5), ROWS.field("embedding")
+    vectors = pa.concat_arrays([pa.nulls(nulls, column.type), rows["embedding"].combine_chunks()[nulls:]])
+    pq.write_table(rows.set_column(3, column, vectors), export)
     table.add_files([str(export)])
+    if deleted:
+        (path,) = (file.path for file in live_files(table, newest(table)).files if "night" in file.path)
+        append_position_deletes(table, {path: np.arange(nulls + 20, nulls + 20 + deleted)})
     right = table.refresh().properties[key]
     with table.transaction() as change:
         change.set_properties({key: right.replace('"embedding"', '"vector"')})
@@ -147,7 +162,7 @@ def test_files_that_a_mended_name_mapping_gives_vectors_are_indexed(
     assert_right(table.refresh())
     assert open_index(table, DEFINITION, storage=STORAGE).coverage is Coverage.NEAREST_VERSION_AND_TAIL
     report = index_head(table.refresh())
-    assert (report.action, report.rows) == (Action.REFRESHED, 400 if later else 350)
+    assert (report.action, report.rows) == (Action.REFRESHED, (400 if later else 350) - deleted)
     assert_right(table.refresh())
     assert index_head(table).action is Action.REUSED
 
@@ -202,3 +217,15 @@ def test_a_rename_that_adds_a_name_to_the_mapping_leaves_the_version_as_it_is(
     assert reader.coverage is Coverage.EXACT_VERSION
     vectors = make_rows(100, 110, seed=5)["embedding"].to_pylist()
     assert reader.search(vectors, 1, columns=["id"]).rows["id"].to_pylist() == list(range(100, 110))
+
+
+def test_a_file_of_which_every_row_is_deleted_is_not_indexed_again(table_factory: TableFactory, export: Path) -> None:
+    table = table_factory()
+    table.append(make_rows(1_000, 1_050))
+    pq.write_table(make_rows(100, 200, seed=5), export)
+    table.add_files([str(export)])
+    (path,) = (file.path for file in live_files(table, newest(table)).files if "night" in file.path)
+    append_position_deletes(table, {path: np.arange(100)})
+    assert index_head(table).rows == 50
+    assert open_index(table.refresh(), DEFINITION, storage=STORAGE).coverage is Coverage.EXACT_VERSION
+    assert index_head(table).action is Action.REUSED
