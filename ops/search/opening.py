@@ -306,7 +306,8 @@ def _choose_version(
         return replace(choice, why="the index has no version yet")
     if stale is StalePolicy.EXACT:
         return replace(choice, why="the snapshot has no version of its own, and the policy is to scan then")
-    nearest = sorted(versions, key=lambda version: abs(version.base_sequence_number - live.sequence_number))
+    newest_first = reversed(versions)  # in format v1 all are equally near
+    nearest = sorted(newest_first, key=lambda version: abs(version.base_sequence_number - live.sequence_number))
     others = [version for version in nearest if not is_own(version, live.snapshot_id)][:_MAX_VERSIONS_OPENED]
     opened, unreadable = open_versions(target.table, others, target.storage)
     shared = [(shared_rows(version, live), version) for version in opened if _fits(version, target)]

@@ -21,7 +21,7 @@ from icepuffin.ops.index import create_index, materialize_index
 from icepuffin.ops.index.ddl import load_definition
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.search import Coverage, open_index
+from icepuffin.ops.search import Coverage, open_index, opening
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import ROWS, STORAGE, make_rows, queries
@@ -229,3 +229,18 @@ def test_a_file_of_which_every_row_is_deleted_is_not_indexed_again(table_factory
     assert index_head(table).rows == 50
     assert open_index(table.refresh(), DEFINITION, storage=STORAGE).coverage is Coverage.EXACT_VERSION
     assert index_head(table).action is Action.REUSED
+
+
+def test_in_format_v1_the_newest_version_is_the_nearest(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without sequence numbers nothing else tells which of more versions than are opened shares most rows."""
+    monkeypatch.setattr(opening, "_MAX_VERSIONS_OPENED", 1)
+    table = table_factory(**{"format-version": "1"})
+    for first in (0, 100, 200):
+        table.append(make_rows(first, first + 100))
+        report = index_head(table)
+    table.refresh().append(make_rows(300, 310))
+    version = open_index(table.refresh(), DEFINITION, storage=STORAGE).version
+    assert version is not None
+    assert version.base_snapshot_id == report.snapshot_id
