@@ -126,7 +126,7 @@ def _stored_snapshot_ids(table: Table) -> tuple[int, ...]:
         return ()
     try:
         stored = FromInputFile.table_metadata(table.io.new_input(table.metadata_location))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a FileIO raises what its library does, and AccessError
         _log.warning("%s: %s cannot be read: %s", table_name(table), table.metadata_location, error)
         return ()
     return tuple(snapshot.snapshot_id for snapshot in stored.snapshots)

@@ -14,12 +14,12 @@ from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.catalog.snapshots import TableUnavailableError
+from icepuffin.ops.catalog.snapshots import TableUnavailableError, hides_snapshots
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
 from icepuffin.ops.search import Coverage, exact_search, open_index
-from icepuffin.ops.storage import open_storage
+from icepuffin.ops.storage import AccessError, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
 from tests.conftest import STORAGE, make_rows, queries
@@ -157,3 +157,18 @@ def test_an_index_run_whose_catalog_is_gone_says_so(table: Table, tmp_path: Path
     for path, where in hidden.items():
         where.rename(path)
     assert_kept(table, good)
+
+
+@pytest.mark.parametrize("error", [AccessError("the store refuses"), OSError("it refuses"), EOFError("it refuses")])
+def test_a_catalog_is_believed_whose_metadata_file_cannot_be_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """The keys that a catalog vends may be for data alone."""
+
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(table, "catalog", object())
+    monkeypatch.setattr(type(table.io), "new_input", refuse)
+    assert not hides_snapshots(table)
+    assert f"cannot be read: {error}" in caplog.text
