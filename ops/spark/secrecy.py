@@ -4,17 +4,22 @@ Spark redacts what `spark.redaction.regex` finds in a key or in a value; its own
 PySpark puts the whole configuration on the command line of the JVM, where every user of the machine can read it.
 """
 
+import logging
 import re
 from collections.abc import Mapping
 
 from icepuffin.ops.errors import IcepuffinError
 
+_log = logging.getLogger(__name__)
 REDACTION = "spark.redaction.regex"
 _MARKS = (
     r"(?i)secret|token|credential(?!s?\.?provider)|pass(word|wd|phrase)|(access|account|private|api|encryption)[._-]?key"
     r"|header\.authorization|bearer |://[^/@\s]*:[^/@\s]*@"
 )
 """Pattern of secrets: Spark's own, further names, and URLs with a password; in Java's syntax and Python's."""
+
+_OF_THE_START = ("spark.jars", "spark.driver.", "spark.kerberos.", "spark.submit.")
+"""Beginnings of settings that act when a JVM starts, and not afterwards"""
 
 
 def redacted(conf: Mapping[str, str]) -> dict[str, str]:
@@ -23,8 +28,9 @@ def redacted(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:
-    """Start the JVM of this process, if it has none, with a command line that has no secret. The session that is made
-    next gives it the whole configuration. Raises IcepuffinError for a pattern of the user's that Python cannot read.
+    """Start the JVM of this process, if it has none, with a command line that has no secret, but for settings that act
+    when it starts: each that looks like one is warned of. The session that is made next gives it the whole
+    configuration. Raises IcepuffinError for a pattern of the user's that Python cannot read.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only with a session
 
@@ -32,11 +38,15 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         patterns = [re.compile(pattern) for pattern in _patterns(conf)]
     except re.error as error:
         raise IcepuffinError(f"{REDACTION} in [spark.conf] is no regular expression for Python: {error}") from error
-    public = [
-        (key, value)
-        for key, value in conf.items()
-        if key != REDACTION and not any(pattern.search(key) or pattern.search(value) for pattern in patterns)
-    ]
+    secret = {key for key, value in conf.items() if any(p.search(key) or p.search(value) for p in patterns)}
+    shown = sorted(key for key in secret if key.startswith(_OF_THE_START))
+    if shown:
+        _log.warning(
+            "%s: Spark takes these from the JVM's command line alone, where every user of this machine can read them",
+            ", ".join(shown),
+        )
+    hidden = {REDACTION, *secret} - {*shown}
+    public = [(key, value) for key, value in conf.items() if key not in hidden]
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(public))  # noqa: SLF001
 
 

@@ -47,6 +47,7 @@ report = {
     "command": Path(f"/proc/{process}/cmdline").read_bytes().decode(),
     "ui": urllib.request.urlopen(address, timeout=30).read().decode(),
     "in use": {key: context.getConf().get(key) for key in json.loads(sys.argv[1])},
+    "option": context._jvm.java.lang.System.getProperty("lake.token.kind"),
     "megabytes": context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20,
 }
 session.stop()
@@ -65,6 +66,7 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": logs.as_uri(),
         "spark.eventLog.compress": "false",
+        "spark.driver.extraJavaOptions": "-Dlake.token.kind=short",
         REDACTION: "(?i)lake[.]pin",
         **SECRETS,
         **PLAIN,
@@ -80,7 +82,7 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["in use"] == SECRETS
-    assert report["megabytes"] == 700, "what the JVM is started with"
+    assert (report["megabytes"], report["option"]) == (700, "short"), "what the JVM is started with"
     assert "spark.sql.shuffle.partitions=3" in report["command"]
     for place in (report["command"], report["ui"], done.stderr):
         assert CANARY not in place
@@ -112,3 +114,21 @@ def test_a_pattern_of_the_user_adds_to_ours() -> None:
 def test_a_pattern_that_cannot_be_read_is_refused_before_anything_starts() -> None:
     with pytest.raises(IcepuffinError, match=r"spark\.redaction\.regex in \[spark\.conf\]"):
         start_jvm({REDACTION: "(", "spark.some.key": CANARY})
+
+
+def test_settings_that_act_when_the_jvm_starts_reach_it_and_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark reads them nowhere else: without them classes are not found, or stores not trusted."""
+    given: dict[str, str] = {}
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: given.update(conf.getAll()))
+    of_the_start = {
+        "spark.jars": "/opt/tokens/lake.jar",
+        "spark.jars.packages": "org.example:keyvault-secrets:1.0",
+        "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=changeit",
+    }
+    start_jvm({**of_the_start, **SECRETS, **PLAIN, REDACTION: "(?i)lake[.]pin"})
+    assert given == {**of_the_start, **PLAIN}
+    assert "changeit" not in caplog.text
+    (message,) = caplog.messages
+    assert all(key in message for key in of_the_start)
