@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
-from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
@@ -107,8 +107,9 @@ def check_integrity(
             faults += _disagreements(nodes, tally, covered.paths, expected)
         if not faults:
             ranges = [ObjectRange(version.puffin_path, blob.offset, blob.length) for blob in shard_blobs]
-            searched = _self_search(covered, expected, ranges, drawn, storage, runner, progress)
-            faults += filter(None, [searched.fault(definition.target_recall)])
+            result = _self_search(covered, expected, ranges, drawn, storage, runner, progress)
+            searched, fault = SelfSearch.of(result, shards=shards), fault_of(result, definition.target_recall)
+            faults += [fault] if fault else []
     except (LaterFormatError, LaterDefinitionError) as error:
         from_later_release = not faults
         faults.append(str(error))
@@ -213,7 +214,7 @@ def _self_search(
     storage: StorageConfig,
     runner: TaskRunner,
     progress: StageProgress | None,
-) -> SelfSearch:
+) -> SelfSearchResult:
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
     files = dict(covered.files)
     if sum(blob.length for blob in blobs) <= _SMALL:
@@ -226,7 +227,7 @@ def _self_search(
     results = runner.run(
         self_search, tasks, label="search rows", progress=None if progress is None else partial(progress, "search")
     )
-    return SelfSearch.of(SelfSearchResult.joined(results), shards=len(blobs))
+    return SelfSearchResult.joined(results)
 
 
 def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: Routing) -> Iterator[str]:

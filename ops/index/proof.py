@@ -16,7 +16,7 @@ from icepuffin.ops.index.errors import CoverageError
 from icepuffin.ops.index.integrity import CHECK_INTERVAL
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
-from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.stages import SMALL_WORK, ShardSet
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import normalize, relative_to
@@ -66,10 +66,10 @@ def require_rows(
         for key, row_hash in zip(part.keys.tolist(), part.hashes.tolist(), strict=True):
             if nodes.hash_of.get(key) != row_hash:
                 raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
-    searched = _self_search(plan, made, file, rows, nodes, storage, runner)
-    if fault := searched.fault(plan.definition.target_recall):
+    result, shards = _self_search(plan, made, file, rows, nodes, storage, runner)
+    if fault := fault_of(result, plan.definition.target_recall):
         raise _coverage_error(where, fault)
-    return searched
+    return SelfSearch.of(result, shards=shards)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,8 +115,8 @@ def _self_search(
     nodes: _Nodes,
     storage: StorageConfig,
     runner: TaskRunner,
-) -> SelfSearch:
-    """Search sampled rows by their own vectors in some shards of the file as written."""
+) -> tuple[SelfSearchResult, int]:
+    """(result, shards): search sampled rows by their own vectors in some shards of the file as written."""
     keys = np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)])
     owners = np.array([nodes.shard_of[key] for key in keys.tolist()], np.int64)
     chosen = _searched_shards(plan, made, Counter(owners.tolist()))
@@ -129,8 +129,8 @@ def _self_search(
     is_small = sum(file.shards[shard_id].length for shard_id in chosen) <= SMALL_WORK
     runner = driver_runner(runner) if is_small else runner
     tasks = [SelfSearchTask((shard,), storage, runner.task_threads) for shard in queries]
-    result = SelfSearchResult.joined(runner.run(self_search, tasks, label="search rows by their own vectors"))
-    return SelfSearch.of(result, shards=len(chosen))
+    results = runner.run(self_search, tasks, label="search rows by their own vectors")
+    return SelfSearchResult.joined(results), len(chosen)
 
 
 def _searched_shards(plan: VersionPlan, made: ShardSet, rows: Mapping[int, int]) -> list[int]:

@@ -48,14 +48,6 @@ class SelfSearch:
             recall_high=high,
         )
 
-    def fault(self, target_recall: float) -> str | None:
-        """What is wrong with the file of an index with this target, as a clause; None where nothing is."""
-        if self.misplaced:
-            return f"{self.misplaced} of {self.rows} rows have nodes with the vectors of other rows"
-        if self.returned < LEAST_RETURNED * target_recall * self.rows:
-            return f"of {self.rows} rows that were searched by their own vectors {self.returned} came back"
-        return None
-
     @property
     def summary(self) -> str:
         """The numbers in words, on one line."""
@@ -64,3 +56,14 @@ class SelfSearch:
         if not self.queries:
             return text
         return f"{text}; recall@10 there {self.recall:.4f} ({self.recall_low:.3f} to {self.recall_high:.3f})"
+
+
+def fault_of(result: "SelfSearchResult", target_recall: float) -> str | None:
+    """What is wrong with the file, as a clause; None where nothing is."""
+    if result.misplaced:
+        return f"{result.misplaced} of {result.rows} rows have nodes with the vectors of other rows"
+    least = LEAST_RETURNED * target_recall
+    is_walkable = result.drawn > 0 and result.drawn_returned >= least * result.drawn
+    if result.returned < least * result.rows and not is_walkable:
+        return f"of {result.rows} rows that were searched by their own vectors {result.returned} came back"
+    return None

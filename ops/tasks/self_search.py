@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ann_kernels.product_quantization import decode_pq
+from icepuffin.ann_kernels.product_quantization import decode_pq, encode_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
 from icepuffin.ops.addresses import pack
 from icepuffin.ops.model import ObjectRange, StorageConfig
@@ -29,6 +30,12 @@ normalize differently by a rounding. Content hashes tell nearer vectors apart
 _HALF_TOLERANCE = 2.0**-10
 """The same where a shard holds f16"""
 _SMALLEST_HALF = 2.0**-24
+_CODE_TOLERANCE = 1e-4
+"""Largest difference of squared distances to a code and to the nearest one, relative to these and to squared lengths"""
+_ENOUGH = 0.5
+"""Share of rows below which nodes that are drawn at random are searched, too"""
+_DRAWN = 128
+"""Number of these nodes"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +74,10 @@ class SelfSearchResult:
     """Rows by whose vectors recall was measured; 0 in lean shards, which hold no vectors to compare with"""
     recall: float
     """recall@10 of these searches within their shards; 1.0 where there are none"""
+    drawn: int = 0
+    """Nodes drawn at random that were searched by what the shard holds of them, where few rows came back"""
+    drawn_returned: int = 0
+    """Drawn nodes that came back"""
 
     @classmethod
     def joined(cls, parts: "Iterable[SelfSearchResult]") -> "SelfSearchResult":
@@ -79,6 +90,8 @@ class SelfSearchResult:
             returned=sum(part.returned for part in results),
             queries=queries,
             recall=sum(part.recall * part.queries for part in results) / queries if queries else 1.0,
+            drawn=sum(part.drawn for part in results),
+            drawn_returned=sum(part.drawn_returned for part in results),
         )
 
 
@@ -114,11 +127,14 @@ def search_rows(
     placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
     returned, recall = 0, np.empty(0)
+    drawn = drawn_returned = 0
     if len(nodes):
         searcher = searcher_of(shard, None, live, coded_from=sys.maxsize)
         k = min(GATE_K + 1, int(live.sum()))
         answers = search_by_defaults(searcher, shard, vectors, k, threads=threads)
         returned = int(_is_returned(shard, nodes, answers, vectors).sum())
+        if returned < _ENOUGH * len(nodes):
+            drawn, drawn_returned = _search_drawn(searcher, shard, live, threads=threads)
         if shard.vectors is not None and live.sum() > 1:
             stored = np.asarray(shard.vectors, np.float32)
             recall = recall_of_nodes(searcher, shard, stored, live, nodes, threads=threads)
@@ -128,7 +144,26 @@ def search_rows(
         returned=returned,
         queries=len(recall),
         recall=float(recall.mean()) if len(recall) else 1.0,
+        drawn=drawn,
+        drawn_returned=drawn_returned,
     )
+
+
+def _search_drawn(
+    searcher: Searcher,
+    shard: Shard,
+    live: npt.NDArray[np.bool_],
+    *,
+    threads: int,
+) -> tuple[int, int]:
+    """(nodes drawn at random, those of them that came back). The rows of a sample lie side by side in the table, and
+    may all be hard to reach in a graph that is sound.
+    """
+    own = np.flatnonzero(live)
+    drawn = np.sort(np.random.default_rng(len(own)).choice(own, min(_DRAWN, len(own)), replace=False))
+    queries = _stored(shard, drawn)
+    answers = search_by_defaults(searcher, shard, queries, min(GATE_K + 1, len(own)), threads=threads)
+    return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 
 def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -141,9 +176,13 @@ def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], keys: npt.NDArray[np.in
 
 
 def _has_vector(shard: Shard, nodes: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """bool[n], whether each node holds its row's vector, but for rounding. Codes of lean shards are not compared."""
+    """bool[n], whether each node holds its row's vector, but for rounding; in a lean shard, the nearest code to it."""
     if shard.vectors is None:
-        return np.ones(len(nodes), np.bool_)
+        codes, codebook = encode_pq(vectors, np.asarray(shard.pq_codebook)), np.asarray(shard.pq_codebook)
+        nearest = np.square(vectors.astype(np.float64) - decode_pq(codes, codebook)).sum(axis=1)
+        squares = np.square(vectors.astype(np.float64) - _stored(shard, nodes)).sum(axis=1)
+        lengths = np.square(vectors.astype(np.float64)).sum(axis=1)
+        return np.asarray(squares <= nearest + _CODE_TOLERANCE * (nearest + lengths))
     tolerance = _FLOAT_TOLERANCE if shard.vectors.dtype == np.float32 else _HALF_TOLERANCE
     smallest = 0.0 if shard.vectors.dtype == np.float32 else _SMALLEST_HALF
     limits = smallest + tolerance * np.abs(vectors.astype(np.float64)).max(axis=1)

@@ -21,6 +21,7 @@ from icepuffin.ops.index import (
     integrity,
     load_definition,
     materialize_index,
+    proof,
 )
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.retention_policy import Retention
@@ -179,7 +180,8 @@ def test_a_refresh_that_reads_damage_builds_anew(table: Table) -> None:
 
 
 def test_what_is_only_copied_is_found_when_it_is_verified(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integrity, "CHECK_INTERVAL", 2**300)
+    for module in (integrity, proof):
+        monkeypatch.setattr(module, "CHECK_INTERVAL", 2**300)
     damage(table, Section.VECTORS)
     delete_a_row(table)
     assert index_head(table).action is Action.REFRESHED, "it read locations alone"

@@ -13,13 +13,14 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import CoverageError, build, proof, refresh
+from icepuffin.ops.index import CoverageError, IndexDefinition, build, proof, refresh
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.tasks import scatter, shard
+from icepuffin.ops.tasks.self_search import SelfSearchResult
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin.blobs.routing import CoveredFile
-from tests.conftest import STORAGE, make_rows
+from tests.conftest import ROWS, STORAGE, make_rows
 from tests.ops.index.comparison import found_and_true, index_head
 from tests.ops.index.test_materialize import drop_everything
 
@@ -55,6 +56,25 @@ def left_behind(table: Table) -> list[str]:
     bound = {version.puffin_path for version in index_versions(table.refresh(), "e")}
     found = (item.path for item in open_storage(root, STORAGE).list(root))
     return [path for path in found if "/ann-" in path and path not in bound]
+
+
+def test_a_first_cluster_that_is_hard_to_reach_does_not_keep_an_index_from_being_published(
+    table_factory: TableFactory,
+) -> None:
+    """The sampled rows are the first of a row group: all of that cluster, which is one row in forty."""
+    rng = np.random.default_rng(10)
+    vectors = rng.standard_normal((4_000, 32))
+    vectors[:100] = 50 * vectors[0] + 0.01 * rng.standard_normal((100, 32))
+    column = ROWS.field("embedding")
+    rows = make_rows(0, 4_000, dims=1).set_column(3, column, pa.array(vectors.tolist(), column.type))
+    table = table_factory()
+    table.append(rows)
+    report = index_head(table, IndexDefinition(name="e", column="embedding", metric="l2"))
+    assert (report.rows, report.recall >= 0.9) == (4_000, True)
+    assert report.self_search is not None
+    assert (report.self_search.misplaced, report.self_search.rows) == (0, 64)
+    version = tagged_version(table.refresh(), "e") or pytest.fail("not published")
+    assert not check_integrity(table, version, STORAGE).faults
 
 
 def test_what_is_right_is_published_and_proven(table: Table) -> None:
@@ -217,8 +237,7 @@ def test_no_more_is_read_again_than_a_part_of_what_was_written(table: Table, mon
 def test_what_a_search_must_give_back_depends_on_the_target(
     misplaced: int, returned: int, target: float, refused: bool
 ) -> None:
-    searched = replace(UNPROVEN, rows=100, misplaced=misplaced, returned=returned)
-    assert (searched.fault(target) is not None) == refused
+    assert (fault_of(SelfSearchResult(100, misplaced, returned, 0, 1.0), target) is not None) == refused
 
 
 def test_rows_with_one_vector_have_each_their_own_address(table_factory: TableFactory) -> None:

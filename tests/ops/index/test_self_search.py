@@ -3,7 +3,7 @@
 import pytest
 
 from icepuffin.ops.confidence import confidence_interval
-from icepuffin.ops.index.self_search import SelfSearch
+from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.tasks.self_search import SelfSearchResult
 
 
@@ -19,14 +19,21 @@ def test_it_counts_what_was_searched() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 2, 99, 100])
 def test_fewer_than_half_of_the_rows_are_a_fault_and_half_of_them_are_none(rows: int) -> None:
     half = -(-rows // 2)
-    assert report(rows, returned=half).fault is None
+    assert fault_of(SelfSearchResult(rows, 0, half, 64, 0.9), 1.0) is None
     if half:
-        fewer = report(rows, returned=half - 1).fault
+        fewer = fault_of(SelfSearchResult(rows, 0, half - 1, 64, 0.9), 1.0)
         assert fewer == f"of {rows} rows that were searched by their own vectors {half - 1} came back"
 
 
+@pytest.mark.parametrize(("drawn_returned", "sound"), [(45, True), (44, False)])
+def test_nodes_drawn_at_random_decide_where_few_rows_come_back(drawn_returned: int, sound: bool) -> None:
+    """Half of what the definition demands."""
+    assert (fault_of(SelfSearchResult(64, 0, 0, 64, 0.0, 100, drawn_returned), 0.9) is None) is sound
+
+
 def test_one_row_with_another_s_vector_is_a_fault() -> None:
-    assert report(100, misplaced=1, returned=99).fault == "1 of 100 rows have nodes with the vectors of other rows"
+    result = SelfSearchResult(100, 1, 99, 64, 0.9)
+    assert fault_of(result, 0.0) == "1 of 100 rows have nodes with the vectors of other rows"
 
 
 def test_the_summary_is_one_line() -> None:

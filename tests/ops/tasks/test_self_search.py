@@ -12,7 +12,9 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
 from icepuffin.ops.addresses import pack
+from icepuffin.ops.index.self_search import fault_of
 from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.tasks.recall_gate import measure_recall
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, search_rows, self_search
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs import shard as shard_blob
@@ -95,6 +97,44 @@ def test_rows_do_not_come_back_from_a_broken_graph(kind: str) -> None:
     result = searched(one_circle(shard_of(vectors, Metric.L2, kind)), vectors, NODES)
     assert result.misplaced == 0
     assert result.returned < 60
+    assert "came back" in (fault_of(result, 0.9) or "")
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "none"])
+def test_neighbours_that_are_hard_to_reach_are_no_fault_of_a_graph_that_reaches_the_others(kind: str) -> None:
+    """Rows of a sample lie side by side in the table: all of them may be of one cluster."""
+    vectors = gaussian()
+    sound = shard_of(vectors, Metric.L2, kind)
+    cut = np.isin(sound.neighbors, np.arange(64))
+    cut[:64] = False
+    shard = replace(sound, neighbors=np.where(cut, sound.medoid, sound.neighbors).astype(np.int32))
+    result = searched(shard, vectors, np.arange(64))
+    assert (result.misplaced, fault_of(result, 0.9)) == (0, None)
+    assert result.returned < 32
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_a_node_with_the_code_of_another_row_is_misplaced(metric: Metric) -> None:
+    vectors = gaussian(metric)
+    shard = shard_of(vectors, metric, "none")
+    assert shard.pq_codes is not None
+    assert searched(replace(shard, pq_codes=np.roll(shard.pq_codes, 700, axis=0)), vectors, NODES).misplaced >= 118
+    other, codebook = 100 + vectors, np.asarray(shard.pq_codebook)
+    assert searched(replace(shard, pq_codes=encode_pq(other, codebook)), other, NODES).misplaced == 0, "no code is near"
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_a_graph_that_finds_as_much_as_its_definition_demands_is_sound(metric: Metric) -> None:
+    """Few edges and narrow searches are a choice."""
+    vectors = prepare(np.random.default_rng(0).standard_normal((4_000, 32)), metric)
+    params = vamana.VamanaParams(max_degree=4, search_list=8, alpha=1.2)
+    graph = vamana.build(vectors, metric, params)
+    made = shard_of(vectors, metric)
+    shard = replace(made, neighbors=graph.neighbors, degrees=graph.degrees, medoid=graph.medoid, search_list=8)
+    result = searched(shard, vectors, np.arange(64))
+    recall = measure_recall(shard, vectors, np.ones(4_000, np.bool_), seed=0, threads=2)
+    assert recall < 0.5
+    assert fault_of(result, recall) is None
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "none"])
