@@ -228,6 +228,13 @@ def test_frames_without_a_content_size_are_refused() -> None:
             read_all(file)
 
 
+def test_an_unknown_codec_is_neither_written_nor_read() -> None:
+    with pytest.raises(PuffinError, match="'snappy' is not one of none, lz4, zstd"):
+        compress(b"", "snappy")
+    with pytest.raises(BadCompressionError, match="a blob: compression codec 'snappy' is not one of none, lz4, zstd"):
+        decompress(compress(b"abc", "lz4"), "snappy", where="a blob")
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 @pytest.mark.parametrize("more", [b"\0", b"more", compress(b"a frame", "lz4"), compress(b"a frame", "zstd")])
 def test_a_frame_ends_where_its_bytes_end(codec: str, more: bytes) -> None:
