@@ -65,7 +65,7 @@ TYPES: dict[str, tuple[pa.DataType, Callable[[random.Random], Any]]] = {
     "i64": (pa.int64(), lambda rng: rng.choice([rng.randrange(-5, 6), 2**63 - 1, -(2**63), 2**31])),
     "f32": (pa.float32(), lambda rng: rng.choice(_FLOATS)),
     "f64": (pa.float64(), lambda rng: rng.choice(_FLOATS)),
-    "price": (pa.decimal128(9, 2), lambda rng: Decimal(rng.randrange(-300, 300)) / 100),
+    "price": (pa.decimal128(9, 2), lambda rng: Decimal(rng.randrange(-300, 300)).scaleb(-2)),
     "day": (pa.date32(), _day),
     "local": (pa.timestamp("us"), _time),
     "utc": (pa.timestamp("us", "UTC"), lambda rng: _time(rng).replace(tzinfo=dt.UTC)),
