@@ -17,4 +17,5 @@ def confidence_interval(share: float, count: int) -> tuple[float, float]:
     square = _DEVIATIONS**2 / count
     center = (share + square / 2) / (1 + square)
     reach = _DEVIATIONS / (1 + square) * math.sqrt(share * (1 - share) / count + square / (4 * count))
-    return max(0.0, center - reach), min(1.0, center + reach)
+    # rounding may put a bound on the wrong side of a share of 0 or 1
+    return max(0.0, min(share, center - reach)), min(1.0, max(share, center + reach))

@@ -17,6 +17,13 @@ def test_no_sample_says_nothing() -> None:
     assert confidence_interval(1.0, 0) == (0.0, 1.0)
 
 
+def test_the_share_lies_within_its_interval() -> None:
+    for count in range(1, 500):
+        for share in (0.0, 1 / count, 1.0):
+            low, high = confidence_interval(share, count)
+            assert 0.0 <= low <= share <= high <= 1.0
+
+
 def test_nineteen_of_twenty_samples_lie_within() -> None:
     rng = np.random.default_rng(0)
     hits = rng.binomial(100, 0.93, 2_000)
