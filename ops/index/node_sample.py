@@ -11,7 +11,7 @@ from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.datafile import take_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.rows import by_slot
+from icepuffin.ops.tasks.rows import by_slot, live_nodes
 from icepuffin.ops.tasks.vectors import prepared, vectors_at
 from icepuffin.puffin.blobs.shard import Shard
 
@@ -23,9 +23,7 @@ _RUN = 16
 
 def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
     """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN of them."""
-    live = np.ones(shard.count, np.bool_)
-    live[tombstones] = False
-    keys = np.sort(pack(shard.file_slots, shard.row_positions)[live])
+    keys = np.sort(pack(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
     rng = np.random.default_rng(seed)
     slots = unpack(keys)[0]
     drawn = [np.empty(0, np.int64)]

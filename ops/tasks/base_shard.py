@@ -14,7 +14,7 @@ from icepuffin.ops.datafile import take_rows, vectors_from_arrow
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.match_hashes import read_moves
-from icepuffin.ops.tasks.rows import VectorRows, by_slot
+from icepuffin.ops.tasks.rows import VectorRows, by_slot, live_nodes
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
@@ -51,9 +51,7 @@ class BaseShard:
 
     def live(self, reader: ShardReader) -> npt.NDArray[np.bool_]:
         """bool[N], whether each node has a live row."""
-        out = np.ones(reader.header.count, np.bool_)
-        out[deletion_vector.decode(self.tombstones)] = False
-        return out
+        return live_nodes(reader.header.count, deletion_vector.decode(self.tombstones))
 
     def locations(self, reader: ShardReader) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """(file slots u32[N], row positions int64[N]) in the new snapshot."""

@@ -58,6 +58,13 @@ def by_slot(slots: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[t
     yield from zip(distinct.tolist(), np.split(order, starts[1:]), strict=False)
 
 
+def live_nodes(count: int, tombstones: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """bool[N], whether each of `count` nodes has a live row."""
+    live = np.ones(count, np.bool_)
+    live[tombstones] = False
+    return live
+
+
 def range_of(hashes: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]:
     """u64[n], the range of each hash among 2^bits: its leading bits."""
     return hashes >> np.uint64(64 - bits) if bits else np.zeros(len(hashes), np.uint64)

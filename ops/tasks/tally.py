@@ -16,6 +16,7 @@ from icepuffin.ann_kernels.row_sums import add_rows
 from icepuffin.ops.addresses import pack
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
+from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.ops.tasks.vectors import VectorFiles
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -127,9 +128,7 @@ def tally_of(
     """(tally, live nodes int64[n]) of a shard. Raises BadBlobError where a node lies in no file."""
     if len(slots) and int(slots.max()) >= files:
         raise BadBlobError(f"a node lies in slot {int(slots.max())}, the routing blob has {files} files")
-    mask = np.ones(len(slots), np.bool_)
-    mask[tombstones] = False
-    live = np.flatnonzero(mask)
+    live = np.flatnonzero(live_nodes(len(slots), tombstones))
     tally = Tally.empty(files)
     tally.add(slots[live], positions[live], None if hashes is None else hashes[live])
     return tally, live
