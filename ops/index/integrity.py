@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,8 +20,8 @@ from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
-from icepuffin.ops.tasks.runner import LocalRunner, StageProgress, TaskRunner, driver_runner
-from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, self_search
+from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, driver_runner
+from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import BlobMetadata, PuffinReader
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
@@ -217,17 +217,22 @@ def _self_search(
 ) -> SelfSearchResult:
     """Search the rows at the addresses `drawn` of each shard by their own vectors."""
     files = dict(covered.files)
-    if sum(blob.length for blob in blobs) <= _SMALL:
-        runner = driver_runner(runner)
     tasks = []
     for blob, entry, keys in zip(blobs, expected.shards, drawn, strict=True):
         vectors = vectors_of(keys, files, covered.schema, covered.field_id, expected.dims, covered.metric, storage)
-        queries = ShardQueries(blob, deletion_vector.encode(entry.tombstones), keys, vectors)
-        tasks.append(SelfSearchTask((queries,), storage, runner.task_threads))
-    results = runner.run(
-        self_search, tasks, label="search rows", progress=None if progress is None else partial(progress, "search")
-    )
-    return SelfSearchResult.joined(results)
+        tasks.append(SelfSearchTask(blob, deletion_vector.encode(entry.tombstones), keys, vectors, storage))
+    return search_shards(tasks, runner, None if progress is None else partial(progress, "search"))
+
+
+def search_shards(
+    tasks: Sequence[SelfSearchTask], runner: TaskRunner, progress: Progress | None = None
+) -> SelfSearchResult:
+    """Search the rows of all tasks by their own vectors, in this process where little is read."""
+    if sum(task.blob.length for task in tasks) <= _SMALL:
+        runner = driver_runner(runner)
+    tasks = [replace(task, threads=runner.task_threads) for task in tasks]
+    label = "search rows by their own vectors"
+    return SelfSearchResult.joined(runner.run(self_search, tasks, label=label, progress=progress))
 
 
 def _disagreements(nodes: Tally, rows: Tally, paths: frozenset[str], expected: Routing) -> Iterator[str]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from icepuffin.ops.index.assembly import VersionFile
 from icepuffin.ops.index.errors import CoverageError
-from icepuffin.ops.index.integrity import CHECK_INTERVAL
+from icepuffin.ops.index.integrity import CHECK_INTERVAL, search_shards
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
@@ -21,7 +21,7 @@ from icepuffin.ops.index.stages import SMALL_WORK, ShardSet
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import normalize, relative_to
 from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
-from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, self_search
+from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask
 from icepuffin.ops.tasks.tally import NodesTask, Tally, tally_nodes
 from icepuffin.puffin.blobs import deletion_vector
 
@@ -120,17 +120,13 @@ def _self_search(
     keys = np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)])
     owners = np.array([nodes.shard_of[key] for key in keys.tolist()], np.int64)
     chosen = _searched_shards(plan, made, Counter(owners.tolist()))
-    queries = []
+    vectors = np.concatenate([part.vectors for part in rows]) if chosen else np.empty((0, 0), np.float32)
+    tasks = []
     for shard_id in chosen:
         places = np.flatnonzero(owners == shard_id)
-        vectors = np.concatenate([part.vectors for part in rows])[places]
         tombstones = deletion_vector.encode(file.routing.shards[shard_id].tombstones)
-        queries.append(ShardQueries(file.shards[shard_id], tombstones, keys[places], vectors))
-    is_small = sum(file.shards[shard_id].length for shard_id in chosen) <= SMALL_WORK
-    runner = driver_runner(runner) if is_small else runner
-    tasks = [SelfSearchTask((shard,), storage, runner.task_threads) for shard in queries]
-    results = runner.run(self_search, tasks, label="search rows by their own vectors")
-    return SelfSearchResult.joined(results), len(chosen)
+        tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, keys[places], vectors[places], storage))
+    return search_shards(tasks, runner), len(chosen)
 
 
 def _searched_shards(plan: VersionPlan, made: ShardSet, rows: Mapping[int, int]) -> list[int]:

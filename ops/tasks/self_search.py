@@ -6,7 +6,7 @@ checksums say.
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from icepuffin.ops.addresses import pack
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
+from icepuffin.ops.tasks.rows import live_nodes
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 
@@ -39,7 +40,7 @@ _DRAWN = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardQueries:
+class SelfSearchTask:
     """Rows whose nodes lie in one shard."""
 
     blob: ObjectRange
@@ -49,13 +50,6 @@ class ShardQueries:
     """Addresses of the rows, ascending, as `pack` makes them of file slots and positions"""
     vectors: npt.NDArray[np.float32]
     """f32[n, D], prepared, as the table has them"""
-
-
-@dataclass(frozen=True, slots=True)
-class SelfSearchTask:
-    """Shards that are searched, one at a time."""
-
-    shards: tuple[ShardQueries, ...]
     storage: StorageConfig
     threads: int = 1
 
@@ -96,17 +90,12 @@ class SelfSearchResult:
 
 
 def self_search(task: SelfSearchTask) -> SelfSearchResult:
-    """Search the rows of each shard by their own vectors. Memory: one shard. Raises StorageError, PuffinError."""
-    return SelfSearchResult.joined(_search_shard(queries, task) for queries in task.shards)
-
-
-def _search_shard(queries: ShardQueries, task: SelfSearchTask) -> SelfSearchResult:
-    source = PartSource(open_storage(queries.blob.path, task.storage), queries.blob)
+    """Search the rows by their own vectors. Memory: the shard, decoded. Raises StorageError, PuffinError."""
     return search_rows(
-        ShardReader(source).read(),
-        deletion_vector.decode(queries.tombstones),
-        queries.keys,
-        queries.vectors,
+        ShardReader(PartSource(open_storage(task.blob.path, task.storage), task.blob)).read(),
+        deletion_vector.decode(task.tombstones),
+        task.keys,
+        task.vectors,
         threads=task.threads,
     )
 
@@ -120,12 +109,13 @@ def search_rows(
     threads: int,
 ) -> SelfSearchResult:
     """Search rows of one shard by their own vectors f32[n, D], prepared; `keys` int64[n] are their addresses."""
-    live = np.ones(shard.count, np.bool_)
-    live[tombstones] = False
+    live = live_nodes(shard.count, tombstones)
     nodes = _nodes_of(shard, live, keys)
     placed = nodes >= 0
     placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
+    if shard.vectors is not None:  # once: halves are widened by each use
+        shard = replace(shard, vectors=np.asarray(shard.vectors, np.float32))
     returned, recall = 0, np.empty(0)
     drawn = drawn_returned = 0
     if len(nodes):
@@ -136,8 +126,8 @@ def search_rows(
         if returned < _ENOUGH * len(nodes):
             drawn, drawn_returned = _search_drawn(searcher, shard, live, threads=threads)
         if shard.vectors is not None and live.sum() > 1:
-            stored = np.asarray(shard.vectors, np.float32)
-            recall = recall_of_nodes(searcher, shard, stored, live, nodes, threads=threads)
+            widened = np.asarray(shard.vectors, np.float32)
+            recall = recall_of_nodes(searcher, shard, widened, live, nodes, threads=threads)
     return SelfSearchResult(
         rows=len(keys),
         misplaced=len(keys) - len(nodes),

@@ -12,10 +12,12 @@ from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
 from icepuffin.ops.addresses import pack
+from icepuffin.ops.index.integrity import search_shards
 from icepuffin.ops.index.self_search import fault_of
 from icepuffin.ops.model import ObjectRange
 from icepuffin.ops.tasks.recall_gate import measure_recall
-from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, ShardQueries, search_rows, self_search
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, search_rows, self_search
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
@@ -198,17 +200,20 @@ def test_shards_are_read_where_they_lie(tmp_path: Path, threads: int) -> None:
     blobs = [b"".join(bytes(part) for part in shard_blob.encode(shard)) for shard in shards]
     (tmp_path / "f").write_bytes(b"PFA1" + blobs[0] + blobs[1])
     starts, dead, nodes = [4, 4 + len(blobs[0])], [np.empty(0, np.int64), np.array([9])], np.arange(40)
-    queries = tuple(
-        ShardQueries(
+    tasks = [
+        SelfSearchTask(
             ObjectRange(f"file://{tmp_path}/f", start, len(blob)),
             deletion_vector.encode(tombstones),
             pack(shard.file_slots[nodes], shard.row_positions[nodes]),
             half[nodes],
+            STORAGE,
+            threads,
         )
         for start, blob, tombstones, shard, half in zip(starts, blobs, dead, shards, halves, strict=True)
-    )
+    ]
     parts = [
         searched(shard, half, nodes, tombstones) for shard, half, tombstones in zip(shards, halves, dead, strict=True)
     ]
     assert [part.misplaced for part in parts] == [0, 1]
-    assert self_search(SelfSearchTask(queries, STORAGE, threads)) == SelfSearchResult.joined(parts)
+    assert [self_search(task) for task in tasks] == parts
+    assert search_shards(tasks, LocalRunner(threads)) == SelfSearchResult.joined(parts)
