@@ -119,8 +119,8 @@ def hides_snapshots(table: Table) -> bool:
 
 
 def _stored_snapshot_ids(table: Table) -> tuple[int, ...]:
-    """Snapshots in the metadata file that a catalog serves. None where there is no such file or it cannot be read: then
-    the catalog is believed; nor for a metastore, which shows the file itself.
+    """Snapshots in the metadata file that a catalog serves. Empty where the file is missing or cannot be read, as the
+    catalog is believed then, and for a metastore, which shows the file itself.
     """
     if isinstance(table.catalog, MetastoreCatalog) or not table.metadata_location:
         return ()
