@@ -16,6 +16,7 @@ LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
   python -m benchmarks.sketches       theta sketches of a file's columns, beside Iceberg on Spark and DuckDB
   python -m benchmarks.quantizers     k-means and product quantization, beside faiss where it is installed
+  python -m benchmarks.scale          one table of any size, end to end, each step in a process of its own
   python -m benchmarks.layout         shards, codebook and bytes of a table's size: arithmetic alone
   python -m benchmarks.sensor_load    a sensor's looks under load
 Plugins for other people's loops: benchmarks/peers_plugin.py (indexes), benchmarks/theta_plugin.py (sketches).

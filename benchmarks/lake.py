@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ann_kernels import vamana
@@ -25,7 +27,6 @@ from icepuffin.ops.index import IndexDefinition, IndexReport, materialize_index
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
-from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import PartSource, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.puffin.blobs.shard import ShardReader
@@ -34,34 +35,43 @@ SCHEMA = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
 STORAGE = StorageConfig({})
 
 
+class RowSource(Protocol):
+    """Vectors f32[N, D] by row number: an array, or what makes rows when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
 class Lake:
-    """Table `db.t` of some of the vectors; further rows come from those held back."""
+    """Table `db.t` of some of the vectors; further rows come from those held back.
+
+    `files`: data files of the table; None: open the one of so many rows that another process made in the folder.
+    """
 
     def __init__(
         self,
         folder: Path,
-        vectors: npt.NDArray[Any],
+        vectors: RowSource,
         rows: int,
-        files: int,
+        files: int | None,
         definition: IndexDefinition,
         threads: int,
         tasks: str = "local",
     ) -> None:
-        self.properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{folder}/catalog.db",
-            "warehouse": f"file://{folder}/warehouse",
-        }
+        self.properties = properties_in(folder)
         catalog = open_catalog("bench", self.properties)
-        catalog.create_namespace("db")
-        self.table: Table = catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+        if files is not None:
+            catalog.create_namespace("db")
+            catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+        self.table: Table = catalog.load_table("db.t")
         self.definition = definition
         self.base_rows = rows
         self._vectors = vectors
-        self._next = 0
+        self._next = rows if files is None else 0
         self.runner = _runner_of(tasks, threads)
-        for part in np.array_split(np.arange(rows), files):
-            self.append(len(part))
+        for number in range(files or 0):
+            self.append((number + 1) * rows // files - self._next)
 
     @property
     def head(self) -> int:
@@ -83,6 +93,21 @@ class Lake:
         self.table.transaction().set_properties({size: str(int(1.01 * rows.nbytes / files))}).commit_transaction()
         self.table.overwrite(rows)
         self.table.transaction().remove_properties(size).commit_transaction()
+
+    def merge_files(self, together: int) -> None:
+        """The live rows of each `together` data files as one file, in one snapshot: the memory of one such file."""
+        table = self.table.refresh()
+        tasks = sorted(table.scan().plan_files(), key=lambda task: task.file.file_path)
+        metadata, io = table.metadata, table.io
+        scan = ArrowScan(metadata, io, table.schema(), AlwaysTrue())
+        with table.transaction() as transaction, transaction.update_snapshot().overwrite() as snapshot:
+            for start in range(0, len(tasks), together):
+                group = tasks[start : start + together]
+                rows = scan.to_table(group).cast(table.schema().as_arrow())
+                for file in _dataframe_to_data_files(metadata, rows, io):
+                    snapshot.append_data_file(file)
+                for task in group:
+                    snapshot.delete_data_file(task.file)
 
     def index(self, definition: IndexDefinition | None = None) -> IndexReport:
         """The head's version."""
@@ -174,6 +199,8 @@ def _runner_of(name: str, threads: int) -> TaskRunner:
         return LocalRunner(threads)
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    from icepuffin.ops.spark.runner import SparkRunner  # noqa: PLC0415
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{threads},4]").config("spark.driver.memory", "1g")
     builder = (
@@ -182,6 +209,11 @@ def _runner_of(name: str, threads: int) -> TaskRunner:
         .config("spark.ui.showConsoleProgress", "false")
     )
     return SparkRunner(builder.getOrCreate())
+
+
+def properties_in(folder: Path) -> dict[str, str]:
+    """Properties of the catalog in a folder."""
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
 
 
 def held_out(path: Path, count: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
