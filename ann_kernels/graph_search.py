@@ -115,7 +115,7 @@ class _Results(NamedTuple):
         ids, distances = np.full((queries, k), -1, np.int64), np.full((queries, k), np.inf)
         return cls(ids, distances, np.zeros((queries, 2), np.int64))
 
-    def part(self, rows: slice) -> tuple[I64, F64, I64]:
+    def part(self, rows: slice) -> "_ResultFields":
         """The fields for some of the queries."""
         return self.ids[rows], self.distances[rows], self.work[rows]
 
@@ -124,8 +124,12 @@ class _Results(NamedTuple):
         self.work[rows] += others.work
 
 
-_Marks: TypeAlias = tuple[U8, U8]
+_RankingFields: TypeAlias = tuple[F32, F64, int, int]
+"""The fields of `_Ranking`"""
+_VisitedFields: TypeAlias = tuple[U8, U8]
 """The fields of `Visited`"""
+_ResultFields: TypeAlias = tuple[I64, F64, I64]
+"""The fields of `_Results`"""
 
 
 class Searcher:
@@ -188,7 +192,7 @@ class Searcher:
             self._codes = made if made and preserves_neighbors(made, vectors, metric) else None
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
-        self._visited: list[_Marks] = []
+        self._visited: list[_VisitedFields] = []
         """Marks that no thread uses: new ones per query would cost more than the query"""
         self._live = np.ones(graph.count, np.bool_) if live is None else np.require(live, np.bool_, ["C", "W"])
         self._live_count = int(self._live.sum())
@@ -317,7 +321,7 @@ class Searcher:
             return {"vectors": read_only(self._vectors[nodes])}
         return {"codes": read_only(self._pq[1][nodes])}
 
-    def _take_visited(self) -> _Marks:
+    def _take_visited(self) -> _VisitedFields:
         with suppress(IndexError):  # another thread may take the last ones first
             return self._visited.pop()
         return np.zeros(self._count, np.uint8), np.zeros(1, np.uint8)
@@ -350,13 +354,13 @@ def _search_block(
     entry_queries: Queries,
     graph: tuple[I32, I32, Bool, I32],
     width: int,
-    ranking: tuple[F32, F64, int, int],
-    visited: _Marks,
-    results: tuple[I64, F64, I64],
+    ranking: _RankingFields,
+    visited: _VisitedFields,
+    results: _ResultFields,
 ) -> None:
     """`_search_rows` as Python calls it: its NamedTuples are made here, as each would cost a call half a microsecond.
 
-    `graph` is (neighbors, degrees, live, entry points); the other tuples have the fields of the arguments' classes.
+    `graph` is (neighbors, degrees, live, entry points).
     """
     neighbors, degrees, live, nodes = graph
     _search_rows(

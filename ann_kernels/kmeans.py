@@ -186,11 +186,11 @@ def _means(sample: F32, labels: I32, squared: F32, previous: F32) -> F32:
     """The mean of the points of each label; labels without points take the points farthest from their centroids."""
     k = len(previous)
     counts = np.bincount(labels, minlength=k)
-    used = np.flatnonzero(counts)
+    nonempty = np.flatnonzero(counts)
     out = previous.copy()
     sums = np.zeros(previous.shape)
     _add_by_label(read_only(sample), labels, sums)
-    out[used] = (sums[used] / counts[used, None]).astype(np.float32)
+    out[nonempty] = (sums[nonempty] / counts[nonempty, None]).astype(np.float32)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         farthest = np.argsort(-squared, kind="stable")[: len(empty)]

@@ -102,12 +102,12 @@ def _by_differences(vectors: Floats, rows: I64, metric: Metric, *, rounded: bool
     def product_bounds(queries: F64) -> LowerBounds:
         narrow = queries.astype(vectors.dtype)
         least = np.empty((len(queries), len(rows)), np.float32)
-        lost = (np.abs(narrow - queries) > 2 * _UNIT * np.abs(queries)).any(axis=1)  # too small for f32
+        underflowed = (np.abs(narrow - queries) > 2 * _UNIT * np.abs(queries)).any(axis=1)  # too small for f32
         with np.errstate(over="ignore"):
             shares = (2 * error * np.linalg.norm(queries, axis=1)).astype(np.float32)
         for query, part in _cached_parts(len(queries), rows, vectors[:1].nbytes):
             _least_product(read_only(vectors), rows[part], narrow[query], shares[query], least[query, part])
-        least[lost | (shares < _VANISHED)] = np.nan
+        least[underflowed | (shares < _VANISHED)] = np.nan
         return LowerBounds(least, lambda distances: distances + vanished)
 
     def distance_bounds(queries: F64) -> LowerBounds:
@@ -229,7 +229,7 @@ def _least_product(vectors: Floats, rows: I64, query: Floats, error: np.float32,
 
     That is no less than the sum of magnitudes, times the query's (Cauchy-Schwarz), and costs one fused operation.
     """
-    lost = np.float32(query.size * _VANISHED)  # squares that were rounded to zero where products were not
+    vanished = np.float32(query.size * _VANISHED)  # squares that were rounded to zero where products were not
     for place in range(rows.size):
         if place + _ROWS_AHEAD < rows.size:
             prefetch_row(vectors, rows[place + _ROWS_AHEAD])
@@ -239,7 +239,7 @@ def _least_product(vectors: Floats, rows: I64, query: Floats, error: np.float32,
             value = vectors[row, d]
             total -= np.float32(value * query[d])
             squares += np.float32(value * value)
-        least = total - error * np.sqrt(squares + lost)
+        least = total - error * np.sqrt(squares + vanished)
         out[place] = least if abs(least) < np.inf else np.float32(np.nan)
 
 

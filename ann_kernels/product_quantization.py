@@ -14,11 +14,11 @@ _TRAINING_ROWS = 65_536
 _ROWS_PER_TASK = 512
 
 
-def choose_m(dims: int, wanted: int = 48) -> int:
-    """The largest number of sub-quantizers that divides `dims` and is at most `wanted`. Raises KernelError."""
-    if dims < 1 or wanted < 1:
-        raise KernelError(f"{dims} dimensions cannot be cut into {wanted} parts")
-    return max(m for m in range(1, min(dims, wanted) + 1) if dims % m == 0)
+def choose_m(dims: int, largest: int = 48) -> int:
+    """The largest number of sub-quantizers that divides `dims` and is at most `largest`. Raises KernelError."""
+    if dims < 1 or largest < 1:
+        raise KernelError(f"{dims} dimensions cannot be cut into {largest} parts")
+    return max(m for m in range(1, min(dims, largest) + 1) if dims % m == 0)
 
 
 def train_pq(sample: F32, m: int, *, seed: int, threads: int = 1, iterations: int = 10) -> F32:

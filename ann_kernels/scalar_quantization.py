@@ -181,17 +181,17 @@ def preserves_neighbors(codes: ScalarCodes, vectors: F32, metric: Metric, *, ext
     kind = DotQueries if metric is Metric.INNER_PRODUCT else L2Queries
     _candidate_distances(kind(read_only(vectors), read_only(vectors[own])), read_only(last), own, candidates, exact)
     for k in _CHECKED_NEAREST:
-        wanted = min(k, candidates.shape[1])
-        limits = np.partition(exact, wanted - 1, axis=1)[:, wanted - 1 : wanted]
+        expected = min(k, candidates.shape[1])
+        limits = np.partition(exact, expected - 1, axis=1)[:, expected - 1 : expected]
         hits = exact[:, : ranked_exactly(k)] <= limits + 1e-5 * np.abs(limits)
-        if np.minimum(hits.sum(axis=1), wanted).sum() < _REQUIRED_RECALL * wanted * len(own):
+        if np.minimum(hits.sum(axis=1), expected).sum() < _REQUIRED_RECALL * expected * len(own):
             return False
     return True
 
 
-def _evenly_spread(count: int, wanted: int) -> I32:
-    """At most `wanted` of `count` rows, int32[..], evenly spread."""
-    size = min(count, wanted)
+def _evenly_spread(count: int, largest: int) -> I32:
+    """At most `largest` of `count` rows, int32[..], evenly spread."""
+    size = min(count, largest)
     return ((2 * np.arange(size, dtype=np.int64) + 1) * count // (2 * max(1, size))).astype(np.int32)
 
 

@@ -61,7 +61,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
     for snapshot in newest:
         sketched = _is_sketched(snapshot, statistics.get(snapshot.snapshot_id))
         indexes = tuple(name for name, snapshots in indexed.items() if snapshot.snapshot_id in snapshots)
-        wanted = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *indexed)
+        derived = (*(("theta_sketches",) if spec.settings.theta_sketches else ()), *indexed)
         present = {*(("theta_sketches",) if sketched else ()), *indexes}
         added, removed, rows = _counts(snapshot)
         entries.append(
@@ -75,7 +75,7 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
                 refs=tuple(refs.get(snapshot.snapshot_id, ())),
                 sketches=sketched,
                 indexes=indexes,
-                missing=tuple(name for name in wanted if name not in present),
+                missing=tuple(name for name in derived if name not in present),
             )
         )
     return tuple(entries)

@@ -106,11 +106,11 @@ def _join(
     with tempfile.TemporaryDirectory() as folder:
         rows = arrow_rows(np.arange(count), _many(queries, count)).rename_columns(["query", "embedding"])
         spark.createDataFrame(rows).write.parquet(f"{folder}/left")
-        left = spark.read.parquet(f"{folder}/left")
+        query_rows = spark.read.parquet(f"{folder}/left")
 
         def once(limit: int) -> tuple[float, int]:
             join = knn_join(
-                left.limit(limit) if limit < count else left,
+                query_rows.limit(limit) if limit < count else query_rows,
                 reader, on="embedding", k=K, columns=["id"], search_list=search_list,
             )  # fmt: skip
             begun = time.perf_counter()

@@ -76,12 +76,12 @@ def main() -> None:
 
 
 def _width_for(
-    reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], wanted: float
+    reader: IndexReader, queries: npt.NDArray[np.float32], truth: npt.NDArray[np.int64], recall: float
 ) -> int:
     """The smallest of some search lists that reaches the recall."""
     widths = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320)
     for width in widths:
-        if _recall(reader, queries, truth, width) >= wanted:
+        if _recall(reader, queries, truth, width) >= recall:
             return width
     return widths[-1]
 

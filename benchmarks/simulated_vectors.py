@@ -63,12 +63,12 @@ class SimulatedVectors:
                 for number in range(first // BLOCK, -(-last // BLOCK))
             ]
             return np.concatenate([np.empty((0, self.shape[1]), np.float32), *parts])
-        made = np.empty((len(rows), self.shape[1]), np.float32)
+        vectors = np.empty((len(rows), self.shape[1]), np.float32)
         blocks = np.asarray(rows) // BLOCK
         for number in np.unique(blocks).tolist():
             places = np.flatnonzero(blocks == number)
-            made[places] = self._block(number)[rows[places] - number * BLOCK]
-        return made
+            vectors[places] = self._block(number)[rows[places] - number * BLOCK]
+        return vectors
 
     def _block(self, number: int) -> F32:
         """Rows `number * BLOCK` and the next ones, of a whole block."""
@@ -79,12 +79,12 @@ class SimulatedVectors:
         step = self._base[other] - start
         reach = np.sqrt(np.einsum("ij,ij->i", step, step) / step.shape[1])
         noise = np.maximum(_NOISE * reach, _LEAST_NOISE * self._spread).astype(np.float32)
-        made = start + rng.random((BLOCK, 1), np.float32) * step
-        made += noise[:, None] * rng.standard_normal(step.shape, np.float32)
+        vectors = start + rng.random((BLOCK, 1), np.float32) * step
+        vectors += noise[:, None] * rng.standard_normal(step.shape, np.float32)
         if self._byte_valued:
             scale = 255 / max(self._highest - self._lowest, 1e-9)
-            made = np.clip(np.rint((made - self._lowest) * scale), 0, 255).astype(np.float32)
-        return made
+            vectors = np.clip(np.rint((vectors - self._lowest) * scale), 0, 255).astype(np.float32)
+        return vectors
 
 
 def prepare(base: Path | None, dims: int | None, folder: Path, *, seed: int = 0) -> int:

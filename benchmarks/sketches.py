@@ -120,12 +120,12 @@ def inside(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     system.start()
     out: dict[str, Any] = {"start_seconds": time.perf_counter() - started, "columns": {}}
     columns = list(DISTINCT)
-    for wanted in ([column] for column in columns):
-        seconds, answer = _timed(system, wanted, spec["repeats"])
-        out["columns"][wanted[0]] = {"seconds": seconds}
-        if wanted[0] in answer:
-            truth = min(DISTINCT[wanted[0]], spec["rows"])
-            out["columns"][wanted[0]]["error"] = answer[wanted[0]][0] / truth - 1
+    for single in ([column] for column in columns):
+        seconds, answer = _timed(system, single, spec["repeats"])
+        out["columns"][single[0]] = {"seconds": seconds}
+        if single[0] in answer:
+            truth = min(DISTINCT[single[0]], spec["rows"])
+            out["columns"][single[0]]["error"] = answer[single[0]][0] / truth - 1
     out["all_seconds"], _ = _timed(system, columns, spec["repeats"])
     out["peak_mb"] = sum(map(_peak_mb, [os.getpid(), *_children(os.getpid())]))
     return out
@@ -133,12 +133,12 @@ def inside(name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 def _timed(system: Any, columns: list[str], repeats: int) -> tuple[float, dict[str, Any]]:
     system.many(columns)
-    taken = []
+    durations = []
     for _ in range(repeats):
         started = time.perf_counter()
         answer = system.many(columns)
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken), answer
+        durations.append(time.perf_counter() - started)
+    return statistics.median(durations), answer
 
 
 def _children(pid: int) -> list[int]:

@@ -79,23 +79,23 @@ def run_step(step: Callable[..., Any], *arguments: Any) -> tuple[Any, StepCosts]
     process = context.Process(target=_run, args=(there, step, arguments))
     process.start()
     there.close()
-    seen, measuring = StepCosts(), False
+    sampled, measuring = StepCosts(), False
     try:
         while True:
-            if not here.poll(_look(process.pid, seen) if measuring else None):
+            if not here.poll(_look(process.pid, sampled) if measuring else None):
                 continue
             kind, value = here.recv()
             if kind == "done":
                 break
             measuring = kind == "begun"
-            seen = StepCosts() if measuring else seen
+            sampled = StepCosts() if measuring else sampled
     except EOFError:
         raise RuntimeError(f"{step.__name__} failed; its process says why") from None
     finally:
         process.join()
     result, costs = value
     for name in ("peak_bytes", "anonymous_bytes", "mapped_bytes"):
-        setattr(costs, name, max(getattr(costs, name), getattr(seen, name)))
+        setattr(costs, name, max(getattr(costs, name), getattr(sampled, name)))
     return result, costs
 
 
@@ -105,7 +105,7 @@ def _run(parent: Connection, step: Callable[..., Any], arguments: tuple[Any, ...
     parent.send(("done", (result, meter.costs)))
 
 
-def _look(root: int | None, seen: StepCosts) -> float:
+def _look(root: int | None, sampled: StepCosts) -> float:
     """Look at the memory of a process and its descendants; returns how many seconds to wait before the next look."""
     begun = time.perf_counter()
     total = dict.fromkeys(("Rss", "Pss", "Anonymous"), 0)
@@ -113,7 +113,7 @@ def _look(root: int | None, seen: StepCosts) -> float:
         with suppress(OSError, KeyError):  # it has ended meanwhile
             memory = memory_of(process)
             total = {key: total[key] + memory[key] for key in total}
-    seen.add_memory(total)
+    sampled.add_memory(total)
     return max(_LEAST_PAUSE, _PAUSES_PER_LOOK * (time.perf_counter() - begun))
 
 

@@ -343,7 +343,7 @@ def _mapping(file: LiveFile, schema: Schema) -> NameMapping:
         raise DataFileError(f"{file.path}: the table's schema.name-mapping.default cannot be read: {error}") from error
 
 
-def _stored_alike(stored: pa.Schema, projected: Schema, wanted: pa.Schema) -> list[str] | None:
+def _stored_alike(stored: pa.Schema, projected: Schema, requested: pa.Schema) -> list[str] | None:
     """The file's own names of the fields, where it has all of them under their ids and in the requested types.
 
     Most files do. PyIceberg's projection, 0.1 ms per file and more per batch, is skipped for them. None for other
@@ -351,7 +351,7 @@ def _stored_alike(stored: pa.Schema, projected: Schema, wanted: pa.Schema) -> li
     """
     by_id = _by_field_id(stored)
     names = []
-    for field, target in zip(projected.fields, wanted, strict=True):
+    for field, target in zip(projected.fields, requested, strict=True):
         stored_field = by_id.get(field.field_id)
         if stored_field is None or _plain(stored_field.type) != target.type or _is_nested(target.type):
             return None
@@ -367,9 +367,9 @@ def _is_nested(kind: pa.DataType) -> bool:
 def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:
     """The fields of the projection that the file has, under the file's own names and types."""
     names = column_names(parquet.schema, file, projected)
-    wanted = {names[field.field_id] for field in projected.fields if field.field_id in names}
+    present = {names[field.field_id] for field in projected.fields if field.field_id in names}
     stored = pa.schema(
-        [field.with_type(_supported_type(field.type)) for field in parquet.schema if field.name in wanted]
+        [field.with_type(_supported_type(field.type)) for field in parquet.schema if field.name in present]
     )
     try:
         return pyarrow_to_schema(stored, name_mapping=_mapping(file, projected), format_version=3)

@@ -142,15 +142,15 @@ def lost_runs(instance: dg.DagsterInstance) -> Iterator[tuple[dg.DagsterRun, Pro
 
 def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
     """Fail the lost runs. Returns their ids."""
-    lost = []
+    run_ids = []
     for run, process in lost_runs(instance):
         instance.report_run_failed(
             run,
             f"The process of this run, {process.pid} on {process.host}, is gone: it was killed, or the machine was "
             "restarted. What it had finished is there, and another run finds it",
         )
-        lost.append(run.run_id)
-    return tuple(lost)
+        run_ids.append(run.run_id)
+    return tuple(run_ids)
 
 
 class _RecordingExecutor(InProcessExecutor):

@@ -133,23 +133,23 @@ class DiskCache:
 
     def _make_room(self, size: int) -> bool:
         files = sorted(self._files(), key=lambda item: item[1].st_atime_ns)
-        used = sum(status.st_size for _, status in files)
+        total = sum(status.st_size for _, status in files)
         for path, status in files:
-            over_budget = used + size > self._budget >= size
+            over_budget = total + size > self._budget >= size
             if (path.suffix == _ENTRY and over_budget) or (path.suffix == _ASIDE and _is_abandoned(path)):
                 path.unlink(missing_ok=True)
-                used -= status.st_size
-        return used + size <= self._budget
+                total -= status.st_size
+        return total + size <= self._budget
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """(path, status) of each file, once even if it is renamed meanwhile."""
-        seen = set()
+        inodes = set()
         for path in self._folder.glob("*/*"):
             if path.suffix in (_ENTRY, _ASIDE):
                 with contextlib.suppress(FileNotFoundError):
                     status = path.stat()
-                    if status.st_ino not in seen:
-                        seen.add(status.st_ino)
+                    if status.st_ino not in inodes:
+                        inodes.add(status.st_ino)
                         yield path, status
 
 

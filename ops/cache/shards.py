@@ -187,8 +187,8 @@ def use_settings(settings: CacheSettings | None) -> None:
 
 def process_cache() -> ShardCache:
     """The cache of this process: a new one after a fork, or when the settings have changed."""
-    wanted = os.getpid(), _process.chosen or CacheSettings.from_environment()
+    current = os.getpid(), _process.chosen or CacheSettings.from_environment()
     with _process.lock:
-        if _process.made_for != wanted:
-            _process.cache, _process.made_for = ShardCache(wanted[1]), wanted
+        if _process.made_for != current:
+            _process.cache, _process.made_for = ShardCache(current[1]), current
         return _process.cache

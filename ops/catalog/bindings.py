@@ -158,11 +158,12 @@ def _refresh(table: Table, binding: Binding, unanswered: list[Snapshot]) -> list
         raise
     # a snapshot whose sequence number another one has taken meanwhile is refused for ever; v1 tables have none
     metadata = table.metadata
-    taken = -1 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number
+    last_sequence_number = -1 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number
     return [
         snapshot
         for snapshot in unanswered
-        if (snapshot.sequence_number or 0) > taken or table.metadata.snapshot_by_id(snapshot.snapshot_id) is not None
+        if (snapshot.sequence_number or 0) > last_sequence_number
+        or table.metadata.snapshot_by_id(snapshot.snapshot_id) is not None
     ]
 
 

@@ -27,7 +27,7 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
 
     Raises BindingError, and the errors of `reload_table`.
     """
-    wanted = frozenset(snapshot_ids)
+    requested = frozenset(snapshot_ids)
     for attempt in range(_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         refs = table.metadata.refs
@@ -35,10 +35,10 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
         present = {
             snapshot.snapshot_id: snapshot
             for snapshot in table.metadata.snapshots
-            if snapshot.snapshot_id in wanted and is_derived(snapshot) and snapshot.snapshot_id not in foreign
+            if snapshot.snapshot_id in requested and is_derived(snapshot) and snapshot.snapshot_id not in foreign
         }
         if not present:
-            return tuple(sorted(wanted - foreign))
+            return tuple(sorted(requested - foreign))
         tags = [name for name, ref in refs.items() if ref.snapshot_id in present]
         updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in tags]
         updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(present)))

@@ -43,13 +43,13 @@ class VendedFileIO(PyArrowFileIO):
         """The result of `request`, repeated with new keys where the store refuses the old. Raises AccessError."""
         system = self._file_system(scheme, netloc)
         lease = lease_of(self.storage.vended) if self.storage.vended else None
-        used = lease.grant(self._location) if lease else None
+        grant = lease.grant(self._location) if lease else None
         try:
             return request(system)
         except OSError as error:
             if lease is None or not any(text in str(error) for text in _REFUSED):
                 raise
-            if not lease.has_other_than(used, self._location):
+            if not lease.has_other_than(grant, self._location):
                 raise AccessError(f"{self._location}: the store refuses {lease} ({error})") from error
         return request(self._file_system(scheme, netloc))
 

@@ -57,10 +57,10 @@ def deleted_by_file(
             else:
                 covering.setdefault(delete.path, (delete, set()))[1].add(file.path)
     for delete, paths in covering.values():
-        wanted = {name: path for path in paths for name in (path, normalize(path))}
+        path_of = {name: path for path in paths for name in (path, normalize(path))}
         for name, positions in _position_deletes(open_store(delete.path), delete):
-            if name in wanted:
-                parts[wanted[name]].append(positions)
+            if name in path_of:
+                parts[path_of[name]].append(positions)
     return {
         path: np.unique(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for path, chunks in parts.items()
     }

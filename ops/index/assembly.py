@@ -92,20 +92,20 @@ class Assembly:
         self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
         self._path = self._thread.submit(self._write)
 
-    def finish(self, made: ShardSet) -> VersionFile:
+    def finish(self, shard_set: ShardSet) -> VersionFile:
         """Write the rest, and read footer and routing blob back. Raises CoverageError, StorageError."""
         plan = self._plan
-        heads = self._heads(made)
-        curve, names = made.layout.routing_curve, plan.column_names
+        heads = self._heads(shard_set)
+        curve, names = shard_set.layout.routing_curve, plan.column_names
         of_routing = {ROUTING_CURVE: curve} if curve else {}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
-        blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(made.shards)]
+        blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(shard_set.shards)]
         properties = {ROUTING_V1: of_routing}
         blobs += [
             _planned(plan, kind, len(data), codec=codec, **properties.get(kind, {})) for kind, data, codec in heads
         ]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        bodies: list[_Segments] = [*(shard.parts for shard in made.shards), *((data,) for _, data, _ in heads)]
+        bodies: list[_Segments] = [*(shard.parts for shard in shard_set.shards), *((data,) for _, data, _ in heads)]
         segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
         begun = time.perf_counter()
         self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
@@ -114,23 +114,23 @@ class Assembly:
         copy_seconds = time.perf_counter() - begun
         routing, shards_read = _read_back(self._store, path, layout.file_size, plan)
         old = plan.base.version.puffin_path if plan.base else None
-        copied = sum(part.length for shard in made.shards for part in shard.parts if part.path == old)
+        copied = sum(part.length for shard in shard_set.shards for part in shard.parts if part.path == old)
         return VersionFile(path, layout.file_size, layout.footer_size, copied, copy_seconds, routing, shards_read)
 
-    def _heads(self, made: ShardSet) -> list[tuple[str, bytes, str | None]]:
+    def _heads(self, shard_set: ShardSet) -> list[tuple[str, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
             build_id=plan.build_id,
             definition=plan.definition.to_json(),
-            codebook=made.layout.codebook,
-            partition_to_shard=made.layout.partition_to_shard,
-            shards=tuple(_entry(shard) for shard in made.shards),
-            files=made.files,
+            codebook=shard_set.layout.codebook,
+            partition_to_shard=shard_set.layout.partition_to_shard,
+            shards=tuple(_entry(shard) for shard in shard_set.shards),
+            files=shard_set.files,
         )
         return [
             (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
-            (CENTROID_V1, *pack(centroid_blob.encode(_fitting(_centroids(plan, made, self._storage))), "zstd")),
+            (CENTROID_V1, *pack(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd")),
         ]
 
     def _write(self) -> str:
@@ -195,13 +195,15 @@ def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> Planne
     return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
 
 
-def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> CentroidIndex:
+def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -> CentroidIndex:
     """Balls of the files that were read, and of the base version's other files that are still live."""
-    dims = made.layout.dims
-    slots = [balls.slots for balls in made.read.balls]
-    centers = [balls.centers for balls in made.read.balls]
-    radii = [balls.radii for balls in made.read.balls]
-    kept = {file.path: slot for slot, file in enumerate(made.files) if file.present and slot not in made.read.rows}
+    dims = shard_set.layout.dims
+    slots = [balls.slots for balls in shard_set.read.balls]
+    centers = [balls.centers for balls in shard_set.read.balls]
+    radii = [balls.radii for balls in shard_set.read.balls]
+    kept = {
+        file.path: slot for slot, file in enumerate(shard_set.files) if file.present and slot not in shard_set.read.rows
+    }
     if plan.base is not None and kept:
         old = read_centroids(plan.base, storage)
         slot_of_ball = np.array([kept.get(path, -1) for path in old.files], np.int64)[old.file_ordinals]
@@ -217,7 +219,7 @@ def _centroids(plan: VersionPlan, made: ShardSet, storage: StorageConfig) -> Cen
         centroids=np.concatenate(centers)[order] if centers else np.empty((0, dims), np.float32),
         file_ordinals=ordinals[order],
         max_distances=np.concatenate(radii)[order] if radii else np.empty(0, np.float32),
-        files=tuple(file.path for file in made.files),
+        files=tuple(file.path for file in shard_set.files),
     )
 
 

@@ -44,7 +44,7 @@ class Changes:
 
     added: tuple[LiveFile, ...] = ()
     """Files whose rows are to be read, by path: new files, and files in which a deleted row may be live again"""
-    gone: tuple[FileSlot, ...] = ()
+    emptied_slots: tuple[FileSlot, ...] = ()
     """File slots without any live row; files that are read again get new slots"""
     deleted: Mapping[FileSlot, npt.NDArray[np.int64]] = field(default_factory=dict, compare=False)
     """Deleted row positions of the files that have more deletes now, by file slot; older deletes may be included"""
@@ -68,12 +68,12 @@ def find_changes(table: Table, base: OpenVersion, live: LiveFiles, storage: Stor
     reread = {path for path, file in changed.items() if file.path in undeleted}
     kept = {file.path for path, file in same.items() if path not in reread}
     added = [file for file in live.files if file.path not in kept]
-    gone = {path: slot for path, slot in covered.items() if path not in same or path in reread}
+    emptied = {path: slot for path, slot in covered.items() if path not in same or path in reread}
     replaced = {relative_to(file.path, live.location) for file in live.files} - same.keys()
-    with_ids = {path: slot for path, slot in gone.items() if path not in replaced}  # a replaced file's ids are lost
+    with_ids = {path: slot for path, slot in emptied.items() if path not in replaced}  # a replaced file's ids are lost
     return Changes(
         added=tuple(sorted(added, key=lambda file: file.path)),
-        gone=tuple(sorted(gone.values())),
+        emptied_slots=tuple(sorted(emptied.values())),
         lineage_files=_lineage_files(table, base, with_ids) if any(file.has_row_ids for file in added) else (),
         deleted={covered[path]: deleted[file.path] for path, file in changed.items() if path not in reread},
     )
@@ -116,13 +116,13 @@ def column_names(live: LiveFiles, field_id: int) -> frozenset[str] | None:
 
 
 def _lineage_files(
-    table: Table, base: OpenVersion, gone: Mapping[str, FileSlot]
+    table: Table, base: OpenVersion, emptied: Mapping[str, FileSlot]
 ) -> tuple[tuple[FileSlot, LiveFile], ...]:
     """Files whose rows have ids, as the index snapshot has them: the data snapshot may have expired."""
-    if not gone:
+    if not emptied:
         return ()
     before = live_files(table, base.version.index_snapshot_id)
-    slotted = ((gone.get(relative_to(file.path, before.location)), file) for file in before.files)
+    slotted = ((emptied.get(relative_to(file.path, before.location)), file) for file in before.files)
     return tuple((slot, file) for slot, file in slotted if slot is not None and file.first_row_id is not None)
 
 
@@ -177,11 +177,11 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
     if not len(sampled):
         return 0.0
     store = open_storage(base.version.puffin_path, storage)
-    wanted = pa.array(np.unique(sampled))
+    sampled_values = pa.array(np.unique(sampled))
     matching = [np.empty(0, np.uint64)]
     for shard in base.shards:
         shard_hashes = ShardReader(PartSource(store, shard)).read_content_hashes()
-        matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=wanted))])
+        matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=sampled_values))])
     return float(np.isin(sampled, np.concatenate(matching)).mean())
 
 

@@ -112,10 +112,10 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     return resolved
 
 
-def _other_graphs(current: IndexDefinition, wanted: IndexDefinition) -> str:
-    """The parameters of `current` that graphs depend on and that `wanted` has otherwise; empty where there are none."""
-    current_identity, wanted_identity = current.graph_identity(), wanted.graph_identity()
-    return ", ".join(f"{key} {value}" for key, value in current_identity.items() if value != wanted_identity[key])
+def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:
+    """Parameters of `current` that graphs depend on and that `requested` has otherwise; empty where there are none."""
+    current_identity, requested_identity = current.graph_identity(), requested.graph_identity()
+    return ", ".join(f"{key} {value}" for key, value in current_identity.items() if value != requested_identity[key])
 
 
 def drop_index(table: Table, name: str) -> tuple[str, ...]:

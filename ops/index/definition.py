@@ -241,11 +241,11 @@ def find_name_clash(names: Iterable[str]) -> tuple[str, str] | None:
     """Two names that are one in Dagster; None where there are no such two. They differ in '.' and '_' alone, or one is
     that of a check of the other.
     """
-    seen: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name in names:
         plain = name.replace(".", "_")
-        for taken in (plain, *(f"{plain}_{check}" for check in CHECKS)):
-            if (other := seen.setdefault(taken, name)) != name:
+        for reserved in (plain, *(f"{plain}_{check}" for check in CHECKS)):
+            if (other := owners.setdefault(reserved, name)) != name:
                 return other, name
     return None
 

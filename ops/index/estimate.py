@@ -97,10 +97,10 @@ def _of_refresh(
 ) -> tuple[tuple[ShardEstimate, ...], int]:
     """(shards, rows that move out of deltas): what `icepuffin.ops.index.refresh` would decide, from counts."""
     entries = base.routing.shards
-    gone = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
+    died = [len(now) - len(entry.tombstones) for now, entry in zip(dead, entries, strict=True)]
     arriving = _live_rows(plan.added)
-    moved = round(arriving * _known_share(plan, base, storage)) if sum(gone) else 0
-    remaps = _spread(min(moved, sum(gone)), np.array(gone, np.float64))
+    moved = round(arriving * _known_share(plan, base, storage)) if sum(died) else 0
+    remaps = _spread(min(moved, sum(died)), np.array(died, np.float64))
     tombstones = [len(now) - remap for now, remap in zip(dead, remaps, strict=True)]
     live = [entry.count - count for entry, count in zip(entries, tombstones, strict=True)]
     routed_shards = base.routing.routed_shards
@@ -120,7 +120,7 @@ def _of_refresh(
         )
     kept = [i for i in range(len(entries)) if i not in (*placement.dissolved, *placement.dropped)]
     shards = [
-        _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], gone[i], remaps[i], inserts[i])
+        _shard(plan, ShardId(shard_id), entries[i], dims, tombstones[i], died[i], remaps[i], inserts[i])
         for shard_id, i in enumerate(kept)
     ]
     if placement.target == NEW_DELTA:
@@ -135,11 +135,11 @@ def _shard(
     entry: ShardEntry,
     dims: int,
     tombstones: int,
-    gone: int,
+    died: int,
     remap: int,
     insert: int,
 ) -> ShardEstimate:
-    """`tombstones`: nodes that are dead in the new version; `gone`: nodes that have lost their row at its address."""
+    """`tombstones`: nodes that are dead in the new version; `died`: nodes that have lost their row at its address."""
     ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
     location_bytes = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
     copied = 0
@@ -152,11 +152,11 @@ def _shard(
     elif remap:
         how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * location_bytes, location_bytes
         copied = entry.length - location_bytes
-    elif gone:
+    elif died:
         how, why, read, written, copied = How.MASKED, "only its tombstones are new", location_bytes, 0, entry.length
     else:
         how, why, read, written, copied = How.COPIED, "nothing came and nothing went", location_bytes, 0, entry.length
-    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, gone - remap, read, written, copied)
+    return ShardEstimate(shard_id, how, why, entry.count, insert, remap, died - remap, read, written, copied)
 
 
 def _with_data_files(shards: tuple[ShardEstimate, ...], data_bytes: float) -> tuple[ShardEstimate, ...]:

@@ -169,39 +169,39 @@ def _carry_out(
     with clock.stage("estimate"):
         expected = estimate(table, plan, storage=storage, runner=runner, dead=dead)
     with Assembly(plan, storage) as assembly:
-        made: ShardSet | None
+        shard_set: ShardSet | None
         with clock.stage("work"):
             if base and dead:
-                made = refresh_shards(
+                shard_set = refresh_shards(
                     plan, base, dead, runner=runner, storage=storage, progress=progress, on_kept=assembly.begin
                 )
             else:
-                made = build_shards(plan, runner=runner, storage=storage, progress=progress)
-        if made is None:
+                shard_set = build_shards(plan, runner=runner, storage=storage, progress=progress)
+        if shard_set is None:
             return empty_report(replace(plan, reason="no live row has a vector"), clock)
-        pass_gate(plan, made)
+        pass_gate(plan, shard_set)
         reached(RunStep.MADE)
         with clock.stage("assemble"):
-            file = assembly.finish(made)
+            file = assembly.finish(shard_set)
         with clock.stage("verify"):
             try:
-                searched = require_rows(plan, made, file, storage, runner)
+                searched = require_rows(plan, shard_set, file, storage, runner)
             except CoverageError:  # the next attempt must not reuse what was staged
                 _sweep(open_storage(plan.live.location, storage), plan.staging_prefix)
                 raise
     reached(RunStep.ASSEMBLED)
     clock.split("assemble", "copy", file.copy_seconds)
     with clock.stage("bind"):
-        measurement = measurement_text(plan, made, clock.stages, runner)
+        measurement = measurement_text(plan, shard_set, clock.stages, runner)
         version = publish(table, plan, file, storage=storage, measurement=measurement)
-    return replace(new_version_report(plan, clock, made, file, version), estimate=expected, self_search=searched)
+    return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
 
 
-def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
+def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
     """Raises GateFailedError, before anything is published, where recall is under the definition's target."""
-    recall = mean_recall(made.shards)
+    recall = mean_recall(shard_set.shards)
     if recall < plan.definition.target_recall:
-        why = _recall_advice(plan.definition, made)
+        why = _recall_advice(plan.definition, shard_set)
         raise GateFailedError(
             f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}: "
             f"recall@10 is {recall:.4f}, the target is {plan.definition.target_recall}. Nothing was published, the "
@@ -209,9 +209,9 @@ def pass_gate(plan: VersionPlan, made: ShardSet) -> None:
         )
 
 
-def _recall_advice(definition: IndexDefinition, made: ShardSet) -> str:
+def _recall_advice(definition: IndexDefinition, shard_set: ShardSet) -> str:
     """What to change where recall is low, before all else."""
-    length = float(np.linalg.norm(made.layout.codebook.astype(np.float64), axis=1).max(initial=0))
+    length = float(np.linalg.norm(shard_set.layout.codebook.astype(np.float64), axis=1).max(initial=0))
     if definition.metric_value is Metric.COSINE or _LENGTHS[0] <= length <= _LENGTHS[1]:
         return _RECALL_ADVICE[definition.vectors]
     return (

@@ -81,7 +81,7 @@ class VersionPlan:
     @property
     def live_positions_change(self) -> bool:
         """Whether a node of the base version may have lost its row at its address"""
-        return bool(self.changes.gone or self.changes.deleted)
+        return bool(self.changes.emptied_slots or self.changes.deleted)
 
 
 def plan_version(
@@ -290,7 +290,7 @@ def _identity(base: OpenVersion) -> tuple[str, str, int | None]:
 def _decided(changes: Changes) -> dict[str, object]:
     return {
         "added": [file.path for file in changes.added],
-        "gone": changes.gone,
+        "gone": changes.emptied_slots,
         "deleted": [(slot, hashlib.sha256(rows.tobytes()).hexdigest()) for slot, rows in changes.deleted.items()],
         "left": [(slot, file.path) for slot, file in changes.lineage_files],
     }

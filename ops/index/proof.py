@@ -33,7 +33,7 @@ _ONE_BYTE_IN = 10
 
 def require_rows(
     plan: VersionPlan,
-    made: ShardSet,
+    shard_set: ShardSet,
     file: VersionFile,
     storage: StorageConfig,
     runner: TaskRunner,
@@ -66,7 +66,7 @@ def require_rows(
         for key, row_hash in zip(part.keys.tolist(), part.hashes.tolist(), strict=True):
             if nodes.hash_of.get(key) != row_hash:
                 raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
-    result, shards = _self_search(plan, made, file, rows, nodes, storage, runner)
+    result, shards = _self_search(plan, shard_set, file, rows, nodes, storage, runner)
     if fault := fault_of(result, plan.definition.target_recall):
         raise _coverage_error(where, fault)
     return SelfSearch.of(result, shards=shards)
@@ -109,7 +109,7 @@ def _nodes(file: VersionFile, keys: npt.NDArray[np.int64], storage: StorageConfi
 
 def _self_search(
     plan: VersionPlan,
-    made: ShardSet,
+    shard_set: ShardSet,
     file: VersionFile,
     rows: Sequence[ProofRows],
     nodes: _Nodes,
@@ -119,7 +119,7 @@ def _self_search(
     """(result, shards): search sampled rows by their own vectors in some shards of the file as written."""
     keys = np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)])
     owners = np.array([nodes.shard_of[key] for key in keys.tolist()], np.int64)
-    chosen = _searched_shards(plan, made, Counter(owners.tolist()))
+    chosen = _searched_shards(plan, shard_set, Counter(owners.tolist()))
     vectors = np.concatenate([part.vectors for part in rows]) if chosen else np.empty((0, 0), np.float32)
     tasks = []
     for shard_id in chosen:
@@ -129,22 +129,22 @@ def _self_search(
     return search_shards(tasks, runner), len(chosen)
 
 
-def _searched_shards(plan: VersionPlan, made: ShardSet, rows: Mapping[int, int]) -> list[int]:
+def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[int, int]) -> list[int]:
     """Ids of the shards that are searched, of those that hold sampled rows (`rows`: their number, by shard).
 
     Of shards that were written for this version: the ones with most rows, up to a tenth of their bytes, and one at
     least. Of shards whose graphs are the base version's: each once in CHECK_INTERVAL refreshes, where files are local;
     to read one takes longer than most refreshes.
     """
-    written = {shard.shard_id: shard.length for shard in made.shards if not shard.how.keeps_graph}
+    written = {shard.shard_id: shard.length for shard in shard_set.shards if not shard.how.keeps_graph}
     budget = max(SMALL_WORK, sum(written.values()) // _ONE_BYTE_IN)
     chosen: list[int] = []
     for shard_id in sorted(written.keys() & rows.keys(), key=lambda shard_id: (-rows[shard_id], shard_id)):
         if not chosen or written[shard_id] <= budget:
             chosen.append(shard_id)
             budget -= written[shard_id]
-    turn = int(plan.build_id, 16) % max(CHECK_INTERVAL, len(made.shards))
-    has_turn = turn in rows and made.shards[turn].how.keeps_graph
+    turn = int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards))
+    has_turn = turn in rows and shard_set.shards[turn].how.keeps_graph
     return [*chosen, turn] if has_turn and normalize(plan.live.location).startswith("file:") else chosen
 
 

@@ -71,21 +71,21 @@ def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
     return {"read": new, "followed" if plan.changes.lineage_files else "hashed": arriving}
 
 
-def measurement_text(plan: VersionPlan, made: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:
+def measurement_text(plan: VersionPlan, shard_set: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:
     """The measurements of a run as text for the index snapshot's summary.
 
     Later estimates learn from them, and `icepuffin.ops.index.recall_history` reads the recall.
     """
-    new = [shard for shard in made.shards if not shard.how.keeps_bytes]
-    inserted = sum(shard.inserted for shard in made.shards) - made.merged
+    new = [shard for shard in shard_set.shards if not shard.how.keeps_bytes]
+    inserted = sum(shard.inserted for shard in shard_set.shards) - shard_set.merged
     amounts = Amounts(
-        **rows_read(plan, sum(made.read.rows.values()), inserted),
+        **rows_read(plan, sum(shard_set.read.rows.values()), inserted),
         built=sum(shard.count for shard in new if shard.how.makes_graph),
         inserted=sum(shard.inserted for shard in new if shard.how is How.INSERTED),
         rewritten=sum(shard.count for shard in new if shard.how.rewrites_nodes),
-        looked_up=sum(shard.count for shard in made.shards) if plan.base and plan.live_positions_change else 0,
-        copied=sum(shard.length for shard in made.shards if shard.how.keeps_bytes or shard.how is How.REMAPPED),
-        dims=made.layout.dims,
+        looked_up=sum(shard.count for shard in shard_set.shards) if plan.base and plan.live_positions_change else 0,
+        copied=sum(shard.length for shard in shard_set.shards if shard.how.keeps_bytes or shard.how is How.REMAPPED),
+        dims=shard_set.layout.dims,
     )
     measurement = Measurement(
         runner=type(runner).__name__,
@@ -93,7 +93,7 @@ def measurement_text(plan: VersionPlan, made: ShardSet, stages: Mapping[str, flo
         seconds=sum(stages.get(stage, 0.0) for stage in _STAGES),
         amounts=asdict(amounts),
         action=str(plan.action),
-        recall=mean_recall(made.shards),
+        recall=mean_recall(shard_set.shards),
     )
     return measurement.text()
 
@@ -112,8 +112,9 @@ def predicted_seconds(table: Table, plan: VersionPlan, amounts: Amounts, runner:
     chosen = (by_same_action or [factor for _, factor in corrections])[-EARLIER_VERSIONS:]
     if not chosen:
         return expected, f"default rates, {runner.task_threads} threads"
-    made = f"{plan.action} like this one" if by_same_action else "made another way"
-    return expected * statistics.median(chosen), f"measured on {source_in_words('version', len(chosen))}, {made}"
+    how_measured = f"{plan.action} like this one" if by_same_action else "made another way"
+    source = f"measured on {source_in_words('version', len(chosen))}, {how_measured}"
+    return expected * statistics.median(chosen), source
 
 
 def _corrections(versions: Sequence[DerivedVersion], runner: str) -> list[tuple[str, float]]:

@@ -52,7 +52,7 @@ class DeadNodes:
 
     nodes: tuple[Nodes, ...]
     """Nodes without a row, by shard"""
-    lost: Mapping[FileSlot, int]
+    removed_rows: Mapping[FileSlot, int]
     """Rows that were live in the base version's snapshot, by file slot"""
     slots: tuple[npt.NDArray[np.uint32] | None, ...]
     """All file slots that a shard's nodes lie in, by shard; None where addresses were not read"""
@@ -104,21 +104,24 @@ def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner,
     runner = driver_runner(runner) if nodes <= _NODES_AT_ONCE else runner
     groups = balanced_groups(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
     deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
-    gone = np.array(plan.changes.gone, np.uint32)
+    emptied_slots = np.array(plan.changes.emptied_slots, np.uint32)
     tasks = [
         DeadNodesTask(
-            tuple((blob, deletion_vector.encode(before[shard_id])) for shard_id, blob in group), gone, deleted, storage
+            tuple((blob, deletion_vector.encode(before[shard_id])) for shard_id, blob in group),
+            emptied_slots,
+            deleted,
+            storage,
         )
         for group in groups
     ]
     results = runner.run(mark_dead_nodes, tasks, label="find nodes without rows")
     by_shard = {shard_id: dead for (shard_id, _), dead in zip(chain(*groups), chain(*results), strict=True)}
-    lost = Counter[FileSlot]()
+    removed_rows = Counter[FileSlot]()
     for dead in by_shard.values():
-        lost.update(dict(dead.lost))
+        removed_rows.update(dict(dead.removed_rows))
     return DeadNodes(
         nodes=tuple(deletion_vector.decode(by_shard[shard_id].nodes) for shard_id in range(len(before))),
-        lost=lost,
+        removed_rows=removed_rows,
         slots=tuple(by_shard[shard_id].slots for shard_id in range(len(before))),
     )
 
@@ -169,7 +172,7 @@ def refresh_shards(
     read = ReadSummary.joined(
         matches.read if matches.unmatched_are_read else (*matches.read, ReadSummary.of(scattered))
     )
-    files = file_table(plan, context.files, read.rows, dead.lost, _referenced(results))
+    files = file_table(plan, context.files, read.rows, dead.removed_rows, _referenced(results))
     return ShardSet(layout, files, results, read, merged=sum(shard.live for shard in dissolved))
 
 

@@ -116,12 +116,12 @@ def _judged(
 ) -> Iterator[tuple[DerivedVersion, str]]:
     """(version, reason for removal, or empty where it stays), newest data snapshots first."""
     snapshot_ids = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
-    seen: set[int] = set()
+    snapshots_before: set[int] = set()
     counted = 1 if newest is not None else 0
     for version in sorted(all_versions, key=_place, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
-        repeated = base in seen
-        seen.add(base)
+        repeated = base in snapshots_before
+        snapshots_before.add(base)
         why = ""
         if version.index_snapshot_id == newest:
             pass

@@ -70,14 +70,14 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
 
 
 def new_version_report(
-    plan: VersionPlan, clock: StageClock, made: ShardSet, file: VersionFile, version: DerivedVersion
+    plan: VersionPlan, clock: StageClock, shard_set: ShardSet, file: VersionFile, version: DerivedVersion
 ) -> IndexReport:
     """Report a run that published a version."""
-    shards = made.shards
+    shards = shard_set.shards
     base = plan.base if plan.action is Action.REFRESHED else None
     live_before = sum(entry.live for entry in base.routing.shards) if base else 0
     live = sum(shard.live for shard in shards)
-    inserted = sum(shard.inserted for shard in shards) - made.merged
+    inserted = sum(shard.inserted for shard in shards) - shard_set.merged
     return replace(
         empty_report(plan, clock),
         index_snapshot_id=version.index_snapshot_id,
@@ -85,14 +85,14 @@ def new_version_report(
         action=plan.action,
         puffin_path=version.puffin_path,
         rows=live,
-        without_vector=made.read.without_vector,
+        without_vector=shard_set.read.without_vector,
         inserted=inserted,
         remapped=sum(shard.remapped for shard in shards),
         tombstones=sum(shard.count - shard.live for shard in shards),
         gone=max(0, live_before + inserted - live),
         shards=len(shards),
-        deltas=max(0, len(shards) - made.layout.shards),
-        merged=made.merged,
+        deltas=max(0, len(shards) - shard_set.layout.shards),
+        merged=shard_set.merged,
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
         recall=mean_recall(shards),

@@ -111,10 +111,10 @@ def measure_routing(
     shard_centroids = ShardCentroids.of(codebook, to_shard)
     ratios = shard_centroids.distances(sample[query_rows])
     ratios = ratios / np.maximum(ratios.min(axis=1, keepdims=True), np.float32(1e-12))
-    wanted = to_shard[labels[nearest]]
-    places = np.minimum(np.searchsorted(shard_centroids.shards, wanted), len(shard_centroids.shards) - 1)
+    neighbor_shards = to_shard[labels[nearest]]
+    places = np.minimum(np.searchsorted(shard_centroids.shards, neighbor_shards), len(shard_centroids.shards) - 1)
     of_neighbor = np.take_along_axis(ratios, places, axis=1)
-    of_neighbor[shard_centroids.shards[places] != wanted] = 0  # no centroid leads there: it is always probed
+    of_neighbor[shard_centroids.shards[places] != neighbor_shards] = 0  # no centroid leads there: it is always probed
     points = [
         Reach(slack, float((ratios <= 1 + slack).sum(axis=1).mean()), float((of_neighbor <= 1 + slack).mean()))
         for slack in PROBE_SLACKS
@@ -138,8 +138,8 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
     """
     rng = np.random.default_rng(plan.definition.seed)
     total = plan.live.record_count
-    size_wanted = sample_size(total)
-    share = size_wanted / max(1, min(total, 4 * size_wanted))
+    full_size = sample_size(total)
+    share = full_size / max(1, min(total, 4 * full_size))
     sample = np.empty((0, 1), np.float32)
     filled = 0
     deleted = deleted_by_file(lambda path: open_storage(path, storage), plan.live.files)
@@ -151,14 +151,14 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
             size = len(positions)
             if not size:
                 continue
-            chosen = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: size_wanted - filled]
+            chosen = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: full_size - filled]
             raw = vectors_at(column, positions, file, sample.shape[1] if filled else None)
             rows = prepared(raw[chosen], positions[chosen], file, plan.definition.metric_value)
             if not filled:
-                sample = np.empty((size_wanted, rows.shape[1]), np.float32)
+                sample = np.empty((full_size, rows.shape[1]), np.float32)
             sample[filled : filled + len(rows)] = rows
             filled += len(rows)
-            if filled == size_wanted:
+            if filled == full_size:
                 return sample
     return sample[:filled]
 

@@ -68,15 +68,15 @@ class MatchCache:
             if key in self._matches:
                 self._matches.move_to_end(key)
                 return self._matches[key]
-        made = find()
+        new_matches = find()
         with self._lock:
-            self._matches[key] = made
+            self._matches[key] = new_matches
             while (
                 sum(matches.count for matches in self._matches.values()) > _MAX_ROWS
                 or len(self._matches) > _MAX_CONDITIONS
             ):
                 self._matches.popitem(last=False)
-        return made
+        return new_matches
 
 
 def find_matches(

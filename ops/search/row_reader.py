@@ -77,17 +77,17 @@ class RowReader:
 
     def take_all(
         self,
-        wanted: Sequence[tuple[int, npt.NDArray[np.int64]]],
+        requests: Sequence[tuple[int, npt.NDArray[np.int64]]],
         field_ids: Sequence[int],
         meter: Meter | None = None,
     ) -> list[pa.Table]:
         """`take` for each (file number, positions): side by side on a remote store, where every request waits."""
-        if self._is_local or len(wanted) < 2:
-            return [self.take(number, field_ids, positions, meter) for number, positions in wanted]
-        meters = [Meter() for _ in wanted]
+        if self._is_local or len(requests) < 2:
+            return [self.take(number, field_ids, positions, meter) for number, positions in requests]
+        meters = [Meter() for _ in requests]
         reads = [
             self._pool.submit(self.take, number, field_ids, positions, own)
-            for (number, positions), own in zip(wanted, meters, strict=True)
+            for (number, positions), own in zip(requests, meters, strict=True)
         ]
         tables = [read.result() for read in reads]
         if meter is not None:

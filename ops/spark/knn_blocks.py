@@ -142,10 +142,10 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """A: search one share for one block."""
     worker = join.packed.worker()
     for row in rows:
-        queries, left = row.payload
+        queries, left_rows = row.payload
         result = worker.find(queries, join.shares[row.number], join.request)
-        kept = queries if left is not None and join.request.rerank else None
-        yield _row(row.block, _place(row.block, join.parts), row.number, (result, kept, left))
+        later_queries = queries if left_rows is not None and join.request.rerank else None
+        yield _row(row.block, _place(row.block, join.parts), row.number, (result, later_queries, left_rows))
 
 
 def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -154,35 +154,38 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         parts = list(block_rows)
         if [row.number for row in parts] != list(range(len(join.shares))):
             raise QueryError("the left side does not come out the same twice: write it down first, then join")
-        _, queries, left = parts[0].payload
-        chosen = _selected([row.payload[0] for row in parts], join.request.k, left)
+        _, queries, left_rows = parts[0].payload
+        chosen = _selected([row.payload[0] for row in parts], join.request.k, left_rows)
         if not join.reads:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
         yield _row(block, _place(block, join.parts), _WHOLE, chosen)
-        wanted = [candidates for candidates in (chosen.exact, chosen.approximate) if candidates is not None]
+        lists = [candidates for candidates in (chosen.exact, chosen.approximate) if candidates is not None]
         spread = max(1, join.parts // max(1, len(join.packed.worker().job.live.files)))
-        for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in wanted])):
+        for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in lists])):
             part = (int(file) * spread + _place(block, spread)) % join.parts
-            yield _row(block, part, int(file), _to_read(int(file), wanted, chosen.approximate, queries))
+            yield _row(block, part, int(file), _to_read(int(file), lists, chosen.approximate, queries))
 
 
-def _selected(results: Sequence[ShareResult], k: int, left: bytes) -> BlockCandidates:
+def _selected(results: Sequence[ShareResult], k: int, left_rows: bytes) -> BlockCandidates:
     indexed = [result.indexed for result in results if result.indexed is not None]
     scanned = merge_sorted([result.scanned for result in results], k)
     if not indexed:
-        return BlockCandidates(left, None, scanned)
+        return BlockCandidates(left_rows, None, scanned)
     wide = max(result.candidates.files.shape[1] for result in indexed)
     best = merge_sorted([result.candidates for result in indexed], wide)
     if any(result.approximate for result in indexed):
-        return BlockCandidates(left, best, scanned)
-    return BlockCandidates(left, None, merge_sorted([best, scanned], k))
+        return BlockCandidates(left_rows, best, scanned)
+    return BlockCandidates(left_rows, None, merge_sorted([best, scanned], k))
 
 
 def _to_read(
-    file: int, wanted: Sequence[Candidates], approximate: Candidates | None, queries: npt.NDArray[np.float64] | None
+    file: int,
+    lists: Sequence[Candidates],
+    approximate: Candidates | None,
+    queries: npt.NDArray[np.float64] | None,
 ) -> FileRows:
-    positions = np.unique(np.concatenate([item.positions[item.files == file] for item in wanted]))
+    positions = np.unique(np.concatenate([item.positions[item.files == file] for item in lists]))
     ranked = None
     if approximate is not None and queries is not None:
         query, place = np.nonzero(approximate.files == file)
@@ -224,9 +227,9 @@ def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
     return Candidates(candidates.files, candidates.positions, distances).ordered(candidates.files.shape[1])
 
 
-def _output(join: Join, left: bytes, best: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
+def _output(join: Join, left_rows: bytes, best: Candidates, files: Sequence[Row]) -> Iterator[pa.RecordBatch]:
     query, place = np.nonzero(best.files >= 0)
-    rows = pa.ipc.open_stream(left).read_all().take(pa.array(query))
+    rows = pa.ipc.open_stream(left_rows).read_all().take(pa.array(query))
     rows = rows.append_column("rank", pa.array((place + 1).astype(np.int32)))
     rows = rows.append_column("distance", pa.array(best.distances[query, place]))
     if join.field_ids:

@@ -85,10 +85,10 @@ def _is(node: Node, schema: pa.Schema) -> TypedExpression:
         return TypedExpression(pa.bool_(), lambda rows: pc.is_null(value.run(rows)), value.columns, value.may_fail)
     if not isinstance(node.expression, exp.Boolean):
         raise NotIndexableError(f"{shown(node)}: only IS NULL, IS TRUE and IS FALSE are known here")
-    value, wanted = boolean(value, node.this), bool(node.expression.this)
+    value, truth = boolean(value, node.this), bool(node.expression.this)
     return TypedExpression(
         pa.bool_(),
-        lambda rows: pc.fill_null(pc.equal(value.run(rows), wanted), fill_value=False),
+        lambda rows: pc.fill_null(pc.equal(value.run(rows), truth), fill_value=False),
         value.columns,
         value.may_fail,
     )
@@ -130,13 +130,13 @@ def _in_constants(value: TypedExpression, elements: Sequence[TypedExpression]) -
     """By one lookup; of a null it is unknown, and where the list holds one, of what is not in the list as well."""
     one = pa.table({DISTANCE: [0.0]})
     listed = pa.concat_arrays([element.run(one) for element in elements])
-    wanted = listed.drop_null()
-    if is_floating(value.kind) and pc.any(pc.equal(wanted, 0.0)).as_py():  # Arrow tells 0.0 and -0.0 apart
-        wanted = pa.concat_arrays([wanted, pa.array([0.0, -0.0], wanted.type)])
+    present = listed.drop_null()
+    if is_floating(value.kind) and pc.any(pc.equal(present, 0.0)).as_py():  # Arrow tells 0.0 and -0.0 apart
+        present = pa.concat_arrays([present, pa.array([0.0, -0.0], present.type)])
 
     def run(rows: pa.Table) -> pa.Array:
         values = value.run(rows)
-        is_listed = pc.is_in(values, value_set=wanted)
+        is_listed = pc.is_in(values, value_set=present)
         unknown = pc.or_(pc.is_null(values), pc.and_(pc.invert(is_listed), bool(listed.null_count)))
         return pc.if_else(unknown, pa.scalar(None, pa.bool_()), is_listed)
 

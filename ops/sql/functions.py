@@ -129,16 +129,16 @@ def _length(kind: Kind) -> Rule:
 
 def like(pattern: str, *, ignore_case: bool) -> Callable[[pa.Array], pa.Array]:
     """Raises SqlError for a pattern that ends in the midst of an escape, or escapes what needs none."""
-    made, rest = [], iter(pattern.lower() if ignore_case else pattern)
+    expression_parts, rest = [], iter(pattern.lower() if ignore_case else pattern)
     for letter in rest:
         if letter == "\\":
             escaped = next(rest, None)
             if escaped not in ("%", "_", "\\"):
                 raise SqlError(f"LIKE '{pattern}': \\ stands before %, _ or \\ alone")
-            made.append(re.escape(escaped))
+            expression_parts.append(re.escape(escaped))
         else:
-            made.append({"%": ".*", "_": "."}.get(letter, re.escape(letter)))
-    expression = re.compile("".join(made), re.DOTALL)
+            expression_parts.append({"%": ".*", "_": "."}.get(letter, re.escape(letter)))
+    expression = re.compile("".join(expression_parts), re.DOTALL)
     if any(not letter.isascii() for letter in pattern) or ignore_case or "\x00" in pattern:
         return by_value(
             lambda value: expression.fullmatch(value.lower() if ignore_case else value) is not None, pa.bool_()

@@ -109,9 +109,9 @@ def _places(keys: pa.Array, order: Order) -> pa.Array:
 
 def expand_star(outputs: Sequence[Output] | None, names: Sequence[str]) -> tuple[Output, ...]:
     """Outputs with `*` replaced by the columns of the table."""
-    wanted = (Output("*", "*"),) if outputs is None else outputs
+    requested = (Output("*", "*"),) if outputs is None else outputs
     return tuple(
         item
-        for output in wanted
+        for output in requested
         for item in ([Output(name, name) for name in names] if output.column == "*" else [output])
     )

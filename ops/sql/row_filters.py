@@ -62,10 +62,10 @@ def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
     if not isinstance(column, exp.Column):
         raise NotIndexableError(f"{shown(column)} is no column: compare one column with constants")
     try:
-        made: BooleanExpression = kind(column.name, value)
+        row_filter: BooleanExpression = kind(column.name, value)
     except (TypeError, ValueError) as error:
         raise NotIndexableError(f"{shown(column)} cannot be compared: {error}") from error
-    return made
+    return row_filter
 
 
 def _is(node: Node, _: Values) -> BooleanExpression:

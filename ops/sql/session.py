@@ -199,8 +199,8 @@ class SqlSession:
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
         first = _first_step(schema, statement, self._columns_of(table, schema))
         index, why = _find_index(table, schema, statement)
-        wanted = first.columns()
-        columns = [field.name for field in schema.fields if field.name in wanted]
+        needed = first.columns()
+        columns = [field.name for field in schema.fields if field.name in needed]
         result = self._search_reader(statement, self._reader(statement, table, index, storage), columns)
         distance = pc.negate(result.rows["distance"]) if statement.negated else result.rows["distance"]
         own = result.rows.drop_columns(["query", "rank", "distance"]).rename_columns(columns)

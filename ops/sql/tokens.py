@@ -161,7 +161,7 @@ def plain(value: Any) -> Any:
     """Of numpy's types, Python's. Raises SqlError for times that Python's cannot hold."""
     if isinstance(value, np.datetime64) and value.dtype == "M8[ns]" and value.astype("M8[us]") == value:
         value = value.astype("M8[us]")
-    made = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    if isinstance(value, np.datetime64) and isinstance(made, int):
+    python_value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, np.datetime64) and isinstance(python_value, int):
         raise SqlError(f"{value} is no time to the microsecond, from year 1 to 9999")
-    return made
+    return python_value

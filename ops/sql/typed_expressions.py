@@ -71,23 +71,23 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
     if make is None:
         raise NotIndexableError(f"{shown(node)} is not computed here")
     try:
-        made = make(node, schema)
+        expression = make(node, schema)
     except NotIndexableError as error:
         if shown(node) in str(error) or not isinstance(node, exp.Binary | exp.Func):
             raise
         raise NotIndexableError(f"{shown(node)[:200]}: {error}") from error
-    return _folded(made, node) if made.may_fail and not made.columns else made
+    return _folded(expression, node) if expression.may_fail and not expression.columns else expression
 
 
-def _folded(made: TypedExpression, node: Node) -> TypedExpression:
+def _folded(expression: TypedExpression, node: Node) -> TypedExpression:
     """A constant by its value. One that has none is refused, whichever rows there are, but in a branch."""
     try:
-        return constant_of(value_of(made, node, _ONE_ROW)[0], made.kind)
+        return constant_of(value_of(expression, node, _ONE_ROW)[0], expression.kind)
     except SqlError as error:
         part_of_a_constant = node.parent is not None and node.parent.find(exp.Column) is None  # as in `false AND ...`
         if not part_of_a_constant and not _IN_BRANCH.get():
             raise NotIndexableError(str(error)) from error
-        return made
+        return expression
 
 
 def value_of(expression: TypedExpression, node: Node, rows: pa.Table) -> pa.Array:

@@ -58,13 +58,13 @@ class RenewedFileSystem(LiteralFileSystem):
         self._prefix = prefix
 
     async def _call_s3(self, method: str, *arguments: Any, **named: Any) -> Any:
-        used = await current(self._lease, self._prefix)
+        keys = await current(self._lease, self._prefix)
         try:
             return await super()._call_s3(method, *arguments, **named)
         except OSError as error:
             if not _refuses_keys(error):
                 raise
-            if not await asyncio.to_thread(self._lease.has_other_than, used, self._prefix):
+            if not await asyncio.to_thread(self._lease.has_other_than, keys, self._prefix):
                 raise PermissionError(f"{error}; with {self._lease}") from error
         try:
             return await super()._call_s3(method, *arguments, **named)

@@ -18,7 +18,7 @@ class DeadNodesTask:
 
     shards: tuple[tuple[ObjectRange, bytes], ...]
     """(blob, nodes that were dead before, as a deletion vector)"""
-    gone: npt.NDArray[np.uint32]
+    emptied_slots: npt.NDArray[np.uint32]
     """File slots without any live row"""
     deleted: tuple[tuple[FileSlot, bytes], ...]
     """(file slot, deleted row positions as a deletion vector) of files whose deletes have changed"""
@@ -26,18 +26,18 @@ class DeadNodesTask:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardDeadNodes:
+class DeadNodesResult:
     """Nodes of one shard without a row."""
 
     nodes: bytes
     """Nodes as a deletion vector, since runs of rows die together; those that were dead before are included"""
-    lost: tuple[tuple[FileSlot, int], ...]
+    removed_rows: tuple[tuple[FileSlot, int], ...]
     """(file slot, rows that were live before)"""
     slots: npt.NDArray[np.uint32]
     """File slots of all nodes, dead ones included"""
 
 
-def mark_dead_nodes(task: DeadNodesTask) -> tuple[ShardDeadNodes, ...]:
+def mark_dead_nodes(task: DeadNodesTask) -> tuple[DeadNodesResult, ...]:
     """Find the nodes whose file slot is gone or whose row is deleted; one result per shard.
 
     Raises StorageError, PuffinError.
@@ -50,12 +50,12 @@ def mark_dead_nodes(task: DeadNodesTask) -> tuple[ShardDeadNodes, ...]:
     for blob, before in task.shards:
         reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
         slots, positions = reader.read_locations()
-        dead = np.isin(slots, task.gone)
+        dead = np.isin(slots, task.emptied_slots)
         dead |= np.isin(pack(slots, positions), deleted)
         dead_before = deletion_vector.decode(before)
         dead[dead_before] = False
         in_slot, counts = np.unique(slots[dead], return_counts=True)
-        lost = tuple((FileSlot(slot), count) for slot, count in zip(in_slot.tolist(), counts.tolist(), strict=True))
+        removed = tuple((FileSlot(slot), count) for slot, count in zip(in_slot.tolist(), counts.tolist(), strict=True))
         dead[dead_before] = True
-        results.append(ShardDeadNodes(deletion_vector.encode(np.flatnonzero(dead)), lost, np.unique(slots)))
+        results.append(DeadNodesResult(deletion_vector.encode(np.flatnonzero(dead)), removed, np.unique(slots)))
     return tuple(results)

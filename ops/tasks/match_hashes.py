@@ -104,10 +104,10 @@ def hash_files(task: HashTask) -> StagedRows:
         writers = BlockWriters(f"{task.staging}/hashes-{task.task_number}", 0, storage, stack)
 
         def read(selection: RowSelection) -> tuple[int, list[Ball]]:
-            wanted = None if selection.positions is None else deletion_vector.decode(selection.positions)
+            selected = None if selection.positions is None else deletion_vector.decode(selection.positions)
             around, count = [], 0
             for all_positions, vectors in _ahead(vectors_of.read(selection.file), readers):
-                keep = slice(None) if wanted is None else among(all_positions, wanted)
+                keep = slice(None) if selected is None else among(all_positions, selected)
                 positions, raw = all_positions[keep], vectors[keep]
                 if not len(raw):
                     continue
@@ -158,14 +158,14 @@ def stage_matches(
     owners, nodes: int64[n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
     """
     matched = np.flatnonzero(partner >= 0)
-    taken = partner[matched].astype(np.intp)
+    moved_rows = partner[matched].astype(np.intp)
     is_unmatched = np.ones(new.count, np.bool_)
-    is_unmatched[taken] = False
+    is_unmatched[moved_rows] = False
     rest = new.take(np.flatnonzero(is_unmatched))
     unmatched = tuple(
         (FileSlot(slot), deletion_vector.encode(rest.positions[rows])) for slot, rows in by_slot(rest.slots)
     )
-    return MatchResult(_stage_moves(task, storage, owners[matched], nodes[matched], new.take(taken)), unmatched)
+    return MatchResult(_stage_moves(task, storage, owners[matched], nodes[matched], new.take(moved_rows)), unmatched)
 
 
 def read_moves(

@@ -136,14 +136,14 @@ def match_lineage(task: LineageMatchTask) -> LineageMatchResult:
     dead = _dead_nodes(task)
     partner = pair_equal(dead.versions, new.hashes)
     matched = np.flatnonzero(partner >= 0)
-    taken = partner[matched]
+    moved_rows = partner[matched]
     hashes = np.zeros(new.count, np.uint64)
-    hashes[taken] = dead.hashes[matched]
+    hashes[moved_rows] = dead.hashes[matched]
     has_node = np.zeros(new.count, np.bool_)
-    has_node[taken] = True
+    has_node[moved_rows] = True
     return LineageMatchResult(
         rows=stage_matches(task.match, storage, new, dead.owners, dead.nodes, partner),
-        moves=_file_moves(dead.slots[matched], new.slots[taken]),
+        moves=_file_moves(dead.slots[matched], new.slots[moved_rows]),
         refuted=_refuted(task, new, has_node, hashes),
     )
 

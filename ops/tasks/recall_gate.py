@@ -57,10 +57,10 @@ def recall_of_nodes(
     distances = _exact_of(vectors, query_nodes, answers, metric)
     itself = query_nodes[:, None]
     others = np.sort(np.where(exact_ids == itself, np.inf, exact), axis=1)
-    wanted = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
-    limits = _with_tolerance(np.take_along_axis(others, wanted[:, None] - 1, axis=1))
+    expected = np.minimum((exact_ids != itself).sum(axis=1), GATE_K)
+    limits = _with_tolerance(np.take_along_axis(others, expected[:, None] - 1, axis=1))
     hits = ((distances <= limits) & (answers >= 0) & (answers != itself)).sum(axis=1)
-    return np.asarray(np.minimum(hits, wanted) / wanted)
+    return np.asarray(np.minimum(hits, expected) / expected)
 
 
 def search_by_defaults(
@@ -136,26 +136,26 @@ def searcher_of(
 @contextmanager
 def _held_out(shard: Shard, nodes: npt.NDArray[np.intp]) -> Iterator[None]:
     """Remove the edges to `nodes` for a while, in place: a copy would be the largest array of a build."""
-    gone = np.zeros(shard.count, np.bool_)
-    gone[nodes] = True
+    held_out = np.zeros(shard.count, np.bool_)
+    held_out[nodes] = True
     block = 16_384
     leading = [
-        start + np.flatnonzero((gone[part] & (part >= 0)).any(axis=1))
+        start + np.flatnonzero((held_out[part] & (part >= 0)).any(axis=1))
         for start in range(0, shard.count, block)
         for part in (shard.neighbors[start : start + block],)
     ]
     rows = np.concatenate(leading)
-    before, degrees = shard.neighbors[rows], shard.degrees[rows]
+    neighbors, degrees = shard.neighbors[rows], shard.degrees[rows]
     try:
         for row in rows:
             kept = shard.neighbors[row][: shard.degrees[row]]
-            kept = kept[~gone[kept]]
+            kept = kept[~held_out[kept]]
             shard.neighbors[row] = -1
             shard.neighbors[row, : len(kept)] = kept
             shard.degrees[row] = len(kept)
         yield
     finally:
-        shard.neighbors[rows], shard.degrees[rows] = before, degrees
+        shard.neighbors[rows], shard.degrees[rows] = neighbors, degrees
 
 
 def _exact_of(

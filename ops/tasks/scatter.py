@@ -99,10 +99,10 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
         writers = BlockWriters(stem, dims, storage, stack, durable=task.recorded)
         for selection in task.files:
             reach = np.full(len(task.codebook), -1.0, np.float32)
-            wanted = None if selection.positions is None else deletion_vector.decode(selection.positions)
+            selected = None if selection.positions is None else deletion_vector.decode(selection.positions)
             count = 0
             for all_positions, raw in vectors_of.read(selection.file):
-                keep = slice(None) if wanted is None else among(all_positions, wanted)
+                keep = slice(None) if selected is None else among(all_positions, selected)
                 positions = all_positions[keep]
                 vectors = prepared(raw[keep], positions, selection.file, task.metric)
                 if task.vectors == "f16":

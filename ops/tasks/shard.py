@@ -130,12 +130,12 @@ class _MeasuredShard:
 
 def _make(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
     if task.base is not None and task.how is How.INSERTED:
-        made = _insert(task, task.base, incoming)
-        if made.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
-            return _write(task, storage, made, incoming.count)
+        shard = _insert(task, task.base, incoming)
+        if shard.recall >= max(task.target_recall, task.base.recall - RECALL_LOSS):
+            return _write(task, storage, shard, incoming.count)
         _log.warning(
             "%s: shard %s finds %.4f of the nearest rows after inserts, %.4f before, target %s: it is built anew",
-            task.staging, task.shard_id, made.recall, task.base.recall, task.target_recall,
+            task.staging, task.shard_id, shard.recall, task.base.recall, task.target_recall,
         )  # fmt: skip
         task = replace(task, how=How.REBUILT)
     return _write(task, storage, _build(task, incoming), incoming.count)
@@ -146,14 +146,14 @@ def _build(task: ShardTask, incoming: VectorRows) -> _MeasuredShard:
     if task.base is not None:
         rows = task.base.live_rows(task.base.reader()).join(incoming).sorted()
     rows = rows.reordered(locality_order(rows.vectors, seed=task.params.seed, threads=task.threads))
-    made = _build_over(task, rows, coded=True)
-    if made.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
-        by_codes, made = made.recall, _build_over(task, rows, coded=False)
+    shard = _build_over(task, rows, coded=True)
+    if shard.recall < task.target_recall and vamana.is_coded(rows.vectors, task.metric, threads=task.threads):
+        by_codes, shard = shard.recall, _build_over(task, rows, coded=False)
         _log.warning(
             "%s: shard %s, built by codes of one byte, finds %.4f of the nearest rows, target %s; by vectors %.4f",
-            task.staging, task.shard_id, by_codes, task.target_recall, made.recall,
+            task.staging, task.shard_id, by_codes, task.target_recall, shard.recall,
         )  # fmt: skip
-    return made
+    return shard
 
 
 def _build_over(task: ShardTask, rows: VectorRows, *, coded: bool) -> _MeasuredShard:
@@ -209,15 +209,17 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.ND
     )
 
 
-def _write(task: ShardTask, storage: Storage, made: _MeasuredShard, inserted: int) -> ShardResult:
+def _write(task: ShardTask, storage: Storage, measured: _MeasuredShard, inserted: int) -> ShardResult:
     curve = task.base.curve if task.base is not None else ""
     knows_less = task.vectors == "f16" and curve  # than the base did, which saw its rows before they were rounded
     if task.how is not How.INSERTED and not task.is_delta and not knows_less:
-        curve = measure_curve(made.shard, made.vectors, made.live, seed=task.params.seed, threads=task.threads)
+        curve = measure_curve(
+            measured.shard, measured.vectors, measured.live, seed=task.params.seed, threads=task.threads
+        )
     path = f"{task.staging}/shard-{task.shard_id}-{uuid.uuid4().hex}.dann"
     digest, length = hashlib.sha256(), 0
     with storage.open_output(path, durable=task.recorded) as sink:
-        for chunk in shard_blob.encode(made.shard):
+        for chunk in shard_blob.encode(measured.shard):
             digest.update(chunk)
             length += len(chunk)
             sink.write(chunk)  # type: ignore[arg-type]  # any buffer will do
@@ -226,12 +228,12 @@ def _write(task: ShardTask, storage: Storage, made: _MeasuredShard, inserted: in
         how=task.how,
         parts=(ObjectRange(path, 0, length),),
         sha256=digest.digest(),
-        count=made.shard.count,
-        medoid=made.shard.medoid,
-        recall=made.recall,
+        count=measured.shard.count,
+        medoid=measured.shard.medoid,
+        recall=measured.recall,
         curve=curve,
-        tombstones=np.flatnonzero(~made.live).astype(np.int64),
+        tombstones=np.flatnonzero(~measured.live).astype(np.int64),
         inserted=inserted,
         remapped=task.base.moved if task.base is not None else 0,
-        slots=np.unique(made.shard.file_slots),
+        slots=np.unique(measured.shard.file_slots),
     )

@@ -62,7 +62,7 @@ class NodesTask:
     """(blob, its tombstones as a deletion vector)"""
     slots: int
     """File slots of the version"""
-    wanted: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
     """Addresses whose nodes are looked for, ascending, as `pack` makes them"""
     storage: StorageConfig
     threads: int = 1
@@ -96,7 +96,7 @@ class RowsTask:
 
 
 def tally_nodes(task: NodesTask) -> NodesResult:
-    """Read location maps, and the hashes of shards with a wanted row. Raises StorageError, PuffinError."""
+    """Read location maps, and the hashes of shards with a node that is looked for. Raises StorageError, PuffinError."""
     with ThreadPoolExecutor(task.threads) as threads:
         results = list(threads.map(lambda place: _tally_shard(task, place), range(len(task.shards))))
     return NodesResult(
@@ -113,7 +113,7 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
     keys = pack(slots, positions)
-    nodes = live[np.isin(keys[live], task.wanted)]
+    nodes = live[np.isin(keys[live], task.keys)]
     hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
     return NodesResult(tally, keys[nodes], hashes, np.full(len(nodes), place, np.int64))
 

@@ -119,8 +119,8 @@ def _column_names(parquet: ParquetObject, share: FileShare, schema: Schema) -> d
     """
     name_of = column_names(parquet.schema, share.file, schema)
     constant = frozenset(field_id for field_id, _ in share.file.constants)
-    wanted = [field_id for field_id, _ in share.columns]
-    lacking = [field_id for field_id in wanted if field_id not in name_of]
+    field_ids = [field_id for field_id, _ in share.columns]
+    lacking = [field_id for field_id in field_ids if field_id not in name_of]
     if any(i in constant or schema.find_field(i).initial_default is not None for i in lacking):
         return None
-    return {field_id: name_of[field_id] for field_id in wanted if field_id in name_of}
+    return {field_id: name_of[field_id] for field_id in field_ids if field_id in name_of}

@@ -49,20 +49,20 @@ def update_from_arrow(accumulator: ThetaAccumulator, array: pa.Array | pa.Chunke
 
 def _canonical(array: pa.Array, kind: str, iceberg_type: str) -> pa.Array:
     """The array as the Arrow type whose buffers the kernels read."""
-    wanted = ARROW_TYPES.get(kind)
+    canonical_type = ARROW_TYPES.get(kind)
     if kind == "decimal":
         precision, scale = (int(x) for x in iceberg_type[8:-1].split(","))
         if pa.types.is_decimal128(array.type) and array.type.scale == scale:
             return array
-        wanted = pa.decimal128(precision, scale)
+        canonical_type = pa.decimal128(precision, scale)
     elif kind == "fixed":
-        wanted = pa.binary(int(iceberg_type[6:-1]))
-    if array.type == wanted or (kind in _SMALL and array.type == _SMALL[kind]):
+        canonical_type = pa.binary(int(iceberg_type[6:-1]))
+    if array.type == canonical_type or (kind in _SMALL and array.type == _SMALL[kind]):
         return array
     # readers cut nanoseconds off, as Spark wrote them (INT96) before there were tables
     from_nanos = kind in ("timestamp", "timestamptz") and pa.types.is_timestamp(array.type) and array.type.unit == "ns"
     try:
-        return array.cast(wanted, safe=not from_nanos)
+        return array.cast(canonical_type, safe=not from_nanos)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         message = f"Arrow data of type {array.type} is not Iceberg's {iceberg_type}: {error}"
         raise SketchTypeError(message) from error

@@ -73,11 +73,11 @@ def choose_extensions(
     notes: list[str] = []
     diffs = 0
     for ancestor in ancestors(table, snapshot):
-        wanted = {i for i, paths in missing.items() if paths} - extensions.keys()
+        unextended = {i for i, paths in missing.items() if paths} - extensions.keys()
         statistics = find_statistics(table, ancestor.snapshot_id)
-        if not wanted or diffs == _MAX_FILE_LISTS:
+        if not unextended or diffs == _MAX_FILE_LISTS:
             break
-        candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in wanted}
+        candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in unextended}
         if statistics is None or not candidates:
             continue
         diffs += 1

@@ -13,7 +13,7 @@ from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.theta.file_sketches import FileKey
 
 PROPERTY = "icepuffin.build-id"
-"""Property of our theta blobs that holds the build id. A slot whose blobs have the wanted ids is not written again"""
+"""Property of our theta blobs that holds the build id. A slot whose blobs have the expected ids is not written again"""
 FORMAT = "theta/2"
 """First part of every build id; to be raised when the same rows give other sketches. Sketches of `theta/1` may contain
 values that another engine counted, and may lack the values of columns that a data file does not have"""

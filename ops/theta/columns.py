@@ -62,13 +62,13 @@ def choose_columns(
     current_schema: Schema,
     *,
     sketched_before: Collection[int],
-    wanted: Collection[str] | None = None,
+    names: Collection[str] | None = None,
 ) -> tuple[SketchedColumn, ...]:
     """The columns of a snapshot that get a sketch, by field id.
 
     `sketched_before`: field ids with a sketch in the snapshot's history. Without any, columns of the types in
     `CREATED_TYPES` get one; otherwise the columns that have one, of any type.
-    `wanted` (names in the current schema) overrides both; those that the snapshot does not have yet are left out.
+    `names` (in the current schema) overrides both; those that the snapshot does not have yet are left out.
     Columns that were dropped since never get one: an entry for them makes Spark's optimiser fail. Raises
     UnsketchableColumnError.
     """
@@ -78,14 +78,14 @@ def choose_columns(
         for f in current_schema.fields
         if f.field_id in types and kind_of(types[f.field_id]) in SKETCHED_TYPES
     ]
-    if wanted is not None:
+    if names is not None:
         possible = [f.name for f in current_schema.fields if kind_of(str(f.field_type)) in SKETCHED_TYPES]
-        if missing := sorted(set(wanted) - set(possible)):
+        if missing := sorted(set(names) - set(possible)):
             raise UnsketchableColumnError(
                 f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type; "
                 f"these are: {', '.join(possible)}"
             )
-        chosen = [c for c in columns if c.name in wanted]
+        chosen = [c for c in columns if c.name in names]
     elif sketched_before:
         chosen = [c for c in columns if c.field_id in sketched_before]
     else:

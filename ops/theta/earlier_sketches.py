@@ -49,12 +49,12 @@ class EarlierSketches:
             return [(i, kind) for i, kind in there if types.get(i) == kind and i not in sketches_by_key[key]]
 
         for reader in self._readers:
-            wanted = []
+            keys_to_read = []
             for key in (key for key, sketches in sketches_by_key.items() if len(sketches) < len(types)):
                 with self._noting(key):
                     if lacking(key, reader.columns(key)):
-                        wanted.append(key)
-            for group in reader.in_order(wanted):
+                        keys_to_read.append(key)
+            for group in reader.in_order(keys_to_read):
                 with suppress(IcepuffinError, PuffinError):  # each file's own read raises it again
                     reader.fetch(group)
                 for key in group:

@@ -56,7 +56,7 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Collection[str] | None) -> SketchPlan:
+def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: Collection[str] | None) -> SketchPlan:
     """The plan of a snapshot's sketches. Reads metadata, and the footers of file sketches.
 
     Raises ThetaError, EqualityDeletesError, UnsketchableColumnError, UnsupportedFormatError, and TagTakenError where
@@ -72,7 +72,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, wanted: Coll
     schema = table.schemas().get(live.schema_id, table.schema())
     before = fields_sketched_before(table, snapshot) | earlier.field_ids()
     try:
-        columns = choose_columns(schema, table.schema(), sketched_before=before, wanted=wanted)
+        columns = choose_columns(schema, table.schema(), sketched_before=before, names=requested)
     except UnsketchableColumnError as error:
         raise UnsketchableColumnError(f"{table_name(table)}, theta_columns: {error}") from None
     names = mapped_names(table)
@@ -89,7 +89,7 @@ def is_current(plan: SketchPlan, store: Storage) -> bool:
     return (
         statistics is not None
         and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
-        and all(i in listed and _is(listed[i], wanted, plan.snapshot) for i, wanted in plan.build_ids.items())
+        and all(i in listed and _is(listed[i], seal, plan.snapshot) for i, seal in plan.build_ids.items())
         and store.exists(statistics.statistics_path)
     )
 

@@ -46,10 +46,10 @@ def vector_of_row(
         raise NoSuchColumnError(f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}")
     # a condition means the current names, and these may have changed since the snapshot
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
-    wanted = EqualTo(term=id_column, value=row)
+    condition = EqualTo(term=id_column, value=row)
     try:
         at = None if is_head_of_main(snapshot) else snapshot_id  # a scan of a snapshot knows its names alone
-        scan = DataScan(metadata, table.io, wanted, selected_fields=(id_column, column), snapshot_id=at)
+        scan = DataScan(metadata, table.io, condition, selected_fields=(id_column, column), snapshot_id=at)
         rows = scan.to_arrow()
     except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third
         raise NoSuchColumnError(

@@ -98,23 +98,23 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
         overwritten_by=foreign or "",
     )
     head_is_new = head not in ("", cursor.head) or bare.overwritten_by not in ("", cursor.merged)
-    wanted = {*pending_snapshots(bare, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
-    done = [_materialized(instance, key, wanted) for key in spec.derived_keys]
+    keys = {*pending_snapshots(bare, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
+    done = [_materialized(instance, key, keys) for key in spec.derived_keys]
     return replace(
         bare,
-        recorded=_materialized(instance, spec.key, wanted),
+        recorded=_materialized(instance, spec.key, keys),
         done=set.intersection(*done) if done else set(),
     )
 
 
-def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, wanted: Set[str]) -> set[str]:
-    """The partitions among `wanted` that have a materialisation."""
-    if not wanted:
+def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, keys: Set[str]) -> set[str]:
+    """The partitions among `keys` that have a materialisation."""
+    if not keys:
         return set()
-    if len(wanted) > _NAMED_PARTITIONS:
-        return instance.get_materialized_partitions(key) & wanted
+    if len(keys) > _NAMED_PARTITIONS:
+        return instance.get_materialized_partitions(key) & keys
     latest = instance.event_log_storage.get_latest_storage_id_by_partition(
-        key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(wanted)
+        key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(keys)
     )
     return set(latest)
 

@@ -203,11 +203,11 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
     give the same plan again.
     """
     before, visible, done = cursor.processed(facts.parents), facts.visible, set(facts.done)
-    left = _in_turn(facts, _processed(facts, cursor, policy), policy)
-    room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(left)
+    unprocessed = _in_turn(facts, _processed(facts, cursor, policy), policy)
+    room = runs_ahead - facts.in_flight if policy == "every" else 0 if facts.in_flight else len(unprocessed)
     request: list[str] = []
     processed: set[str] = set()
-    for snapshot in left:
+    for snapshot in unprocessed:
         if snapshot.key not in visible:
             break  # processed snapshots stay without gaps, which keeps the cursor short
         if snapshot.key not in done and (policy == "every" or snapshot.is_head):
@@ -227,7 +227,7 @@ def plan_runs(facts: TableFacts, cursor: SensorCursor, *, policy: Policy, runs_a
         processed.add(facts.head)
     merge = facts.overwritten_by not in ("", cursor.merged) and facts.head in done and facts.head not in request
     tips, ahead = _as_tips(before | processed, facts.parents)
-    owed = {snapshot.key for snapshot in left} - processed
+    owed = {snapshot.key for snapshot in unprocessed} - processed
     return RunPlan(
         request=tuple(request),
         returned_to=facts.head if returned else None,

@@ -31,14 +31,14 @@ def decode_roaring64(data: bytes, *, max_values: int = MAX_POSITIONS) -> Values:
     (count,) = bitmaps.unpack("<Q")
     last_key = -1
     parts = [np.empty(0, np.uint64)]
-    left = max_values
+    values_left = max_values
     for number in range(count):
         (key,) = bitmaps.unpack("<I")
         if key <= last_key:
             raise BadBlobError(f"Roaring bitmap {number}: key {key} after {last_key}")
-        for values in _decode_roaring32(bitmaps, left):
+        for values in _decode_roaring32(bitmaps, values_left):
             parts.append(values | np.uint64(key << 32))
-            left -= len(values)
+            values_left -= len(values)
         last_key = key
     if bitmaps.at != len(data):
         raise BadBlobError(f"{len(data) - bitmaps.at} bytes follow the last of {count} Roaring bitmaps")

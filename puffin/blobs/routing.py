@@ -157,12 +157,12 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     return routing
 
 
-def _decode_shards(cursor: Cursor, count: int, left: int) -> tuple[ShardEntry, ...]:
-    """Shard table; `left` tombstones for all shards together: four bytes of a bitmap may stand for 65,536."""
+def _decode_shards(cursor: Cursor, count: int, max_tombstones: int) -> tuple[ShardEntry, ...]:
+    """Shard table; at most `max_tombstones` in all shards together: four bytes of a bitmap may stand for 65,536."""
     shards: list[ShardEntry] = []
     for number in range(count):
-        shards.append(_decode_shard(cursor, number, left))
-        left -= len(shards[-1].tombstones)
+        shards.append(_decode_shard(cursor, number, max_tombstones))
+        max_tombstones -= len(shards[-1].tombstones)
     return tuple(shards)
 
 

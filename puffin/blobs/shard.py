@@ -254,9 +254,9 @@ class ShardReader:
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raw = self.read_section(kind)
-        wanted = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        if len(raw) != wanted:
-            raise BadBlobError(f"shard blob: section {kind.name} has {len(raw)} bytes, {shape} {dtype} needs {wanted}")
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if len(raw) != size:
+            raise BadBlobError(f"shard blob: section {kind.name} has {len(raw)} bytes, {shape} {dtype} needs {size}")
         array = raw.view(dtype).reshape(shape)
         return np.require(array, array.dtype.newbyteorder("="), ["ALIGNED"])
 

@@ -93,7 +93,7 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
         again = [path for path, file in live.items() if file.deletes]
         slots = [slot for slot, file in enumerate(base.routing.files) if any(p.endswith(file.path) for p in again)]
         added = tuple(sorted((*result.added, *(live[path] for path in again)), key=lambda file: file.path))
-        return replace(result, added=added, gone=tuple(slots), deleted={})
+        return replace(result, added=added, emptied_slots=tuple(slots), deleted={})
 
     monkeypatch.setattr(plan_module, "find_changes", read_again)
     second = plan_version(table, DEFINITION, head(table), storage=STORAGE)

@@ -58,9 +58,9 @@ def test_an_increment_takes_the_columns_that_have_a_sketch_floats_included() -> 
 
 
 def test_named_columns_override_the_rules_and_may_be_of_any_primitive_type() -> None:
-    assert chosen(wanted=["boolean", "fixed", "uuid"], sketched_before={2}) == {"boolean", "fixed", "uuid"}
+    assert chosen(names=["boolean", "fixed", "uuid"], sketched_before={2}) == {"boolean", "fixed", "uuid"}
     with pytest.raises(UnsketchableColumnError, match="list, nosuch: not top-level columns of a primitive type"):
-        chosen(wanted=["list", "nosuch"])
+        chosen(names=["list", "nosuch"])
 
 
 def test_names_are_the_current_schemas_and_types_the_snapshots() -> None:
@@ -73,7 +73,7 @@ def test_names_are_the_current_schemas_and_types_the_snapshots() -> None:
 def test_a_named_column_that_the_snapshot_does_not_have_yet_is_left_out() -> None:
     then = Schema(NestedField(1, "a", IntegerType(), required=False))
     now = Schema(NestedField(1, "a", IntegerType(), required=False), NestedField(2, "b", LongType(), required=False))
-    assert [c.name for c in choose_columns(then, now, sketched_before=(), wanted=["a", "b"])] == ["a"]
+    assert [c.name for c in choose_columns(then, now, sketched_before=(), names=["a", "b"])] == ["a"]
 
 
 @pytest.mark.parametrize(
