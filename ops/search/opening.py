@@ -116,19 +116,19 @@ def open_index(
     """
     begun = time.perf_counter()
     require_table(table, "open_index")
+    frozen = _frozen(table)
     require_type(index, str | IndexDefinition | None, "index is a name", "leave it out where the table has one index")
     _require_storage(storage)
     if stale not in tuple(StalePolicy):
         raise QueryError(f"stale is '{stale}'; it is one of {', '.join(StalePolicy)}")
     stale = StalePolicy(stale)
     workers = thread_count(threads)
-    index = index or _only_index(table)
-    definition = index if isinstance(index, IndexDefinition) else load_definition(table, index)
-    frozen = copy(table)
-    live, schema = _snapshot(table, snapshot)
-    field_id = resolve_field(definition, schema, table_name(table))
+    index = index or _only_index(frozen)
+    definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
+    live, schema = _snapshot(frozen, snapshot)
+    field_id = resolve_field(definition, schema, table_name(frozen))
     target = SearchTarget(
-        table, live, schema, field_id, definition.metric_value, definition, storage or storage_of(table)
+        frozen, live, schema, field_id, definition.metric_value, definition, storage or storage_of(frozen)
     )
     choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
@@ -184,10 +184,10 @@ def open_exact(
     require_table(table, "open_exact")
     _require_storage(storage)
     metric = metric if isinstance(metric, Metric) else _parsed_metric(metric)
-    frozen = copy(table)
-    live, schema = _snapshot(table, snapshot)
-    field_id = resolve_column(column, schema, table_name(table))
-    target = SearchTarget(table, live, schema, field_id, metric, None, storage or storage_of(table))
+    frozen = _frozen(table)
+    live, schema = _snapshot(frozen, snapshot)
+    field_id = resolve_column(column, schema, table_name(frozen))
+    target = SearchTarget(frozen, live, schema, field_id, metric, None, storage or storage_of(frozen))
     choice = VersionChoice(None, None, "an exact search was asked for", ())
 
     def again(newer: Table) -> IndexReader:
@@ -212,6 +212,11 @@ def exact_search(
     """The true k nearest rows (that satisfy `where`), by `open_exact`."""
     reader = open_exact(table, column, metric, snapshot=snapshot, storage=storage)
     return reader.search(queries, k, columns=columns, where=where)
+
+
+def _frozen(table: Table) -> Table:
+    """A copy whose metadata stays as it is when somebody reloads the table: all of a reader comes from one state."""
+    return copy(table)
 
 
 def _require_storage(storage: object) -> None:
@@ -256,10 +261,7 @@ def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | 
 def _reopen(
     frozen: Table, snapshot: SnapshotName, index: str | IndexDefinition | None, again: Callable[[Table], IndexReader]
 ) -> Reopen | None:
-    """Opens what is newer in the catalog than `frozen`; None where `snapshot` is an id or a time, which never move.
-
-    `frozen`: a copy of the table, so that its metadata stays as it was when somebody reloads the table.
-    """
+    """Opens what is newer in the catalog than `frozen`; None where `snapshot` is an id or a time, which never move."""
     if not is_head_of_main(snapshot) and snapshot not in frozen.metadata.refs:
         return None
 

@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
 from icepuffin.ops.datafile import DataFileError
-from icepuffin.ops.index import IndexReport
+from icepuffin.ops.index import IndexDefinition, IndexReport, create_index, drop_index
 from icepuffin.ops.search import (
     Coverage,
     IndexUnavailableError,
@@ -23,6 +23,7 @@ from icepuffin.ops.search import (
     UnknownColumnError,
     exact_search,
     open_index,
+    opening,
 )
 from icepuffin.ops.storage.local import to_path
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
@@ -268,3 +269,41 @@ def test_a_version_built_otherwise_still_answers(table: Table) -> None:
     assert found.coverage is Coverage.EXACT_VERSION
     other_metric = open_index(table, replace(DEFINITION, metric="cosine"), storage=STORAGE).search(queries(2))
     assert other_metric.coverage is Coverage.EXACT_SCAN
+
+
+def test_a_reader_stays_as_it_is_when_its_table_is_reloaded(table: Table) -> None:
+    """Its snapshot may have expired from the metadata; its files are there."""
+    index_head(table)
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    rows, before = reader.row_count, table.metadata.current_snapshot_id or 0
+    table.refresh().overwrite(make_rows(9_000, 9_010))
+    tags = [name for name, ref in table.metadata.refs.items() if name != "main"]
+    for tag in tags:
+        table.manage_snapshots().remove_tag(tag).commit()
+    table.maintenance.expire_snapshots().by_id(before).commit()
+    assert table.refresh().metadata.snapshot_by_id(before) is None
+    assert reader.row_count == rows
+    found = reader.search(queries(1), 3, columns=["id"], where="id < 9000")
+    assert len(found.rows) == 3
+
+
+def test_a_table_that_is_reloaded_meanwhile_does_not_mix_two_states(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes the index anew with another metric, and another thread reloads the table, while it is opened."""
+    create_index(table, DEFINITION)
+    index_head(table.refresh())
+    read_definition = opening.load_definition
+
+    def load_definition(read: Table, name: str) -> IndexDefinition:
+        definition = read_definition(read, name)
+        drop_index(table.catalog.load_table(table.name()), name)
+        create_index(table.catalog.load_table(table.name()), replace(DEFINITION, metric="cosine"))
+        table.refresh()
+        return definition
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "load_definition", load_definition)
+        reader = open_index(table, "e", storage=STORAGE)
+    assert reader.metric == "l2"
+    assert reader._newest().metric == "cosine", "what is newer than the state that was opened is seen"
