@@ -13,7 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.executor.in_process import InProcessExecutor
 
 PROCESS_TAG = "icepuffin/process"
@@ -29,6 +30,7 @@ _INITIAL = "pid:[4026531836]"
 _CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")
 """Docker, containerd and Podman mount /etc/hostname from a folder that has the container's or the pod's id."""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
+_INTERRUPTS = (DagsterExecutionInterruptedError.__name__, KeyboardInterrupt.__name__)
 _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
@@ -153,13 +155,32 @@ def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
     return tuple(run_ids)
 
 
-class _RecordingExecutor(InProcessExecutor):
-    """Runs steps in this process, and records the process in the run's tags first."""
+class _RunProcessExecutor(InProcessExecutor):
+    """Runs steps in this process, and records the process in the run's tags first.
+
+    A run that is cancelled or interrupted ends. Dagster alone would repeat the step, by its retry policy.
+    """
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         run_id = plan_context.run_id
         plan_context.instance.add_run_tags(run_id, process_tags(run_id))
-        yield from super().execute(plan_context, execution_plan)
+        events: Any = super().execute(plan_context, execution_plan)
+        with closing(events):
+            for event in events:
+                yield event
+                if (event.is_step_up_for_retry or event.is_step_failure) and _is_to_end(plan_context, event):
+                    raise DagsterExecutionInterruptedError
+
+
+def _is_to_end(plan_context: Any, event: dg.DagsterEvent) -> bool:
+    """Whether a step ended by an interrupt, or its run was cancelled, or failed for its maximum runtime, meanwhile."""
+    error = event.event_specific_data.error  # type: ignore[union-attr]  # both events have one
+    while error is not None:
+        if error.cls_name in _INTERRUPTS:
+            return True
+        error = error.cause
+    run = plan_context.instance.get_run_by_id(plan_context.run_id)
+    return run is None or run.is_finished or run.status is DagsterRunStatus.CANCELING
 
 
 @dg.executor(name="in_process", config_schema=dg.in_process_executor.config_schema.as_field())
@@ -167,7 +188,7 @@ def run_process_executor(context: dg.InitExecutorContext) -> InProcessExecutor:
     """Dagster's in-process executor; its runs can be failed once their process is gone."""
     create: Any = dg.in_process_executor.executor_creation_fn
     plain = create(context)
-    return _RecordingExecutor(plain.retries, plain.step_dependency_config, plain.marker_to_close)
+    return _RunProcessExecutor(plain.retries, plain.step_dependency_config, plain.marker_to_close)
 
 
 def main() -> None:

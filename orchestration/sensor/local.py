@@ -9,6 +9,7 @@ import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.definitions.repository_definition.valid_definitions import SINGLETON_REPOSITORY_NAME
 from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.events import RunFailureReason
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.scheduler.instigation import SensorInstigatorData
@@ -137,7 +138,10 @@ def save_cursor(instance: dg.DagsterInstance, spec: TableSpec, plan: RunPlan) ->
 
 
 def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spec: TableSpec, key: str) -> LocalRun:
-    """Run the refresh job for one snapshot in this process. A failure is a result, and is in the instance."""
+    """Run the refresh job for one snapshot in this process. A failure is a result, and is in the instance.
+
+    Raises KeyboardInterrupt where the process was interrupted, once the run is marked as failed.
+    """
     job = definitions.resolve_job_def(f"refresh_{spec.slug}")
     run_id = str(uuid4())
     partition_tags = job.get_tags_for_partition_key(key, selected_asset_keys=())
@@ -149,6 +153,9 @@ def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spe
         remote_job_origin=_REPOSITORY.get_job_origin(job.name),
     )
     result = execute_run(InMemoryJob(job), run, instance)
+    ends = [event.job_failure_data.failure_reason for event in result.all_events if event.is_job_failure]
+    if RunFailureReason.UNEXPECTED_TERMINATION in ends:
+        raise KeyboardInterrupt
     failures = [event for event in result.all_events if event.is_step_failure]
     message = _root_message(failures[0].step_failure_data.error) if failures else ""
     return LocalRun("/".join(spec.path), key, result.run_id, result.success, message)
