@@ -171,18 +171,28 @@ def rerank(
     return Candidates(candidates.files, candidates.positions, exact).ordered(candidates.files.shape[1])
 
 
-def cut_in_doubt(approximate: Candidates, exact: Candidates, queries: F64, k: int, metric: Metric) -> bool:
+def cut_in_doubt(
+    approximate: Candidates, exact: Candidates, queries: F64, k: int, metric: Metric, longest: float
+) -> bool:
     """Whether a list of candidates ends where rounding may have put a row that is among the k nearest.
 
     `approximate` are ranked by vectors rounded from f64 to f32, `exact` the same rows by the vectors as they are.
+    `longest`: length of the longest vector that was ranked, which only the inner product needs.
     """
     cut = approximate.files[:, -1] >= 0  # other lists have every row
     last, kth = approximate.distances[cut, -1], exact.distances[cut, k - 1]
     if metric is Metric.COSINE:
         last, kth = np.sqrt(2 * last), np.sqrt(2 * kth)
         return bool((kth > last - rounding_of_units(queries.shape[1])).any())
-    lengths = np.linalg.norm(queries[cut], axis=1) if metric is Metric.L2 else 0.0
-    return bool((kth > last - 2.0**-24 * (lengths + np.abs(kth))).any())
+    lengths = np.linalg.norm(queries[cut], axis=1)
+    if metric is Metric.L2:
+        return bool((kth > last - _rounding(lengths + kth, queries.shape[1])).any())
+    return bool((kth > last - lengths * _rounding(longest, queries.shape[1])).any())
+
+
+def _rounding(lengths: Any, dims: int) -> Any:
+    """The largest distances of vectors f64 of such lengths from the same vectors in f32."""
+    return 1.01 * 2.0**-24 * lengths + np.sqrt(dims) * 2.0**-149
 
 
 def table_distances(queries: F64, vectors: npt.NDArray[Any], query: I64, row: I64, metric: Metric) -> F64:

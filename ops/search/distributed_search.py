@@ -117,6 +117,10 @@ class DistributedVersion:
         covered = masker.covered(np.sum([shard.nodes for shard in summaries], axis=0, dtype=np.int64))
         return cls(replace(job, covered=covered if complete else None), runner, summaries, covered)
 
+    def longest_vector(self) -> float:
+        """See LoadedVersion; 0 where no answer depends on it."""
+        return max((shard.longest for shard in self.shards), default=0.0)
+
     def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> IndexAnswer:
         """As `search_version`; with `matches`, each share takes the way that is faster for its own matching rows.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NoReturn
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
+from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import process_cache
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
@@ -434,9 +435,17 @@ class IndexReader:
             best = rerank(answer.candidates, vectors, self._rows, self._target.field_id, self._metric, meter)
             answer = replace(answer, candidates=best, unranked=answer.candidates)
         rounded = answer.unranked if self._holds_floats_of_doubles else None
-        if rounded is not None and cut_in_doubt(rounded, answer.candidates, vectors, k, self._metric):
+        if rounded is not None and cut_in_doubt(
+            rounded, answer.candidates, vectors, k, self._metric, self._longest_vector
+        ):
             warnings = (_CUT_IN_DOUBT,)
         return answer, warnings
+
+    @cached_property
+    def _longest_vector(self) -> float:
+        """The length of the longest vector of the version, where rounding is judged by it: under inner product."""
+        loaded = self._choice.loaded
+        return loaded.longest_vector() if loaded and self._metric is Metric.INNER_PRODUCT else 0.0
 
     @property
     def _holds_floats_of_doubles(self) -> bool:

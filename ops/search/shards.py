@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.addresses import pack, unpack
@@ -43,6 +44,10 @@ class MaskedShard:
     def vectors(self) -> F32 | None:
         """f32[N, D] prepared; None in a lean shard."""
         return self.shard.vectors
+
+    def longest_vector(self) -> float:
+        """Length of the longest vector, of rows that are not live as well; 0 in a lean shard."""
+        return 0.0 if self.vectors is None else float(lengths(self.vectors).max(initial=0.0))
 
     @property
     def positions(self) -> I64:
@@ -187,6 +192,10 @@ class LoadedVersion:
     def lean(self) -> bool:
         """Whether a shard holds no vectors to compare with."""
         return any(shard.vectors is None for shard in self.shards)
+
+    def longest_vector(self) -> float:
+        """Length of the longest vector that a shard holds. Reads all of them."""
+        return max((shard.longest_vector() for shard in self.shards), default=0.0)
 
 
 def load_version(

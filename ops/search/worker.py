@@ -156,6 +156,8 @@ class ShardSummary:
     """Files with rows that are live in the snapshot and were not live in the version's own"""
     rounded: bool
     """Whether its vectors differ from the table's by rounding"""
+    longest: float
+    """Length of its longest vector, where the column's are doubles and the metric is the inner product; else 0"""
 
 
 class SearchWorker:
@@ -181,11 +183,13 @@ class SearchWorker:
     def summary(self, shard_id: ShardId) -> ShardSummary:
         """Load one shard and describe it. Raises StorageError, PuffinError."""
         shard = self.masker.read(shard_id, threads=self.job.threads)
+        products = self.job.metric is Metric.INNER_PRODUCT
         return ShardSummary(
             shard_id,
             self.masker.nodes_by_file([shard]),
             self.masker.revived(shard_id, shard),
             rounded=shard.shard.rounded or self.job.column_is_double,
+            longest=shard.longest_vector() if self.job.column_is_double and products else 0.0,
         )
 
     def find(self, queries: F64, share: WorkShare, request: SearchRequest) -> ShareResult:

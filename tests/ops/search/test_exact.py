@@ -254,6 +254,30 @@ def test_candidates_that_floats_cannot_tell_apart_are_reported(
             assert not reader.search(vectors[:5], 10, rerank=True, oversample=21, where=where).warnings
 
 
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_candidates_that_floats_change_more_than_their_distances_are_reported(
+    sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
+    """Products that cancel are small, and what floats change of them is not; of tiny numbers floats keep few bits."""
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "0")
+    rng = np.random.default_rng(0)
+    cancelling = np.array([1e8, -1e8]) + rng.uniform(-3.9, 3.9, (400, 1)) * np.array([1.0, 0.0])
+    vectors = cancelling if metric == "ip" else 2e-45 * rng.standard_normal((400, 4))
+    query = [1.0, 1.0] if metric == "ip" else vectors[3]
+    definition = replace(DEFINITION, metric=metric, shards=2, target_recall=0.01)
+    table = sql_catalog.create_table("db.t", rows(vectors, pa.float64()).schema)
+    table.append(rows(vectors, pa.float64()))
+    index_head(table, definition)
+    nearest = open_exact(table, "embedding", metric, storage=STORAGE).search(query, 5, columns=["id"]).rows
+    for runner in (None, LocalRunner(2)):
+        reader = open_index(table, definition, storage=STORAGE, runner=runner, in_process_mb=0)
+        (warning,) = reader.search(query, 5, rerank=True, where=ALL).warnings
+        assert "cannot tell" in warning
+        every = reader.search(query, 5, columns=["id"], rerank=True, where=ALL, oversample=81)
+        assert every.warnings == ()
+        assert every.rows.equals(nearest)
+
+
 @pytest.mark.parametrize("tier", ["in-process", "distributed"])
 def test_directions_that_are_one_in_floats_are_ranked_by_the_vectors(
     sql_catalog: Catalog, tier: str, monkeypatch: pytest.MonkeyPatch
