@@ -84,7 +84,7 @@ def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time |
         return None
     word, follows = words[first], words[first + 1 : first + 2]
     time: _Time | None = None
-    if tokens[first].token_type is TokenType.STRING:
+    if tokens[first].token_type in (TokenType.STRING, TokenType.RAW_STRING):
         time = _time_of(tokens[first].text, first)
     elif word == "(" or follows == ["("]:
         inner = _constant_time(tokens, words, first + (1 if word == "(" else 2))

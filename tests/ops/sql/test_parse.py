@@ -202,6 +202,7 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
         ("TIMESTAMP AS OF '2026-01-01 08:00:00+09:00'", "TIMESTAMP AS OF '2026-01-01T08:00:00+09:00'"),
         ("FOR SYSTEM_TIME AS OF '2026-01-01'", "FOR SYSTEM_TIME AS OF '2026-01-01T00:00:00+00:00'"),
         ("TIMESTAMP AS OF ('2026-01-01 08:00')", "TIMESTAMP AS OF '2026-01-01T08:00:00+00:00'"),
+        ("TIMESTAMP AS OF r'2026-01-01'", "TIMESTAMP AS OF '2026-01-01T00:00:00+00:00'"),
         *(
             (f"TIMESTAMP AS OF {typed}", "TIMESTAMP AS OF TIMESTAMP '2026-01-01T08:00:00+00:00'")
             for typed in (
