@@ -1,6 +1,6 @@
 """Names that a package offers, each imported from its module when it is first used.
 
-Commands that read metadata alone import a package's definitions and not its kernels: numba takes a fifth of a second.
+Commands that read metadata alone import a package's definitions and not its kernels: numba takes a third of a second.
 """
 
 import sys

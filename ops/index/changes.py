@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.datafile import (
@@ -29,7 +28,6 @@ from icepuffin.ops.datafile import (
 from icepuffin.ops.index.version_reader import OpenVersion, covered_paths, same_files
 from icepuffin.ops.model import FileSlot, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, open_storage, relative_to
-from icepuffin.puffin.blobs.shard import ShardReader
 
 _FILES = 8
 """Files in a sample"""
@@ -168,6 +166,8 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
     Reads the hashes of all shards, 8 bytes per node. Vectors that cannot be read count as unknown: the build names
     them. Raises StorageError, PuffinError, DataFileError.
     """
+    from icepuffin.puffin.blobs.shard import ShardReader  # noqa: PLC0415  numba, which few plans need
+
     same = frozenset(same_files(base, live).values())
     new = [file for number, file in enumerate(live.files) if number not in same]
     rng = np.random.default_rng(len(new))
@@ -188,6 +188,8 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
 def _sample(
     file: LiveFile, rng: np.random.Generator, schema: Schema, field_id: int, storage: StorageConfig
 ) -> npt.NDArray[np.uint64]:
+    from icepuffin.ann_kernels.hashing import content_hash  # noqa: PLC0415  numba, which few plans need
+
     opened = DataFile(open_storage(file.path, storage), file, schema, [field_id])
     if not opened.groups:
         return np.empty(0, np.uint64)

@@ -14,10 +14,10 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.index.changes import known_share
+from icepuffin.ops.index.dead_nodes import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, place
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.rates import Amounts, predicted_seconds, rows_read
-from icepuffin.ops.index.refresh import DeadNodes, find_dead_nodes
 from icepuffin.ops.index.report import Action, Estimate, ShardEstimate
 from icepuffin.ops.index.sizes import choose_shard_count, rows_per_shard
 from icepuffin.ops.index.version_reader import OpenVersion, same_files

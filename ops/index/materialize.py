@@ -19,6 +19,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.build import build_shards
+from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
 from icepuffin.ops.index.estimate import estimate
@@ -26,7 +27,7 @@ from icepuffin.ops.index.integrity import spot_check
 from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.proof import require_rows
 from icepuffin.ops.index.rates import measurement_text
-from icepuffin.ops.index.refresh import find_dead_nodes, refresh_shards
+from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, mean_recall
 from icepuffin.ops.index.run_report import empty_report, new_version_report, reuse_report
 from icepuffin.ops.index.stages import ShardSet

@@ -18,7 +18,6 @@ from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, known_share
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
-from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
@@ -119,6 +118,8 @@ def plan_version(
     def faults(version: DerivedVersion) -> tuple[str, ...]:
         if not must_verify:
             return ()
+        from icepuffin.ops.index.integrity import check_integrity  # noqa: PLC0415  numba, which few plans need
+
         return check_integrity(table, version, storage, runner=runner, progress=progress).faults
 
     opened, unreadable = _open_nearest(table, nearest, definition, live, ancestors, storage, faults)

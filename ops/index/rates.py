@@ -7,6 +7,7 @@ from it how fast this table is on this machine, with or without Dagster.
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
@@ -14,9 +15,11 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.report import mean_recall
-from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import How
 from icepuffin.ops.tasks.runner import TaskRunner
+
+if TYPE_CHECKING:
+    from icepuffin.ops.index.stages import ShardSet
 
 _STAGES = ("plan", "work", "assemble", "copy", "verify")
 
@@ -71,7 +74,7 @@ def rows_read(plan: VersionPlan, arriving: int, new: int) -> dict[str, int]:
     return {"read": new, "followed" if plan.changes.lineage_files else "hashed": arriving}
 
 
-def measurement_text(plan: VersionPlan, shard_set: ShardSet, stages: Mapping[str, float], runner: TaskRunner) -> str:
+def measurement_text(plan: VersionPlan, shard_set: "ShardSet", stages: Mapping[str, float], runner: TaskRunner) -> str:
     """The measurements of a run as text for the index snapshot's summary.
 
     Later estimates learn from them, and `icepuffin.ops.index.recall_history` reads the recall.

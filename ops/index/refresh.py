@@ -1,6 +1,5 @@
 """A version derived from a base version, for what has changed: rows that died, moved, or came. See docs/concepts.md."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -8,7 +7,8 @@ from itertools import chain, takewhile
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index import sample
+from icepuffin.ops.index import dead_nodes, sample
+from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
@@ -29,7 +29,6 @@ from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileSlot, How, ObjectRange, ShardId, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.base_shard import BaseShard
-from icepuffin.ops.tasks.dead_nodes import DeadNodesTask, mark_dead_nodes
 from icepuffin.ops.tasks.delta_rows import DeltaRowsTask, scatter_delta
 from icepuffin.ops.tasks.match_hashes import StagedMoves
 from icepuffin.ops.tasks.relocation import RelocateTask, relocate
@@ -39,23 +38,6 @@ from icepuffin.ops.tasks.staged_blocks import Block, StagedBlock, blocks_by_dest
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.routing import ShardEntry
 from icepuffin.puffin.blobs.shard import ShardReader
-
-Nodes = npt.NDArray[np.int64]
-
-_NODES_AT_ONCE = 1 << 24
-"""Nodes up to which the driver handles addresses itself: sooner than Spark starts a job"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DeadNodes:
-    """Nodes of a base version whose rows are not live in the snapshot, unless they have moved."""
-
-    nodes: tuple[Nodes, ...]
-    """Nodes without a row, by shard"""
-    removed_rows: Mapping[FileSlot, int]
-    """Rows that were live in the base version's snapshot, by file slot"""
-    slots: tuple[npt.NDArray[np.uint32] | None, ...]
-    """All file slots that a shard's nodes lie in, by shard; None where addresses were not read"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,40 +72,6 @@ class _Shard:
         if self.moves:
             return How.REMAPPED
         return How.COPIED if len(self.tombstones) == len(self.entry.tombstones) else How.MASKED
-
-
-def find_dead_nodes(plan: VersionPlan, base: OpenVersion, *, runner: TaskRunner, storage: StorageConfig) -> DeadNodes:
-    """Find the nodes whose rows are not live at their addresses. Reads location maps, if any row has gone at all.
-
-    Raises StorageError, PuffinError.
-    """
-    before = tuple(entry.tombstones for entry in base.routing.shards)
-    if not plan.live_positions_change:
-        return DeadNodes(before, {}, (None,) * len(before))
-    nodes = sum(entry.count for entry in base.routing.shards)
-    runner = driver_runner(runner) if nodes <= _NODES_AT_ONCE else runner
-    groups = balanced_groups(list(enumerate(base.shards)), runner, lambda item: (item[0], item[1].length))
-    deleted = tuple((slot, deletion_vector.encode(rows)) for slot, rows in sorted(plan.changes.deleted.items()))
-    emptied_slots = np.array(plan.changes.emptied_slots, np.uint32)
-    tasks = [
-        DeadNodesTask(
-            tuple((blob, deletion_vector.encode(before[shard_id])) for shard_id, blob in group),
-            emptied_slots,
-            deleted,
-            storage,
-        )
-        for group in groups
-    ]
-    results = runner.run(mark_dead_nodes, tasks, label="find nodes without rows")
-    by_shard = {shard_id: dead for (shard_id, _), dead in zip(chain(*groups), chain(*results), strict=True)}
-    removed_rows = Counter[FileSlot]()
-    for dead in by_shard.values():
-        removed_rows.update(dict(dead.removed_rows))
-    return DeadNodes(
-        nodes=tuple(deletion_vector.decode(by_shard[shard_id].nodes) for shard_id in range(len(before))),
-        removed_rows=removed_rows,
-        slots=tuple(by_shard[shard_id].slots for shard_id in range(len(before))),
-    )
 
 
 def refresh_shards(
@@ -279,7 +227,7 @@ def _make(
 def _relocate(context: BuildContext, shards: Sequence[tuple[ShardId, BaseShard]]) -> list[ShardResult]:
     """Write the new addresses of shards whose rows have only moved."""
     nodes = sum(base.moved for _, base in shards)
-    runner = driver_runner(context.runner) if nodes <= _NODES_AT_ONCE else context.runner
+    runner = driver_runner(context.runner) if nodes <= dead_nodes.NODES_AT_ONCE else context.runner
     groups = balanced_groups(shards, runner, lambda item: (item[0], item[1].moved))
     tasks = [RelocateTask(group, context.staging, context.storage, runner.task_threads) for group in groups]
     results = runner.run(relocate, tasks, label="write addresses", progress=context.stage_progress("addresses"))

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import head_of, snapshot_rows, table_name
-from icepuffin.ops.index import create_index, materialize_index, plan_version, rebuild_tombstoned_shards
-from icepuffin.ops.index.ddl import find_definition
+from icepuffin.ops.index.ddl import create_index, find_definition
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.estimate import estimate
+from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import Estimate, IndexReport
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.resources import Engine
@@ -34,6 +34,8 @@ def refresh_index(
     `verify`: a version is reused or taken as base only after its whole file has been read and found intact.
     Raises what `materialize_index` and `create_index` raise.
     """
+    from icepuffin.ops.index.materialize import materialize_index  # noqa: PLC0415  numba, which estimates do not need
+
     definition = ensure_defined(table, definition)
     runner = engine.runner(snapshot_rows(table, snapshot_id))
     log(f"{table_name(table)}, index {definition.name}, snapshot {snapshot_id}: working with {type(runner).__name__}")
@@ -62,6 +64,8 @@ def maintain_index(
 
     Returns None where no shard is. Raises what `materialize_index` raises.
     """
+    from icepuffin.ops.index.materialize import rebuild_tombstoned_shards  # noqa: PLC0415  numba
+
     definition = ensure_defined(table, definition)
     rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
     return rebuild_tombstoned_shards(

@@ -7,7 +7,8 @@ from icepuffin.ops.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from icepuffin.ops.theta.columns import SketchedColumn, choose_columns, is_enabled
     from icepuffin.ops.theta.errors import ThetaError, UnsketchableColumnError
-    from icepuffin.ops.theta.materialize import estimate_theta_sketches, materialize_theta_sketches
+    from icepuffin.ops.theta.estimate import estimate_theta_sketches
+    from icepuffin.ops.theta.materialize import materialize_theta_sketches
     from icepuffin.ops.theta.ndv import read_ndv
     from icepuffin.ops.theta.report import ColumnNdv, ThetaEstimate, ThetaOutcome, ThetaReport, ThetaStatistics
 else:
@@ -16,7 +17,8 @@ else:
         {
             "columns": "SketchedColumn choose_columns is_enabled",
             "errors": "ThetaError UnsketchableColumnError",
-            "materialize": "estimate_theta_sketches materialize_theta_sketches",
+            "estimate": "estimate_theta_sketches",
+            "materialize": "materialize_theta_sketches",
             "ndv": "read_ndv",
             "report": "ColumnNdv ThetaOutcome ThetaEstimate ThetaReport ThetaStatistics",
         },

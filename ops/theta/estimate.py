@@ -1,6 +1,7 @@
 """Estimates of the work of sketching a snapshot, learned from measurements of earlier snapshots."""
 
 import statistics
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
@@ -11,12 +12,13 @@ from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, me
 from icepuffin.ops.datafile import column_names, open_data_file
 from icepuffin.ops.model import LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
+from icepuffin.ops.theta.plan import MissingSketches, SketchPlan, data_snapshot, find_missing, is_current, plan_sketches
 from icepuffin.ops.theta.report import ThetaEstimate, ThetaOutcome
 
 if TYPE_CHECKING:
     from icepuffin.ops.tasks.runner import TaskRunner
-    from icepuffin.ops.theta.plan import MissingSketches, SketchPlan
 
 _FULL_SKETCH = 8 * DEFAULT_K
 
@@ -26,8 +28,34 @@ def default_seconds(values: int, threads: int) -> float:
     return 0.2 + 30e-9 * values / threads
 
 
+def estimate_theta_sketches(
+    table: Table,
+    snapshot_id: int,
+    *,
+    runner: "TaskRunner",
+    storage: StorageConfig,
+    enabled: bool | None = None,
+    columns: Collection[str] | None = None,
+) -> ThetaEstimate:
+    """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
+
+    Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
+    """
+    snapshot = data_snapshot(table, snapshot_id)
+    if not is_enabled(enabled):
+        return ThetaEstimate(ThetaOutcome.OFF)
+    store = open_storage(table.location(), storage)
+    plan = plan_sketches(table, snapshot, store, columns)
+    if not plan.columns:
+        return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
+    if is_current(plan, store):
+        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
+    covered_fields = {path: plan.earlier.fields_of(key, plan.columns) for path, key in plan.keys.items()}
+    return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
+
+
 def estimate_work(
-    plan: "SketchPlan", missing: "MissingSketches", storage: StorageConfig, runner: "TaskRunner"
+    plan: SketchPlan, missing: MissingSketches, storage: StorageConfig, runner: "TaskRunner"
 ) -> ThetaEstimate:
     """Estimate the work of a plan. Reads at most one data file's footer; raises what the work would raise for it."""
     files = plan.live.by_path()
@@ -53,7 +81,7 @@ def _sketch_bytes(rows: int) -> int:
     return 24 + min(_FULL_SKETCH, 8 * rows)
 
 
-def _bytes_read(plan: "SketchPlan", missing: "MissingSketches", storage: StorageConfig) -> int:
+def _bytes_read(plan: SketchPlan, missing: MissingSketches, storage: StorageConfig) -> int:
     if not missing.columns:
         return 0
     files = [plan.live.by_path()[path] for path in missing.columns]
@@ -64,7 +92,7 @@ def _bytes_read(plan: "SketchPlan", missing: "MissingSketches", storage: Storage
     )
 
 
-def _shares(plan: "SketchPlan", file: LiveFile, storage: StorageConfig) -> dict[int, float]:
+def _shares(plan: SketchPlan, file: LiveFile, storage: StorageConfig) -> dict[int, float]:
     """Share of a file's bytes that each column takes, by field id."""
     parquet = open_data_file(open_storage(file.path, storage), file)
     sizes: dict[str, int] = {}

@@ -145,32 +145,6 @@ def _sketch(
     return _SketchResult(united, per_file, missing, expected)
 
 
-def estimate_theta_sketches(
-    table: Table,
-    snapshot_id: int,
-    *,
-    runner: TaskRunner,
-    storage: StorageConfig,
-    enabled: bool | None = None,
-    columns: Collection[str] | None = None,
-) -> ThetaEstimate:
-    """Outcome and cost of `materialize_theta_sketches` beforehand. Changes nothing, starts no Spark session.
-
-    Reads metadata, footers of file sketches and of one data file, and sketches of an ancestor that would be extended.
-    """
-    snapshot = data_snapshot(table, snapshot_id)
-    if not is_enabled(enabled):
-        return ThetaEstimate(ThetaOutcome.OFF)
-    store = open_storage(table.location(), storage)
-    plan = plan_sketches(table, snapshot, store, columns)
-    if not plan.columns:
-        return ThetaEstimate(ThetaOutcome.NO_COLUMNS)
-    if is_current(plan, store):
-        return ThetaEstimate(ThetaOutcome.CURRENT, len(plan.columns), files_reused=len(plan.live.files))
-    covered_fields = {path: plan.earlier.fields_of(key, plan.columns) for path, key in plan.keys.items()}
-    return estimate_work(plan, find_missing(plan, store, covered_fields), storage, runner)
-
-
 def _united(
     column: SketchedColumn, sketches_by_path: Mapping[str, Mapping[int, ThetaSketch]], extension: Extension | None
 ) -> ThetaSketch:

@@ -473,6 +473,21 @@ def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: R
     assert "two indexes are named: embedding and other" in refused(*search, "1", "--index", "other")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("plan",), ("stats",), ("snapshots",), ("index", "list"), ("index", "show"), ("gc", "--dry-run")],
+    ids=" ".join,
+)
+def test_what_reads_metadata_alone_loads_no_kernels(command: tuple[str, ...], lake: Lake) -> None:
+    """A plan, too, where no row is gone: numba takes a third of a second."""
+    arguments = [*command, "demo.packages", "--dir", str(lake.directory)]
+    program = (
+        f"import sys; from icepuffin.orchestration.cli import main\nmain({arguments!r})\nprint('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
+
+
 def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     (tmp_path / "icepuffin.toml").write_text("[catalog.typo]\n")
     program = (

@@ -41,7 +41,7 @@ from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import IndexDefinition, collect_garbage, drop_index, materialize_index, refresh
+from icepuffin.ops.index import IndexDefinition, collect_garbage, dead_nodes, drop_index, materialize_index, refresh
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import Coverage, SearchResult, open_index
@@ -96,7 +96,7 @@ class TableHistory(RuleBasedStateMachine):
         self.followed = followed
         if recorded:
             self._patch.setattr(refresh, "SMALL_WORK", 0)
-            self._patch.setattr(refresh, "_NODES_AT_ONCE", 0)
+            self._patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
         self.definition = replace(DEFINITION, field_id=4, max_deltas=deltas, delta_share=share)
         folder = self.folder
         folder.mkdir()

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import changes, materialize_index, moved_rows, plan, refresh
+from icepuffin.ops.index import changes, dead_nodes, materialize_index, moved_rows, plan, refresh
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.version_reader import balls_by_slot, open_version
 from icepuffin.ops.model import LiveFiles
@@ -65,7 +65,7 @@ def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(plan, "live_files", with_ids)
     monkeypatch.setattr(changes, "live_files", with_ids)
-    monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 0)
+    monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
     monkeypatch.setattr(refresh, "SMALL_WORK", 0)
     return made
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.index import Action, IndexReport, materialize_index, refresh, stages
+from icepuffin.ops.index import Action, IndexReport, dead_nodes, materialize_index, refresh, stages
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.dead_nodes import mark_dead_nodes
@@ -72,7 +72,7 @@ class DyingRunner:
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every task goes to the runner, however few rows it is about."""
     monkeypatch.setattr(refresh, "SMALL_WORK", 0)
-    monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 0)
+    monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def test_a_small_refresh_waits_for_the_disk_only_for_what_it_publishes(
 
 def test_the_driver_does_small_work_itself(changed: Changed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh, "SMALL_WORK", stages.SMALL_WORK)
-    monkeypatch.setattr(refresh, "_NODES_AT_ONCE", 1 << 24)
+    monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 1 << 24)
 
     def never() -> "SparkSession":
         raise AssertionError("a session was opened")
