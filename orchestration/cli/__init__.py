@@ -1,5 +1,6 @@
 """The command `icepuffin`. Only click is imported here; each command imports what it uses when it runs."""
 
+import atexit
 import gc
 import sys
 from importlib import import_module
@@ -69,8 +70,9 @@ def group(ctx: click.Context, /, directory: Path | None, settings: Path | None, 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line. An expected error is one line on stderr and exit code 1 (2 for wrong usage)."""
-    if arguments is None:  # a process of its own: looking for garbage among modules takes a fifth of a short command
+    if arguments is None:  # a process of its own: looking for garbage among modules takes a third of a short command
         gc.set_threshold(100_000, 50, 100)
+        atexit.register(gc.freeze)  # so that nothing is looked through once more at the end
     words = sys.argv[1:] if arguments is None else arguments
     try:
         group.main(args=[word for word in words if word != "--debug"], prog_name="icepuffin", standalone_mode=False)
