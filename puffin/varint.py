@@ -27,6 +27,14 @@ _MAX_VARINT64 = 10
 _NEIGHBORS_PER_LINE = 16
 
 
+Allocate: TypeAlias = Callable[[tuple[int, int]], I32]
+
+
+def new_lists(shape: tuple[int, int]) -> I32:
+    """int32[shape] in memory, not filled."""
+    return np.empty(shape, np.int32)
+
+
 def kernel(function: FunctionT) -> FunctionT:
     """Compile a function without the GIL, and keep the code in numba's cache."""
     compiled: FunctionT = numba_jit(nogil=True, cache=True)(function)
@@ -54,7 +62,9 @@ def encode_adjacency(neighbors: I32, degrees: I32) -> tuple[U8, U64]:
     return out[:length], offsets
 
 
-def decode_adjacency(data: U8, offsets: U64, max_degree: int, *, max_bytes: int | None = None) -> tuple[I32, I32]:
+def decode_adjacency(
+    data: U8, offsets: U64, max_degree: int, *, max_bytes: int | None = None, allocate: Allocate = new_lists
+) -> tuple[I32, I32]:
     """Inverse of `encode_adjacency`.
 
     Parameters
@@ -65,6 +75,8 @@ def decode_adjacency(data: U8, offsets: U64, max_degree: int, *, max_bytes: int 
         Longest list that is accepted.
     max_bytes : int, optional
         Largest size of the neighbours that is accepted.
+    allocate : callable, optional
+        Gives the neighbours' array for its shape (N, W). Default: in memory.
 
     Returns
     -------
@@ -92,7 +104,8 @@ def decode_adjacency(data: U8, offsets: U64, max_degree: int, *, max_bytes: int 
             f"adjacency: {count:,} lists of up to {width} neighbours take {4 * count * width:,} bytes, over the limit "
             f"of {max_bytes:,} for what is stored"
         )
-    neighbors = np.full((count, width), -1, np.int32)
+    neighbors = allocate((count, width))
+    neighbors[:] = -1
     bad = _decode_lists(data, offsets.view(np.int64), neighbors)
     if bad >= 0:
         raise BadBlobError(f"adjacency: the list of node {bad} is malformed")

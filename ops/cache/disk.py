@@ -11,9 +11,10 @@ import logging
 import os
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from icepuffin.ops.cache import mapped_arrays
 from icepuffin.ops.cache.ready_shard import ReadyShard, from_arrays, to_arrays
@@ -82,25 +83,37 @@ class DiskCache:
     def put(self, owner: str, name: str, shard: ReadyShard) -> None:
         """Keep a shard, if it fits the budget: older ones make room. A full disk is a warning, not an error."""
         arrays, values = to_arrays(shard)
-        label = f"{owner}/{name}"
+        draft = self.draft(owner, name, mapped_arrays.room_for(array.nbytes for array in arrays.values()))
+        if draft is not None:
+            for key, array in arrays.items():
+                draft.arrays.add(key, array.dtype, array.shape)[...] = array
+            draft.publish(values)
+
+    def draft(self, owner: str, name: str, size: int) -> "DraftFile | None":
+        """A file of at most `size` bytes for a shard, counted against the budget from now on.
+
+        None where it does not fit the budget, or the disk: the latter with a warning.
+        """
         path = self._path(owner, name)
         aside = path.with_name(f".{uuid.uuid4().hex}{_ASIDE}")
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             if not _is_own(path.parent.lstat()):
-                return  # `get` has logged why
-            stream = self._claim(aside, mapped_arrays.size_of(label, arrays, values))
+                return None  # `get` has logged why
+            stream = self._claim(aside, size)
             if stream is None:
-                return
+                return None
             try:
-                with stream:
-                    mapped_arrays.write(stream, label, arrays, values)
-                    with _locked(self._folder / ".lock"):  # whoever counts the files meanwhile would miss this one
-                        aside.rename(path)
-            finally:
+                # without its blocks a full disk would end the process: it is written to as memory
+                os.posix_fallocate(stream.fileno(), 0, size)
+                return DraftFile(stream, mapped_arrays.Draft(stream, f"{owner}/{name}"), aside, path, self._folder)
+            except BaseException:
+                stream.close()
                 aside.unlink(missing_ok=True)
+                raise
         except OSError as error:
-            _log.warning("a shard could not be kept in %s: %s", self._folder, error)
+            _warn_not_kept(self._folder, error)
+            return None
 
     @contextlib.contextmanager
     def fetching(self, owner: str, name: str) -> Iterator[None]:
@@ -126,7 +139,7 @@ class DiskCache:
         with _locked(self._folder / ".lock"):
             if not self._make_room(size):
                 return None
-            stream = os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+            stream = os.fdopen(os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b")
             fcntl.flock(stream, fcntl.LOCK_EX)  # held while the file is written
             stream.truncate(size)
             return stream
@@ -151,6 +164,39 @@ class DiskCache:
                     if status.st_ino not in inodes:
                         inodes.add(status.st_ino)
                         yield path, status
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFile:
+    """A file that is being filled, and that nobody finds before it is published. It ends with either of its methods."""
+
+    stream: BinaryIO
+    arrays: mapped_arrays.Draft
+    aside: Path
+    path: Path
+    folder: Path
+    """Folder of the cache"""
+
+    def publish(self, values: Mapping[str, Any]) -> None:
+        """Let it be found under its name, with these plain values. A full disk is a warning, not an error."""
+        try:
+            with self.stream:
+                self.arrays.finish(values)
+                with _locked(self.folder / ".lock"):  # whoever counts the files meanwhile would miss this one
+                    self.aside.rename(self.path)
+        except OSError as error:
+            _warn_not_kept(self.folder, error)
+        finally:
+            self.aside.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Give up the file."""
+        self.stream.close()
+        self.aside.unlink(missing_ok=True)
+
+
+def _warn_not_kept(folder: Path, error: OSError) -> None:
+    _log.warning("a shard could not be kept in %s: %s", folder, error)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -1,7 +1,7 @@
-"""One file of arrays that can be mapped: written whole, checked whole once, then opened by `mmap` alone.
+"""One file of arrays that can be mapped: filled in place, checked whole once, then opened by `mmap` alone.
 
 Layout: 16 bytes (magic, u32 length and CRC-32 of the head), the head as JSON (name, values, each array's dtype, shape
-and offset, size of the file, CRC-32 of all that follows), arrays at multiples of 64 bytes.
+and offset, size of the file, CRC-32 of all arrays), from 4,096 on arrays at multiples of 64 bytes.
 
 A file's modification time says whether it has been checked: `_mark` of its head and of this boot. Whatever writes to
 the file changes the time, and after a crash of the machine the mark is of another boot: then all is checked again.
@@ -14,7 +14,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +24,8 @@ import numpy.typing as npt
 _MAGIC = b"IPSHARD1"
 _LEAD = struct.Struct("<8sII")
 _ALIGNMENT = 64
+_HEAD_BYTES = 4_096
+"""Room of the head, so that arrays have their places before it is written"""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_MARK = 10**18
 """First modification time, in ns, that is a mark: in 2001, long before any file of this cache was written"""
@@ -33,24 +35,56 @@ class DamagedError(ValueError):
     """Raised for a file that is not what was written."""
 
 
-def size_of(name: str, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> int:
-    """Bytes of the file that `write` makes."""
-    return int(_plan(name, arrays, values, 0)[1])
+def room_for(lengths: Iterable[int]) -> int:
+    """Bytes that a file of arrays of so many bytes takes at most."""
+    return _HEAD_BYTES + sum(length + -length % _ALIGNMENT for length in lengths)
 
 
-def write(stream: BinaryIO, name: str, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> None:
-    """Write the file and mark it as checked. `values`: what JSON can hold."""
-    checksum = 0
-    for array in arrays.values():
-        checksum = zlib.crc32(_bytes(array), checksum)
-    head, size, offsets = _plan(name, arrays, values, checksum)
-    stream.write(head)
-    for array, offset in zip(arrays.values(), offsets, strict=True):
-        stream.seek(offset)
-        stream.write(_bytes(array))
-    stream.truncate(size)
-    stream.flush()
-    touch(stream.fileno(), head)
+class Draft:
+    """A file whose arrays are filled in place: they take the memory of the page cache, and none of the process's own.
+
+    `stream`: open for reading and writing, and as long as `room_for` says.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self.arrays: dict[str, npt.NDArray[Any]] = {}
+        self._stream = stream
+        self._name = name
+        self._places: dict[str, tuple[str, tuple[int, ...], int]] = {}
+        self._end = _HEAD_BYTES
+        self._room = os.fstat(stream.fileno()).st_size
+        self._mapped = mmap.mmap(stream.fileno(), self._room)
+
+    def add(self, key: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """A further array, zeros until it is filled. Raises ValueError where the file has no room for it."""
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, buffer=self._mapped, offset=self._end)
+        self.arrays[key] = array
+        self._places[key] = (array.dtype.str, array.shape, self._end)
+        self._end += array.nbytes + -array.nbytes % _ALIGNMENT
+        return array
+
+    def private(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays, to be read: writing to them changes this process's copy only."""
+        mapped = mmap.mmap(self._stream.fileno(), self._room, access=mmap.ACCESS_COPY)
+        return {
+            key: np.ndarray(shape, dtype, buffer=mapped, offset=offset)
+            for key, (dtype, shape, offset) in self._places.items()
+        }
+
+    def finish(self, values: Mapping[str, Any]) -> None:
+        """Write the head, and mark the file as checked. `values`: what JSON can hold. Nothing is filled any more."""
+        checksum = 0
+        for array in self.arrays.values():
+            checksum = zlib.crc32(_bytes(array), checksum)
+        size = min(self._end, self._room)
+        text = {"name": self._name, "values": dict(values), "arrays": self._places, "size": size, "checksum": checksum}
+        body = json.dumps(text).encode()
+        head = _LEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body
+        if len(head) > _HEAD_BYTES:
+            raise ValueError(f"a head of {len(head)} bytes is too long")
+        self._mapped[: len(head)] = head
+        self._stream.truncate(size)
+        touch(self._stream.fileno(), head)
 
 
 def touch(handle: int, head: bytes) -> None:
@@ -91,22 +125,6 @@ def read(stream: BinaryIO, name: str) -> tuple[dict[str, npt.NDArray[Any]], dict
 
 def _bytes(array: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _plan(
-    name: str, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any], checksum: int
-) -> tuple[bytes, int, list[int]]:
-    """(lead and head, size of the file, offset of each array). The head has room for numbers of any length."""
-    room = _LEAD.size + len(json.dumps([name, dict(values)])) + 256 + sum(len(key) + 128 for key in arrays)
-    offset = room + -room % _ALIGNMENT
-    places, offsets = {}, []
-    for key, array in arrays.items():
-        places[key] = (array.dtype.str, array.shape, offset)
-        offsets.append(offset)
-        offset += array.nbytes + -array.nbytes % _ALIGNMENT
-    text = {"name": name, "values": dict(values), "arrays": places, "size": offset, "checksum": checksum}
-    body = json.dumps(text).encode()
-    return _LEAD.pack(_MAGIC, len(body), zlib.crc32(body)) + body, offset, offsets
 
 
 def _mark(head: bytes) -> int | None:

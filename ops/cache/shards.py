@@ -5,22 +5,23 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from icepuffin.ops.cache.disk import DiskCache
-from icepuffin.ops.cache.ready_shard import ReadyShard, ready
+from icepuffin.ops.cache.disk import DiskCache, DraftFile
+from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
+from icepuffin.ops.cache.ready_shard import Arrays, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
 from icepuffin.ops.model import ObjectRange, StorageConfig
-from icepuffin.ops.storage import open_storage, principal
-from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.ops.storage import principal
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
-from icepuffin.puffin.errors import ChecksumError
-from icepuffin.puffin.varint import load_decoders
 
 _log = logging.getLogger(__name__)
-_LAYOUT = 2
+_SCRATCH_BYTES = 192 << 20
+"""Memory that shards take while they are decoded, those of all threads together"""
+_LAYOUT = 3
 """Version of the files' layout, and of the rules by which codes of one byte are kept for searches. It is part of the
 names of files, so those of other versions are never read"""
 
@@ -59,8 +60,8 @@ class ShardKey:
 class ShardCache:
     """Ready shards by (principal, blob). Thread-safe. A shard is never served to another principal than its fetcher.
 
-    A fetched shard is returned at once and written to the disk in the background. At most one shard waits to be
-    written, so that a slow disk does not fill the memory.
+    A fetched shard is decoded into a file of the disk cache and returned at once; the file is checked and published in
+    the background. At most one shard waits for that. Where there is no room on the disk, it is decoded into memory.
     """
 
     def __init__(self, settings: CacheSettings) -> None:
@@ -70,6 +71,7 @@ class ShardCache:
         self._shards: OrderedDict[tuple[str, str], ReadyShard] = OrderedDict()
         self._bytes = 0
         self._written = threading.Semaphore()
+        self._scratch = _ScratchMemory(_SCRATCH_BYTES)
 
     @property
     def bytes_in_memory(self) -> int:
@@ -98,33 +100,46 @@ class ShardCache:
             pass
 
     def _fetched(self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
-        if self._disk is None:
-            return _fetch(key, storage, threads)
+        disk = self._disk
+        if disk is None:
+            return from_arrays(*_fetch(key, storage, threads, lambda _: Memory(), self._scratch.taken))
         with ExitStack() as lock:
-            lock.enter_context(self._disk.fetching(owner, name))
-            ready_shard = self._disk.get(owner, name)
+            lock.enter_context(disk.fetching(owner, name))
+            ready_shard = disk.get(owner, name)
             if ready_shard is not None:  # another process was first
                 return ready_shard
-            ready_shard = _fetch(key, storage, threads)
+            drafts: list[DraftFile] = []
+
+            def claim(size: int) -> Room:
+                if draft := disk.draft(owner, name, size):
+                    drafts.append(draft)
+                    return draft.arrays
+                return Memory()
+
+            try:
+                arrays, values = _fetch(key, storage, threads, claim, self._scratch.taken)
+            except BaseException:
+                for draft in drafts:
+                    draft.discard()
+                raise
+            if not drafts:
+                return from_arrays(arrays, values)
+            ready_shard = from_arrays(drafts[0].arrays.private(), values)
             self._hold(owner, name, ready_shard)
             self._written.acquire()
-            writing = self._disk, owner, name, ready_shard, lock.pop_all()
+            writing = drafts[0], values, lock.pop_all()
             try:
-                threading.Thread(target=self._write, args=writing).start()
+                threading.Thread(target=self._publish, args=writing).start()
             except RuntimeError as error:  # the system gives no more threads
                 _log.warning("a shard is written to disk before it is searched: %s", error)
-                self._write(*writing)
+                self._publish(*writing)
             return ready_shard
 
-    def _write(self, disk: DiskCache, owner: str, name: str, shard: ReadyShard, lock: ExitStack) -> None:
-        """Write a shard to the disk, and replace it in memory by the mapped one, which all processes share."""
+    def _publish(self, draft: DraftFile, values: dict[str, Any], lock: ExitStack) -> None:
+        """Let other processes find the file of a shard, which this one searches already."""
         try:
             with lock:
-                disk.put(owner, name, shard)
-                mapped = disk.get(owner, name)
-            with self._lock:
-                if mapped is not None and (owner, name) in self._shards:
-                    self._shards[owner, name] = mapped
+                draft.publish(values)
         finally:
             self._written.release()
 
@@ -146,20 +161,33 @@ class ShardCache:
                 self._bytes -= dropped.nbytes
 
 
-def _fetch(key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
-    with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(_checked_bytes, key, storage)
-        load_decoders()  # takes a new process as long as 100 MB take a disk
-        blob = coming.result()
-    return ready(shard_blob.decode(blob, checksums=not key.has_checksum), threads=threads)
+def _fetch(
+    key: ShardKey, storage: StorageConfig, threads: int, claim: Claim, scratch: Scratch
+) -> tuple[Arrays, dict[str, Any]]:
+    sha256 = key.sha256 if key.has_checksum else None
+    return fetch(key.where, sha256, storage, threads=threads, claim=claim, scratch=scratch)
 
 
-def _checked_bytes(key: ShardKey, storage: StorageConfig) -> bytes:
-    where = key.where
-    blob = open_storage(where.path, storage).read_range(where.path, where.offset, where.length)
-    if key.has_checksum and hashlib.sha256(blob).digest() != key.sha256:
-        raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
-    return blob
+class _ScratchMemory:
+    """Memory of decoders at work, kept within a budget; one of them may always work, whatever it takes."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Wait until `size` bytes are within the budget, or nobody else works; they are taken for the body."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + size <= self._budget)
+            self._used += size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= size
+                self._changed.notify_all()
 
 
 class _Process:

@@ -25,7 +25,15 @@ from icepuffin.puffin.blobs.shard_header import (
 )
 from icepuffin.puffin.errors import BadBlobError, BlobTooLargeError, ChecksumError
 from icepuffin.puffin.sources import BytesSource, RangeSource
-from icepuffin.puffin.varint import decode_adjacency, decode_signed, encode_adjacency, encode_signed, padded_width
+from icepuffin.puffin.varint import (
+    Allocate,
+    decode_adjacency,
+    decode_signed,
+    encode_adjacency,
+    encode_signed,
+    new_lists,
+    padded_width,
+)
 
 _CODEWORDS = 256
 _READ_AT_ONCE = 8 << 20
@@ -241,8 +249,9 @@ class ShardReader:
             pq_codes=codes,
         )
 
-    def read_graph(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """(neighbors int32[N, W] padded with -1, degrees int32[N]); W is at most R.
+    def read_graph(self, *, allocate: Allocate = new_lists) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """(neighbors int32[N, W] padded with -1, degrees int32[N]); W is at most R. `allocate` gives the array of the
+        neighbours for its shape.
 
         Raises BlobTooLargeError where a few long lists would make all of them so wide that the bytes of the blob do not
         warrant it.
@@ -250,7 +259,7 @@ class ShardReader:
         offsets = self._signed(Section.ADJACENCY_OFFSETS, self.header.count + 1).view(np.uint64)
         lists = self.read_section(Section.ADJACENCY)
         room = lists_room(most_decoded(self.source.size()), self.header.count, len(lists))
-        return decode_adjacency(lists, offsets, self.header.max_degree, max_bytes=room)
+        return decode_adjacency(lists, offsets, self.header.max_degree, max_bytes=room, allocate=allocate)
 
     def _array(self, kind: Section, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raw = self.read_section(kind)
@@ -297,13 +306,18 @@ class ShardReader:
         vectors = self._array(Section.VECTORS, dtype.str, (self.header.count, self.header.dims))
         if dtype.itemsize == 2:
             for start in range(0, len(vectors), _CHECKED_ROWS):
-                exponents = vectors[start : start + _CHECKED_ROWS].view(np.uint16) & np.uint16(_HALF_EXPONENT)
-                if (exponents == _HALF_EXPONENT).any():
-                    raise BadBlobError(
-                        "shard blob: an f16 vector is not finite, it was too large for half precision; create the "
-                        "index with vectors = 'f32', or 'none'"
-                    )
+                require_finite(vectors[start : start + _CHECKED_ROWS])
         return vectors
+
+
+def require_finite(vectors: npt.NDArray[np.float16]) -> None:
+    """Raises BadBlobError where rounding to f16 has made a value infinite."""
+    exponents = vectors.view(np.uint16) & np.uint16(_HALF_EXPONENT)
+    if (exponents == _HALF_EXPONENT).any():
+        raise BadBlobError(
+            "shard blob: an f16 vector is not finite, it was too large for half precision; create the "
+            "index with vectors = 'f32', or 'none'"
+        )
 
 
 def decode(data: bytes | memoryview, *, checksums: bool = True) -> Shard:

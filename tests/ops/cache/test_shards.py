@@ -1,5 +1,6 @@
 import hashlib
 import logging
+import mmap
 import os
 import threading
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ops.cache import CacheSettings, ReadyShard, ShardCache, ShardKey, shards
-from icepuffin.ops.cache.disk import DiskCache
+from icepuffin.ops.cache.disk import DiskCache, DraftFile
+from icepuffin.ops.cache.fetching import Claim
 from icepuffin.ops.cache.ready_shard import ready, to_arrays
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import ObjectMissingError, StorageError, open_storage, principal
@@ -40,6 +42,13 @@ def files_of(folder: Path) -> list[Path]:
 def same(one: ReadyShard, other: ReadyShard) -> bool:
     (arrays, values), (others, other_values) = to_arrays(one), to_arrays(other)
     return values == other_values and all(np.array_equal(arrays[name], others[name]) for name in arrays | others)
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether an array lies in a mapped file."""
+    while isinstance(array, np.ndarray) and array.base is not None:
+        array = array.base
+    return isinstance(array, mmap.mmap) or (isinstance(array, memoryview) and isinstance(array.obj, mmap.mmap))
 
 
 @pytest.mark.parametrize("shard", [SHARD, lean(SHARD), replace(SHARD, vectors=SHARD.vectors.astype(np.float16))])
@@ -97,13 +106,13 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
 ) -> None:
     keys = [stored(tmp_path, made_shard(seed), f"shard-{seed}") for seed in range(2)]
     cache = cache_in(tmp_path, memory=4 * ONE)
-    may_write, real = threading.Event(), DiskCache.put
+    may_write, real = threading.Event(), DraftFile.publish
 
-    def put(*args: Any) -> None:
+    def publish(*args: Any) -> None:
         assert may_write.wait(60)
         real(*args)
 
-    monkeypatch.setattr(DiskCache, "put", put)
+    monkeypatch.setattr(DraftFile, "publish", publish)
     first = cache.shard(keys[0], STORAGE)
     assert not files_of(tmp_path)
     other = threading.Thread(target=cache.shard, args=(keys[1], STORAGE))
@@ -115,8 +124,9 @@ def test_an_answer_does_not_wait_for_the_disk_but_the_next_fetch_does(
     cache.flush()
     assert len(files_of(tmp_path)) == 2
     again = cache.shard(keys[0], STORAGE)
-    assert again is not first  # mapped now
+    assert all(is_mapped(array) for shard in (first, again) for array in to_arrays(shard)[0].values())
     assert same(again, first)
+    assert same(again, ready(made_shard(0)))
     assert cache.bytes_in_memory == sum(cache.shard(key, STORAGE).nbytes for key in keys)
 
 
@@ -362,15 +372,22 @@ def test_without_another_thread_a_shard_is_written_before_it_is_searched(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    def fetch(key: ShardKey, storage: StorageConfig, threads: int, claim: Claim, *_: object) -> Any:
+        room, (arrays, values) = claim(1 << 20), to_arrays(ready(SHARD))
+        for name, array in arrays.items():
+            room.add(name, array.dtype, array.shape)[...] = array
+        return arrays, values
+
     result = None
     with ThreadPoolExecutor(1) as pool:
         pool.submit(int).result()  # has its thread
         with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
             patch.setattr(threading.Thread, "start", start)
-            patch.setattr("icepuffin.ops.cache.shards._fetch", lambda *_: ready(SHARD))
+            patch.setattr("icepuffin.ops.cache.shards._fetch", fetch)
             result = [pool.submit(cache.shard, key, STORAGE).result(60) for key in keys]
             pool.submit(cache.flush).result(60)
     assert len(result) == len(files_of(tmp_path)) == 2
+    assert all(same(one, ready(SHARD)) for one in result)
     assert "before it is searched" in caplog.text
 
 

@@ -1,0 +1,231 @@
+"""Fetching a shard from its store: decoded while it comes, into arrays that may be a file's.
+
+Of the process's own memory this takes the pieces that are under way, the stored lists and the codes, and nothing for
+vectors and neighbours: `scratch_bytes` in all.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from icepuffin.ann_kernels.graph_search import FEWEST_CODED
+from icepuffin.ann_kernels.simd.byte_products import BLOCK
+from icepuffin.ops.cache.mapped_arrays import room_for
+from icepuffin.ops.cache.ready_shard import Arrays, ready, to_arrays
+from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.puffin.blobs.sections import SectionEntry
+from icepuffin.puffin.blobs.shard import Shard, ShardReader, require_finite
+from icepuffin.puffin.blobs.shard_header import VECTOR_FORMATS, Section, ShardHeader, most_decoded
+from icepuffin.puffin.errors import BadBlobError, ChecksumError
+from icepuffin.puffin.varint import load_decoders
+
+_PIECE = 8 << 20
+_PIECES_AT_ONCE = 2
+"""Pieces of one request, which an object store answers in parallel"""
+_NO_HASHES = np.empty(0, np.uint64)
+
+
+class Room(Protocol):
+    """Where the arrays of a shard get their places."""
+
+    def add(self, key: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """A further array, to be filled."""
+        ...
+
+
+class Memory:
+    """Room in this process's memory."""
+
+    def add(self, key: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """See Room."""
+        return np.empty(shape, dtype)
+
+
+Claim = Callable[[int], Room]
+"""Gives room of so many bytes at most"""
+Scratch = Callable[[int], AbstractContextManager[None]]
+"""Waits until so many bytes of memory may be taken, and takes them for a while"""
+
+
+def fetch(
+    where: ObjectRange, sha256: bytes | None, storage: StorageConfig, *, threads: int, claim: Claim, scratch: Scratch
+) -> tuple[Arrays, dict[str, Any]]:
+    """(arrays by name, plain values) of a shard, as `ready_shard.from_arrays` takes them.
+
+    `sha256`: None where it is not known; then sections are compared with their checksums. `claim` is called once, when
+    the header is known. Raises StorageError, BadBlobError, ChecksumError.
+    """
+    with ThreadPoolExecutor(1) as executor:
+        pieces = _pieces(where, storage, executor)
+        first = next(pieces)
+        blob = _PassingBlob(first, where.length)
+        reader = ShardReader(blob, checksums=sha256 is None)
+        header = reader.header
+        _require_vectors(header)
+        with scratch(scratch_bytes(header)):
+            room = claim(most_bytes(header, where.length))
+            vectors = room.add("vectors", np.float32, (header.count, header.dims)) if header.vector_format else None
+            load_decoders()  # takes a new process as long as 100 MB take a disk
+            _take(chain([first], pieces), blob, header, vectors, where, sha256)
+            return _decoded(reader, vectors, room, threads)
+
+
+def most_bytes(header: ShardHeader, size: int) -> int:
+    """Bytes of the arrays of a shard blob of `size` bytes, at most, as a file."""
+    count, dims = header.count, header.dims
+    lists = min(4 * count * header.max_degree, most_decoded(size))
+    lengths = [lists, 4 * count, 4 * count, 8 * count]
+    if header.vector_format:
+        lengths.append(4 * count * dims)
+        if count >= FEWEST_CODED:
+            lengths += [count * (dims + -dims % BLOCK), 4 * count, 4 * count, 4 * dims]
+    elif header.pq_m:
+        lengths += [1_024 * dims, count * header.pq_m]
+    return room_for(lengths)
+
+
+def scratch_bytes(header: ShardHeader) -> int:
+    """Memory that fetching takes beside the room, about: pieces, lists as they are stored and raw, offsets, codes."""
+    lists = sum(entry.stored_length + entry.raw_length for entry in header.sections if entry.framed)
+    codes = header.dims + -header.dims % BLOCK if header.vector_format else header.pq_m
+    return 2 * _PIECES_AT_ONCE * _PIECE + lists + header.count * (codes + 32)
+
+
+def _pieces(where: ObjectRange, storage: StorageConfig, executor: ThreadPoolExecutor) -> Iterator[bytes]:
+    """The blob in order, read one request ahead. Raises BadBlobError where the object ends before it."""
+    store = open_storage(where.path, storage)
+    step = _PIECE * _PIECES_AT_ONCE
+
+    def read(start: int) -> list[bytes]:
+        ends = min(start + step, where.length)
+        ranges = [(where.offset + at, min(_PIECE, ends - at)) for at in range(start, ends, _PIECE)]
+        return store.read_ranges(where.path, ranges)
+
+    coming = executor.submit(read, 0)
+    for start in range(step, where.length + step, step):
+        parts = coming.result()
+        if start < where.length:
+            coming = executor.submit(read, start)
+        if sum(map(len, parts)) < min(step, where.length - start + step):
+            raise BadBlobError(f"{where.path}: the shard at {where.offset} is cut off")
+        yield from parts
+
+
+class _PassingBlob:
+    """A shard blob of which only some sections are kept while it passes. A `RangeSource` of these and of the header."""
+
+    def __init__(self, head: bytes, size: int) -> None:
+        self._head = head
+        self._size = size
+        self._kept: dict[int, list[bytes]] = {}
+
+    def size(self) -> int:
+        return self._size
+
+    def keep(self, entry: SectionEntry, part: memoryview) -> None:
+        """Keep the next part of a section."""
+        self._kept.setdefault(entry.offset, []).append(bytes(part))
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """A section, once; or the header, which `head` has."""
+        if offset == 0:
+            return self._head[:length]
+        return b"".join(self._kept.pop(offset, ()))
+
+
+def _require_vectors(header: ShardHeader) -> None:
+    """Raises BadBlobError where the section of the vectors has not the length that the header says."""
+    entry, dtype = header.find(Section.VECTORS), VECTOR_FORMATS[header.vector_format]
+    stored = entry.stored_length if entry else 0
+    length = header.count * header.dims * dtype.itemsize if dtype else 0
+    if dtype and (entry is None or stored != length):
+        raise BadBlobError(
+            f"shard blob: section VECTORS has {stored} bytes, {header.count} x {header.dims} need {length}"
+        )
+
+
+def _take(
+    pieces: Iterator[bytes],
+    blob: _PassingBlob,
+    header: ShardHeader,
+    vectors: npt.NDArray[np.float32] | None,
+    where: ObjectRange,
+    sha256: bytes | None,
+) -> None:
+    """Fill the vectors, keep the other sections, and check what has passed."""
+    digest, checksum, offset, filled = hashlib.sha256(), 0, 0, 0
+    for piece in pieces:
+        if sha256 is not None:
+            digest.update(piece)
+        for entry in header.sections:
+            low, high = max(entry.offset, offset), min(entry.offset + entry.stored_length, offset + len(piece))
+            if low >= high:
+                continue
+            part = memoryview(piece)[low - offset : high - offset]
+            if entry.kind != Section.VECTORS:
+                blob.keep(entry, part)
+            elif vectors is not None:
+                checksum = checksum if sha256 is not None else zlib.crc32(part, checksum)
+                filled = _fill(vectors.reshape(-1), filled, part, header)
+        offset += len(piece)
+    if sha256 is not None and digest.digest() != sha256:
+        raise ChecksumError(f"{where.path}: the shard at {where.offset} does not have the sha256 of the routing blob")
+    stored = header.find(Section.VECTORS)
+    if sha256 is None and stored is not None and vectors is not None and checksum != stored.checksum:
+        raise ChecksumError(f"shard blob: section VECTORS does not have its checksum {stored.checksum:08x}")
+
+
+def _fill(flat: npt.NDArray[np.float32], start: int, part: memoryview, header: ShardHeader) -> int:
+    """Put the next numbers of the vectors in their place; returns the place of the number after them.
+
+    No number is cut in two: sections and pieces begin at multiples of 64 bytes.
+    """
+    numbers = np.frombuffer(part, VECTOR_FORMATS[header.vector_format])
+    if numbers.dtype.itemsize == 2:
+        require_finite(numbers)
+    flat[start : start + len(numbers)] = numbers
+    return start + len(numbers)
+
+
+def _decoded(
+    reader: ShardReader, vectors: npt.NDArray[np.float32] | None, room: Room, threads: int
+) -> tuple[Arrays, dict[str, Any]]:
+    """The shard whose vectors are in place: the rest decoded, and codes made."""
+    header = reader.header
+    reader.read_content_hashes()  # for their checksum; no search needs them
+    slots, positions = reader.read_locations()
+    neighbors, degrees = reader.read_graph(allocate=lambda shape: room.add("neighbors", np.int32, shape))
+    codebook, pq_codes = reader.read_pq()
+    ready_shard = ready(
+        Shard(
+            metric=header.metric,
+            dims=header.dims,
+            max_degree=header.max_degree,
+            search_list=header.search_list,
+            alpha=header.alpha,
+            medoid=header.medoid,
+            neighbors=neighbors,
+            degrees=degrees,
+            file_slots=slots,
+            row_positions=positions,
+            content_hashes=_NO_HASHES,
+            vectors=vectors,
+            pq_codebook=codebook,
+            pq_codes=pq_codes,
+        ),
+        threads=threads,
+    )
+    arrays, values = to_arrays(ready_shard)
+    for name, array in arrays.items():
+        if name not in ("vectors", "neighbors"):
+            arrays[name] = room.add(name, array.dtype, array.shape)
+            arrays[name][...] = array
+    return arrays, {**values, "rounded": header.vector_format != 1}

@@ -1,0 +1,166 @@
+"""Shards as they come from the store: what the whole blob holds, by other code, and within a limit on the memory."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
+from icepuffin.ops.cache.disk import DiskCache
+from icepuffin.ops.cache.ready_shard import from_arrays, ready, to_arrays
+from icepuffin.puffin.blobs import shard as shard_blob
+from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.errors import BadBlobError, PuffinError
+from tests.ops.cache.stored import STORAGE, kept_by, lean, made_shard, stored
+
+LARGE = made_shard(seed=3, rows=1_300)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    shard=st.sampled_from([LARGE, replace(LARGE, vectors=LARGE.vectors.astype(np.float16)), lean(LARGE)]),
+    piece=st.sampled_from([512, 1_024, 1 << 12, 1 << 15, 1 << 23]),
+    at_once=st.integers(1, 4),
+    with_hash=st.booleans(),
+)
+def test_a_shard_that_comes_in_pieces_is_the_one_that_comes_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: Shard, piece: int, at_once: int, with_hash: bool
+) -> None:
+    monkeypatch.setattr(fetching, "_PIECE", piece)
+    monkeypatch.setattr(fetching, "_PIECES_AT_ONCE", at_once)
+    key = stored(tmp_path, shard, with_hash=with_hash)
+    whole = shard_blob.decode(b"".join(bytes(chunk) for chunk in shard_blob.encode(shard)))
+    arrays, values = to_arrays(ready(whole))
+    for kept in (ShardCache(CacheSettings.off()).shard(key, STORAGE), kept_by(ShardCache(in_new(tmp_path)), key)):
+        others, other_values = to_arrays(kept)
+        assert other_values == values
+        assert others.keys() == arrays.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(others[name], array)
+            assert others[name].dtype == array.dtype
+
+
+def in_new(folder: Path) -> CacheSettings:
+    return CacheSettings(folder / f"cache-{len(list(folder.iterdir()))}", 1 << 30, 0)
+
+
+@pytest.mark.parametrize("with_hash", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.99999])
+def test_a_blob_that_is_cut_off_does_not_enter(tmp_path: Path, share: float, with_hash: bool) -> None:
+    key = stored(tmp_path, LARGE, with_hash=with_hash)
+    data = (tmp_path / "shard").read_bytes()
+    (tmp_path / "shard").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(PuffinError):
+        kept_by(ShardCache(CacheSettings(tmp_path / "cache", 1 << 30, 0)), key)
+    assert not [file for file in (tmp_path / "cache").glob("*/*") if file.parent.name != "locks"]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7), with_hash=st.booleans())
+def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int, bit: int, with_hash: bool) -> None:
+    key = stored(tmp_path, LARGE, with_hash=with_hash)
+    data = bytearray((tmp_path / "shard").read_bytes())
+    covered = [range(entry.offset, entry.offset + entry.stored_length) for entry in header_of(data).sections]
+    at = place % len(data)
+    data[at] ^= 1 << bit
+    (tmp_path / "shard").write_bytes(data)
+    gap = at >= covered[0].start and not any(at in section for section in covered)
+    if gap and not with_hash:
+        return  # bytes between sections mean nothing
+    with pytest.raises(PuffinError):
+        ShardCache(CacheSettings.off()).shard(key, STORAGE)
+
+
+def header_of(data: bytearray) -> Any:
+    return shard_blob.ShardReader(shard_blob.BytesSource(bytes(data))).header
+
+
+def test_an_infinite_half_does_not_enter(tmp_path: Path) -> None:
+    vectors = made_shard().vectors.astype(np.float16)
+    vectors[7, 3] = np.inf
+    key = stored(tmp_path, replace(made_shard(), vectors=vectors))
+    with pytest.raises(BadBlobError, match="not finite"):
+        ShardCache(CacheSettings.off()).shard(key, STORAGE)
+
+
+def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) -> None:
+    for number, shard in enumerate([made_shard(), LARGE, lean(LARGE)]):
+        blob = b"".join(bytes(chunk) for chunk in shard_blob.encode(shard))
+        header = header_of(bytearray(blob))
+        size = sum(array.nbytes for array in to_arrays(ready(shard_blob.decode(blob)))[0].values())
+        most = fetching.most_bytes(header, len(blob))
+        assert size <= most <= 1.05 * size + 6_000
+        disk = DiskCache.opened(tmp_path / str(number), 1 << 30)
+        assert disk is not None
+        draft = disk.draft("owner", "name", most)
+        assert draft is not None
+        key = stored(tmp_path, shard)
+        arrays, values = fetching.fetch(
+            key.where, key.sha256, STORAGE, threads=1, claim=lambda _, draft=draft: draft.arrays, scratch=untaken
+        )
+        draft.publish(values)
+        assert from_arrays(arrays, values).count == shard.count
+
+
+def untaken(_: int) -> Any:
+    return ShardCache(CacheSettings.off())._scratch.taken(0)
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from icepuffin.ops.cache import CacheSettings, ShardCache
+from tests.ops.cache.stored import STORAGE, kept_by, made_shard, stored
+
+def data_bytes():
+    return 1024 * int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0])
+
+folder, extra = Path(sys.argv[1]), int(sys.argv[2])
+small = stored(folder, made_shard(rows=1_100), "small")
+kept_by(ShardCache(CacheSettings(folder / "cache", 1 << 30, 0)), small)  # kernels are loaded
+from tests.ops.cache.test_fetching import large_key
+key, mapped = large_key(folder)
+limit = data_bytes() + mapped + extra
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+result = kept_by(ShardCache(CacheSettings(folder / "cache", 1 << 30, 1 << 30)), key)
+print(result.count, float(result.vectors[-1, -1]))
+"""
+
+
+def large_key(folder: Path) -> tuple[Any, int]:
+    """(key of the large shard in a folder, bytes of its file in the cache)."""
+    import pickle  # noqa: PLC0415
+
+    key, size = pickle.loads((folder / "key").read_bytes())  # noqa: S301
+    return key, size
+
+
+@pytest.mark.parametrize(("extra", "enough"), [(150 << 20, True), (24 << 20, False)])
+def test_a_large_shard_takes_little_memory_beside_its_file(tmp_path: Path, extra: int, enough: bool) -> None:
+    """Under a limit that the kernel enforces: private views of files count, too. The blob alone has 210 MB."""
+    import pickle  # noqa: PLC0415
+
+    rows, dims = 100_000, 512
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((rows, dims), np.float32)
+    neighbors = (np.arange(rows)[:, None] + np.array([1, 7, 300, 9_001])) % rows
+    shard = Shard(
+        metric=0, dims=dims, max_degree=16, search_list=16, alpha=1.2, medoid=0,
+        neighbors=np.sort(neighbors, axis=1).astype(np.int32), degrees=np.full(rows, 4, np.int32),
+        file_slots=np.zeros(rows, np.uint32), row_positions=np.arange(rows),
+        content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
+    )  # fmt: skip
+    key = stored(tmp_path, shard, "large")
+    header = header_of(bytearray((tmp_path / "large").read_bytes()))
+    (tmp_path / "key").write_bytes(pickle.dumps((key, fetching.most_bytes(header, key.where.length))))
+    command = [sys.executable, "-c", LIMITED, str(tmp_path), str(extra)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is enough, done.stderr
+    if enough:
+        assert done.stdout.split() == [str(rows), str(float(vectors[-1, -1]))]
