@@ -201,7 +201,7 @@ class DataFile:
             return self.schema.empty_table()
         low, high = positions.min(), positions.max()
         if low < 0 or high >= self._starts[-1]:
-            raise DataFileError(f"{self._file.path} has {self._starts[-1]} rows, position {high} was asked for")
+            raise DataFileError(f"{self._file.path} has {self._starts[-1]} rows, position {high} was requested")
         read = read_group or self.read_group
         first, last = (int(np.searchsorted(self._starts, position, side="right")) - 1 for position in (low, high))
         if first == last:

@@ -22,7 +22,7 @@ _SMALLEST_FILE = len(MAGIC) + len(MAGIC) + FOOTER_TAIL
 class PuffinReader:
     """One Puffin file.
 
-    `source` is read lazily: the footer when it is first asked for, blobs on demand. Safe to share between threads.
+    `source` is read lazily: the footer when it is first needed, blobs on demand. Safe to share between threads.
     `max_blob_bytes` bounds what one blob may take in memory, stored or decompressed.
     Errors: the types of `icepuffin.puffin.errors`, raised by `footer` and the read methods.
     """
@@ -83,7 +83,7 @@ class PuffinReader:
             )
         if offset < 0 or length < 0 or offset + length > blob.length:
             raise TruncatedFileError(
-                f"blob {blob.type} at {blob.offset}: bytes {offset} to {offset + length} of {blob.length} asked for"
+                f"blob {blob.type} at {blob.offset}: bytes {offset} to {offset + length} of {blob.length} requested"
             )
         return self._read(blob.offset + offset, length)
 

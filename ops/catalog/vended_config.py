@@ -95,7 +95,7 @@ class Renewal:
         except Exception as error:
             # the client's own error may quote what is secret; what it says otherwise is kept
             said = str(without_values(error, self.properties)).splitlines()[0]
-            raise AccessError(f"asked again, it said: {said}") from None
+            raise AccessError(f"a second request gave: {said}") from None
 
 
 @lru_cache(maxsize=_CLIENTS)

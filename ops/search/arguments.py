@@ -60,13 +60,13 @@ def prepare_queries(queries: npt.ArrayLike, metric: Metric, dims: int | None) ->
     except ValueError as error:
         raise QueryError(f"the queries are not vectors of one length: {error}") from error
     except VectorColumnError as error:
-        raise QueryError(f"the queries cannot be asked: {error}") from error
+        raise QueryError(f"the queries cannot be run: {error}") from error
     if array.dtype.kind not in "fiu":
         raise QueryError(f"queries are {array.dtype}, not numbers: an array [queries, dimensions], or Arrow lists")
     try:
         vectors = prepare_exact(array, metric)
     except KernelError as error:
-        raise QueryError(f"the query cannot be asked: {error}") from error
+        raise QueryError(f"the query cannot be run: {error}") from error
     if dims is not None and vectors.shape[1] != dims:
         raise QueryError(f"the query has {vectors.shape[1]} dimensions, the index has {dims}")
     return vectors

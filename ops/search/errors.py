@@ -4,7 +4,7 @@ from icepuffin.ops.errors import IcepuffinError
 
 
 class QueryError(IcepuffinError):
-    """Raised when a query cannot be asked: wrong dimensions, NaN, a zero vector under cosine, k under 1."""
+    """Raised for a query that cannot be run: wrong dimensions, NaN, a zero vector under cosine, k under 1."""
 
 
 class UnknownColumnError(IcepuffinError):

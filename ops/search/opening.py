@@ -188,7 +188,7 @@ def open_exact(
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_column(column, schema, table_name(frozen))
     target = SearchTarget(frozen, live, schema, field_id, metric, None, storage or storage_of(frozen))
-    choice = VersionChoice(None, None, "an exact search was asked for", ())
+    choice = VersionChoice(None, None, "an exact search was requested", ())
 
     def again(newer: Table) -> IndexReader:
         return open_exact(newer, column, metric, snapshot=snapshot, storage=storage)

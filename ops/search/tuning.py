@@ -32,7 +32,7 @@ _FEW_CANDIDATES = (
     "{} candidates per query were ranked by the table's vectors, and the recall of an index was measured with {}: "
     "fewer of the nearest rows may be found for a small k; oversample = {} ranks as many, target_recall chooses"
 )
-_APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not asked for"
+_APPROXIMATE = "distances are of what the index holds in place of the table's vectors, which were not requested"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -63,7 +63,7 @@ def knn_join(
     """For each row of a DataFrame, the k nearest rows of an indexed table: those that `IndexReader.search` finds.
 
     One exception: under cosine with a condition, rows that differ by less than the rounding to f32 are not ranked by
-    the data files. Nothing runs until the rows are asked for. Each task of the job then reads the same snapshot by the
+    the data files. Nothing runs until the rows are read. Each task of the job then reads the same snapshot by the
     same version, whatever happens to the table meanwhile.
 
     Parameters

@@ -49,8 +49,8 @@ from icepuffin.ops.threads import thread_count
 
 _READERS = 8
 _WITHOUT_SPARK = (
-    "Without a Spark session (`spark=`, on the command line --spark) only the k nearest rows of one table can be asked "
-    "for: "
+    "Without a Spark session (`spark=`, on the command line --spark) only the k nearest rows of one table can be "
+    "selected: "
     "SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, "
     "or all within a distance: ... WHERE l2_distance(column, ARRAY(...)) < 0.5"
 )
@@ -193,7 +193,7 @@ class SqlSession:
             return self._search_table(statement, table, schema_at(table, statement.snapshot), storage)
         except (NotIndexableError, FilterError) as error:
             if self._spark is None and isinstance(error, UnknownTableError):
-                raise  # what can be asked without Spark is no answer to a mistyped name
+                raise  # what works without Spark is no answer to a mistyped name
             return self._foreign(_otherwise(statement, error))
 
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:

@@ -109,7 +109,7 @@ def in_branch() -> Iterator[None]:
 
 
 def as_kind(value: TypedExpression, kind: Kind) -> TypedExpression:
-    """Cast without being asked to; of text constants, to what they are compared with."""
+    """An implicit cast; of text constants, to what they are compared with."""
     if value.text is not None and not is_text(kind):
         return constant_of(constant(value.text, kind), kind)
     change, may_fail = caster(value.kind, kind, implicit=True)

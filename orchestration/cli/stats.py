@@ -26,7 +26,7 @@ class IndexState:
     version_snapshots: tuple[int, ...]
     """Ids of the data snapshots that have a version, oldest version first"""
     covers_snapshot: bool
-    """Whether the snapshot that was asked for is one of them"""
+    """Whether the snapshot that was named is one of them"""
     lag: "FreshnessLag"
 
 

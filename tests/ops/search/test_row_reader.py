@@ -56,5 +56,5 @@ def test_threads_may_share_a_reader(table: Table) -> None:
 
 
 def test_a_position_past_the_end_is_refused(table: Table) -> None:
-    with pytest.raises(DataFileError, match="position 1000 was asked for"):
+    with pytest.raises(DataFileError, match="position 1000 was requested"):
         reader(table, 0).take(0, FIELDS, np.array([1000]))
