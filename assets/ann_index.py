@@ -171,7 +171,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         return dg.MaterializeResult(
             metadata={
                 **version_metadata(table, storage_of(table), definition, report),
-                **(engine.prices.report_costs(report) if engine.prices else {}),
+                **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
             },
             data_version=dg.DataVersion(report.build_id),
             check_results=[

@@ -62,7 +62,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
                 "summary": bullet_list(_summary(report)),
                 **snapshot_metadata(table.metadata.snapshot_by_id(report.snapshot_id)),
                 **report_metadata(report, _LABELS),
-                **(engine.prices.report_costs(report) if engine.prices else {}),
+                **(engine.cost_model.report_costs(report) if engine.cost_model else {}),
             },
             data_version=dg.DataVersion(context.partition_key),
         )

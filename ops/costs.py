@@ -29,8 +29,8 @@ class RunReport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices of compute and traffic, all in one currency."""
+class CostModel:
+    """Costs of runs by the prices of compute and traffic, all in one currency."""
 
     currency: str
     compute_hour: float = 0.0

@@ -26,7 +26,7 @@ from icepuffin.ops.catalog.connection import (
     require_database,
 )
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.costs import Prices
+from icepuffin.ops.costs import CostModel
 from icepuffin.ops.errors import IcepuffinError
 
 if TYPE_CHECKING:
@@ -129,16 +129,16 @@ class Engine:
 
     `spark_conf` holds `spark.master` or `spark.remote` and everything else of the session; empty = never Spark.
     A table of fewer than `driver_only_rows` rows is built in this process: a Spark job would only add its start-up.
-    `prices`: prices of its work; None where costs are not reported.
+    `cost_model`: costs of its work; None where they are not reported.
     """
 
     def __init__(
-        self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int, prices: Prices | None = None
+        self, *, spark_conf: Mapping[str, str], threads: int, driver_only_rows: int, cost_model: CostModel | None = None
     ) -> None:
         self._spark_conf = dict(spark_conf)
         self.threads = threads
         self.driver_only_rows = driver_only_rows
-        self.prices = prices
+        self.cost_model = cost_model
 
     def __repr__(self) -> str:
         remote = urlsplit(self._remote)  # its path has parameters, a token among them

@@ -1,6 +1,6 @@
 """From settings to catalogs and engines. Imports no Dagster, so that the command line starts fast."""
 
-from icepuffin.ops.costs import Prices
+from icepuffin.ops.costs import CostModel
 from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.orchestration.settings import Settings, SparkSettings
 
@@ -25,7 +25,7 @@ def engine_of(settings: Settings) -> Engine:
         spark_conf=spark_conf(settings.spark),
         threads=settings.thread_count,
         driver_only_rows=settings.spark.driver_only_rows,
-        prices=Prices(**settings.prices.model_dump()) if settings.prices else None,
+        cost_model=CostModel(**settings.prices.model_dump()) if settings.prices else None,
     )
 
 

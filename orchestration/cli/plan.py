@@ -91,8 +91,8 @@ def _estimates(
 
 
 def _document(context: TableContext, estimate: "Estimate | ThetaEstimate") -> dict[str, object]:
-    prices = context.session.engine.prices
-    cost = {"cost": round(prices.estimate_cost(estimate), 6), "currency": prices.currency} if prices else {}
+    cost_model = context.session.engine.cost_model
+    cost = {"cost": round(cost_model.estimate_cost(estimate), 6), "currency": cost_model.currency} if cost_model else {}
     return {**dataclasses.asdict(estimate), **cost}
 
 
@@ -123,11 +123,11 @@ def _index_fields(context: TableContext, estimate: "Estimate") -> dict[str, str]
 
 
 def _total_fields(context: TableContext, estimate: "Estimate | ThetaEstimate") -> dict[str, str]:
-    prices = context.session.engine.prices
+    cost_model = context.session.engine.cost_model
     return {
         "MiB": f"{estimate.bytes_read / MIB:,.1f} to read, {estimate.bytes_written / MIB:,.1f} to write",
         "seconds": f"{estimate.seconds:,.1f} ({estimate.rates})",
-        **({"cost": f"{prices.estimate_cost(estimate):,.4f} {prices.currency}"} if prices else {}),
+        **({"cost": f"{cost_model.estimate_cost(estimate):,.4f} {cost_model.currency}"} if cost_model else {}),
     }
 
 
