@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from icepuffin.ops.index.definition import IndexDefinition
-    from icepuffin.ops.index.retention_policy import Retention
+    from icepuffin.ops.index.retention_policy import RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class TableSpec:
         return self.settings.watched_refs[0]
 
     @property
-    def retention(self) -> "Retention":
+    def retention(self) -> "RetentionPolicy":
         """Which versions stay, unless `retentions` names the index."""
         return self.settings.keep.retention
 
     @property
-    def retentions(self) -> Mapping[str, "Retention"]:
+    def retentions(self) -> Mapping[str, "RetentionPolicy"]:
         """Retention per index, for the indexes with a policy of their own."""
         return {name: item.keep.retention for name, item in self.settings.indexes.items() if item.keep is not None}
 

@@ -14,7 +14,7 @@ from icepuffin.ops.index.definition import (
     find_name_clash,
     validate_name,
 )
-from icepuffin.ops.index.retention_policy import Retention, RetentionScope
+from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 
 _CRON_FIELDS = 5
 
@@ -49,8 +49,8 @@ class KeepSettings(SettingsModel):
     days: float | None = Field(default=None, gt=0.0)
 
     @property
-    def retention(self) -> Retention:
-        return Retention(RetentionScope(self.versions), self.last, self.days)
+    def retention(self) -> RetentionPolicy:
+        return RetentionPolicy(RetentionScope(self.versions), self.last, self.days)
 
 
 def _field(parameter: IndexParameter) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_jo
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.schedules import schedules
 from icepuffin.orchestration.sensor.definition import snapshot_sensor
-from icepuffin.orchestration.settings import RetentionSettings, Settings, load
+from icepuffin.orchestration.settings import GarbageSettings, Settings, load
 
 _log = logging.getLogger(__name__)
 _INDEXES = "icepuffin/indexes"
@@ -42,24 +42,24 @@ def build(settings: Settings, indexes: Mapping[str, PropertyIndexes] | None = No
     )
 
 
-def _isolated(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
+def _isolated(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
     """The definitions of one table. Where Dagster refuses them, the table's asset says why, and other tables load."""
     try:
-        return table_definitions(spec, retention)
+        return table_definitions(spec, garbage)
     except (dg.DagsterError, CheckError) as error:
         _log.exception("%s: Dagster refuses its definitions, and shows its name only", spec.identifier)
         note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
         return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
 
 
-def table_definitions(spec: TableSpec, retention: RetentionSettings) -> dg.Definitions:
+def table_definitions(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
     """Assets, checks, jobs, sensor and schedules of one table."""
     assets: list[dg.AssetSpec | dg.AssetsDefinition] = [table_asset(spec)]
     if spec.settings.theta_sketches:
         assets.append(theta_sketches_asset(spec))
     assets += [ann_index_asset(spec, index) for index in spec.indexes]
     checks = [check(spec, index) for index in spec.indexes for check in (freshness_check, integrity_check)]
-    maintenance = maintenance_job(spec, retention)
+    maintenance = maintenance_job(spec, garbage)
     if not spec.derived_keys:
         return dg.Definitions(assets=assets, jobs=[maintenance])
     refresh = refresh_job(spec)

@@ -12,7 +12,7 @@ from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.gc_report import render_gc_report
 from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
-from icepuffin.orchestration.settings import RetentionSettings
+from icepuffin.orchestration.settings import GarbageSettings
 
 
 def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
@@ -46,11 +46,14 @@ def _whole_file_checks(spec: TableSpec) -> dg.AssetSelection:
     )
 
 
-def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefinition:
-    """Rebuild shards with too many tombstones, retire versions, then delete the files that no version needs."""
+def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefinition:
+    """Rebuild shards with too many tombstones, expire versions, then delete the files that no version needs."""
 
     @dg.op(
-        name=f"rebuild_worn_shards_{spec.slug}", pool=spec.pool, retry_policy=spec.retry_policy, out=dg.Out(dg.Nothing)
+        name=f"rebuild_tombstoned_shards_{spec.slug}",
+        pool=spec.pool,
+        retry_policy=spec.retry_policy,
+        out=dg.Out(dg.Nothing),
     )
     @no_vain_retries()
     def rebuild(
@@ -80,8 +83,8 @@ def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefi
             storage=storage_of(table),
             retentions=spec.retentions,
             default=spec.retention,
-            grace_hours=retention.garbage_grace_hours,
-            dry_run=retention.dry_run,
+            grace_hours=garbage.garbage_grace_hours,
+            dry_run=garbage.dry_run,
         )
         for line in render_gc_report(report):
             context.log.info(line)
@@ -91,7 +94,7 @@ def maintenance_job(spec: TableSpec, retention: RetentionSettings) -> dg.JobDefi
         executor_def=run_process_executor,
         tags=job_tags(spec),
         description=(
-            f"Rebuild shards of {spec.identifier} with too many tombstones, retire versions that `keep` does not keep, "
+            f"Rebuild shards of {spec.identifier} with too many tombstones, expire versions that `keep` does not keep, "
             "and delete index files that nothing references."
         ),
     )

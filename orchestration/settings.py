@@ -95,8 +95,8 @@ class ShardCacheSettings(SettingsModel):
     memory_mb: int = Field(default=2_048, ge=0)
 
 
-class RetentionSettings(SettingsModel):
-    """How long garbage collection waits before it retires versions and deletes files."""
+class GarbageSettings(SettingsModel):
+    """How long garbage collection waits before it expires versions and deletes files."""
 
     garbage_grace_hours: float = Field(default=24.0, ge=0.0)
     dry_run: bool = False
@@ -119,7 +119,7 @@ class Settings(SettingsModel):
     spark: SparkSettings = SparkSettings()
     threads: int = Field(default=0, ge=0)
     cache: ShardCacheSettings | None = None
-    retention: RetentionSettings = RetentionSettings()
+    retention: GarbageSettings = GarbageSettings()
     prices: PriceSettings | None = None
     dagster_home: Path | None = None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from icepuffin.ops.index.retention import RetiredVersion
+from icepuffin.ops.index.retention import ExpiredVersion
 from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.model import How, ShardId
 from icepuffin.ops.recall_curve import GATE_QUERIES
@@ -148,9 +148,9 @@ class GcReport:
     kept_young: int
     """Unreferenced objects younger than the grace period."""
     retired_later: int = 0
-    """Versions that will be retired once they are older than the grace period."""
-    retired: tuple[RetiredVersion, ...] = ()
-    """Versions that were retired, or would be; their files are deleted once they are old."""
+    """Versions that will expire once they are older than the grace period."""
+    retired: tuple[ExpiredVersion, ...] = ()
+    """Versions that were expired, or would be; their files are deleted once they are old."""
     pinned: tuple[str, ...] = ()
     """Tags that were set on versions of tagged snapshots, or would be."""
 

@@ -24,7 +24,7 @@ from icepuffin.ops.catalog.bound_versions import (
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import base_snapshot_id
-from icepuffin.ops.index.retention_policy import Retention, RetentionScope
+from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -33,8 +33,8 @@ _WITH_TAGGED = (RetentionScope.ALL, RetentionScope.TAGGED)
 
 
 @dataclass(frozen=True, slots=True)
-class RetiredVersion:
-    """A version that its policy does not keep: it is removed, and its files are deleted later."""
+class ExpiredVersion:
+    """A version that its policy does not keep: its index snapshot is removed, and its file is deleted later."""
 
     name: str
     base_snapshot_id: int
@@ -45,9 +45,9 @@ class RetiredVersion:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """Versions that a policy removes and keeps at this moment."""
+    """Versions that a policy expires and pins at this moment."""
 
-    retire: tuple[RetiredVersion, ...] = ()
+    expire: tuple[ExpiredVersion, ...] = ()
     pin: tuple[DerivedVersion, ...] = ()
     """Versions of tagged snapshots, which need a tag so that Iceberg's expiry does not remove them."""
     young: int = 0
@@ -58,7 +58,7 @@ def plan_retention(
     table: Table,
     kind: BlobKind,
     name: str,
-    retention: Retention,
+    retention: RetentionPolicy,
     *,
     grace: timedelta,
     now_ms: int | None = None,
@@ -75,7 +75,7 @@ def plan_retention(
     lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bindings.LASTING_MS}
     tagged = _owners_snapshots(table)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
-    retire: list[RetiredVersion] = []
+    expire: list[ExpiredVersion] = []
     pin: list[DerivedVersion] = []
     young = 0
     for version, why in _judged(table, all_versions, newest, tagged, retention, now):
@@ -85,13 +85,13 @@ def plan_retention(
                 young += 1
                 continue
             path, base = version.puffin_path, version.base_snapshot_id
-            retire.append(RetiredVersion(name, base, version.index_snapshot_id, path, why))
+            expire.append(ExpiredVersion(name, base, version.index_snapshot_id, path, why))
         elif not why and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
-    return RetentionPlan(tuple(reversed(retire)), tuple(reversed(pin)), young)
+    return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), young)
 
 
-def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion], retention: Retention) -> int | None:
+def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion], retention: RetentionPolicy) -> int | None:
     """The version that counts as the newest where the index tag is missing; None where the index was dropped."""
     if retention.versions is RetentionScope.NONE:
         return None
@@ -100,10 +100,10 @@ def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion], reten
     return max(with_base, key=_place).index_snapshot_id if with_base else None
 
 
-def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, Retention]]:
+def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tuple[str, RetentionPolicy]]:
     """(name, a retention that keeps nothing) of each index that has versions and no definition any more."""
     for name in sorted(bound_names(table, BlobKind.INDEX) - set(defined)):
-        yield name, Retention(RetentionScope.NONE)
+        yield name, RetentionPolicy(RetentionScope.NONE)
 
 
 def _judged(
@@ -111,7 +111,7 @@ def _judged(
     all_versions: Sequence[DerivedVersion],
     newest: int | None,
     tagged: Collection[int],
-    retention: Retention,
+    retention: RetentionPolicy,
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
     """(version, reason for removal, or empty where it stays), newest data snapshots first."""
@@ -157,8 +157,8 @@ def _owners_snapshots(table: Table) -> frozenset[int]:
     return frozenset(ref.snapshot_id for ref in table.metadata.refs.values() if ref.snapshot_id not in derived)
 
 
-def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[RetiredVersion, ...]:
-    """Tag the pinned versions, and remove the index snapshots of retired versions with their tags in one commit.
+def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[ExpiredVersion, ...]:
+    """Tag the pinned versions, and remove the index snapshots of expired versions with their tags in one commit.
 
     Returns the versions that were removed. Deletes no file. Raises LostRaceError where a tag came up meanwhile,
     BindingError, the errors of `reload_table`.
@@ -166,9 +166,9 @@ def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[Re
     for version in plan.pin:
         own = f"{tag}-{version.base_snapshot_id}"
         bindings.move_tag(table, own, version.index_snapshot_id, expected_ref=own_tag_target(table, own))
-    if not plan.retire:
+    if not plan.expire:
         return ()
     reload_table(table)
     side_tags = own_tags(table, tag) - {tag}
-    gone = expire_derived(table, {item.index_snapshot_id for item in plan.retire}, side_tags)
-    return tuple(item for item in plan.retire if item.index_snapshot_id in gone)
+    removed = expire_derived(table, {item.index_snapshot_id for item in plan.expire}, side_tags)
+    return tuple(item for item in plan.expire if item.index_snapshot_id in removed)

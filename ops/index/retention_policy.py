@@ -18,7 +18,7 @@ class RetentionScope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionPolicy:
     """Policy of how many versions of an index stay, and for how long. The version at the index tag always stays."""
 
     versions: RetentionScope = RetentionScope.ALL

@@ -1,4 +1,4 @@
-"""Runs that retire the versions of one table by policy, and delete its unreferenced files."""
+"""Runs that expire the versions of one table by policy, and delete its unreferenced files."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.ddl import defined_names
 from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention import carry_out_retention, plan_retention, retention_of_dropped
-from icepuffin.ops.index.retention_policy import Retention
+from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage
 
@@ -23,12 +23,12 @@ def collect_table_garbage(
     table: Table,
     *,
     storage: StorageConfig,
-    retentions: Mapping[str, Retention],
-    default: Retention,
+    retentions: Mapping[str, RetentionPolicy],
+    default: RetentionPolicy,
     grace_hours: float,
     dry_run: bool = False,
 ) -> GcReport:
-    """Retire versions by policy, pin those of tagged snapshots, and delete icepuffin's files that nothing references.
+    """Expire versions by policy, pin those of tagged snapshots, and delete icepuffin's files that nothing references.
 
     `retentions`: policy per index; `default` for all others and for the file sketches. Raises PartialMetadataError, and
     what the catalog and the store raise.
@@ -48,18 +48,18 @@ def collect_table_garbage(
     }
     sketches = plan_retention(table, BlobKind.SKETCHES, BlobKind.SKETCHES, default, grace=grace, now_ms=now_ms)
     plans[SKETCHES_TAG] = replace(sketches, pin=())  # only a cache: pinning it would pin data files
-    retired = tuple(
+    expired = tuple(
         version
         for tag, plan in plans.items()
-        for version in (plan.retire if dry_run else carry_out_retention(table, tag, plan))
+        for version in (plan.expire if dry_run else carry_out_retention(table, tag, plan))
     )
     report = collect_garbage(
         table,
         storage=storage,
         grace=grace,
         dry_run=dry_run,
-        expiring={version.index_snapshot_id for version in retired} if dry_run else (),
+        expiring={version.index_snapshot_id for version in expired} if dry_run else (),
     )
     pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
     later = sum(plan.young for plan in plans.values())
-    return replace(report, retired=retired, retired_later=later, pinned=pinned)
+    return replace(report, retired=expired, retired_later=later, pinned=pinned)

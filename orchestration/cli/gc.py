@@ -17,7 +17,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, table_comman
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 def command(context: TableContext, /, grace_hours: float | None, *, dry_run: bool) -> None:
-    """Retire versions that the table's `keep` settings do not keep, and delete files that nothing references.
+    """Expire versions that the table's `keep` settings do not keep, and delete files that nothing references.
 
     Versions that stay and everything that icepuffin did not write are never touched. Look first with --dry-run.
 

@@ -319,9 +319,9 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         why = [item["why"] for item in document["retired"] if item["name"] == "embedding"]
         assert why == ["there are 2 newer ones"] * (versions - 2)
         assert len(document["deleted"]) >= 2 * (versions - 2), "the index file and the manifest list of each"
-        assert "would retire embedding's version of snapshot" in run(*arguments)
+        assert "would expire embedding's version of snapshot" in run(*arguments)
         document = run("gc", "demo.packages", "--dry-run")
-        assert "demo.packages: would retire versions: 0, would delete files: 0, 0.0 MiB\n" in document
+        assert "demo.packages: would expire versions: 0, would delete files: 0, 0.0 MiB\n" in document
         (later,) = re.findall(r"to go after the grace period: versions: (\d+), files: 0\n", document)
         assert int(later) >= versions - 2
     assert len(json.loads(run("index", "show", "demo.packages", "--json"))["versions"]) == versions

@@ -163,7 +163,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "[tables.<key>.keep]": KeepSettings,
     "[spark]": module.SparkSettings,
     "[cache]": module.ShardCacheSettings,
-    "[retention]": module.RetentionSettings,
+    "[retention]": module.GarbageSettings,
     "[prices]": module.PriceSettings,
 }
 

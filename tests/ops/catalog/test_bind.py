@@ -20,7 +20,7 @@ from icepuffin.ops.catalog.bindings import LASTING_MS, LostRaceError, Unsupporte
 from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version
-from icepuffin.ops.index.retention_policy import Retention
+from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import materialize_theta_sketches
@@ -429,7 +429,7 @@ def test_a_sweep_leaves_a_branch_of_the_owners_alone(table: Table) -> None:
     for name in ("ann_e", "theta_sketches"):
         set_ref(table, name, head)
     refs = dict(table.refresh().metadata.refs)
-    collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0)
     assert table.refresh().metadata.refs == refs
 
 
@@ -452,7 +452,7 @@ def test_dropping_an_index_leaves_one_whose_name_begins_as_its_own(table: Table)
     assert drop_index(table, "docs") == ("ann_docs",)
     assert [item.name for item in list_definitions(table.refresh())] == ["docs.title"]
     assert own_tags(table, "ann_docs.title") == {"ann_docs.title"}
-    collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0)
     assert index_versions(table.refresh(), "docs") == ()
     assert len(index_versions(table, "docs.title")) == 1
 
@@ -478,6 +478,6 @@ def test_tags_of_an_earlier_release_are_mended_by(mend: str, table: Table) -> No
         assert index_head(table).action is Action.REUSED
         assert materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE).outcome == "current"
     else:
-        collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=24)
+        collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=24)
     refs = table.refresh().metadata.refs
     assert [refs[name].max_ref_age_ms for name in ("ann_e", "theta_sketches")] == [LASTING_MS] * 2

@@ -14,7 +14,7 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, data_snapshots, hides_snapshots
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.index.retention_policy import Retention, RetentionScope
+from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.sensor.evaluate import evaluate
 from icepuffin.orchestration.sensor.plan import SensorCursor
@@ -57,7 +57,7 @@ def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
         collect_garbage(seen, storage=STORAGE, grace=timedelta(0))
     with pytest.raises(PartialMetadataError):
         collect_table_garbage(
-            seen, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=0
+            seen, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=0
         )
     assert left.exists()
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{left}",)

@@ -24,7 +24,7 @@ from icepuffin.ops.index import (
     proof,
 )
 from icepuffin.ops.index.integrity import check_integrity
-from icepuffin.ops.index.retention_policy import Retention
+from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import Coverage
@@ -99,7 +99,7 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
     assert "install the one that wrote it" in integrity.remedy("db.t", "e", newest, checked)
     with pytest.raises(NotAnIndexError, match="of_tomorrow"):
         overview(table, DEFINITION, STORAGE)
-    collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0)
     table.append(make_rows(700, 800))
     report = index_head(table)
     assert report.action is Action.REFRESHED
@@ -150,7 +150,8 @@ def test_an_index_with_properties_of_another_release_leaves_the_others_alone(tab
     assert found_and_true(table)[0].coverage is Coverage.EXACT_VERSION
     assert load_definition(table, "e").name == "e"
     assert (
-        collect_table_garbage(table, storage=STORAGE, retentions={}, default=Retention(), grace_hours=0).deleted == ()
+        collect_table_garbage(table, storage=STORAGE, retentions={}, default=RetentionPolicy(), grace_hours=0).deleted
+        == ()
     )
     with pytest.raises(DefinitionError, match="of-tomorrow"):
         load_definition(table, "other")

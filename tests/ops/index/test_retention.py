@@ -18,7 +18,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions,
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.retention import RetentionPlan, carry_out_retention, plan_retention
-from icepuffin.ops.index.retention_policy import Retention, RetentionScope
+from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.storage import open_storage
@@ -46,29 +46,29 @@ def table(table_factory: TableFactory) -> Table:
     return with_versions(table_factory(), 4)
 
 
-def planned(table: Table, retention: Retention, *, days: float = 1) -> RetentionPlan:
+def planned(table: Table, retention: RetentionPolicy, *, days: float = 1) -> RetentionPlan:
     """The plan as it is that many days from now."""
     now = max(item.timestamp_ms for item in table.refresh().metadata.snapshots) + round(days * DAY_MS)
     return plan_retention(table, BlobKind.INDEX, "e", retention, grace=timedelta(hours=1), now_ms=now)
 
 
-def going(table: Table, retention: Retention, *, days: float = 1) -> list[int]:
+def going(table: Table, retention: RetentionPolicy, *, days: float = 1) -> list[int]:
     """Places, in the history of the table, of the snapshots whose version goes."""
     places = {item.snapshot_id: place for place, item in enumerate(data_snapshots(table.refresh()))}
-    return sorted(places[item.base_snapshot_id] for item in planned(table, retention, days=days).retire)
+    return sorted(places[item.base_snapshot_id] for item in planned(table, retention, days=days).expire)
 
 
 def test_by_default_nothing_goes_before_iceberg_takes_it(table: Table) -> None:
-    assert planned(table, Retention(), days=1000) == RetentionPlan()
+    assert planned(table, RetentionPolicy(), days=1000) == RetentionPlan()
 
 
 def test_only_the_newest_stays(table: Table) -> None:
-    assert going(table, Retention(RetentionScope.NEWEST)) == [0, 1, 2]
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
 
 
 def test_the_last_few_stay(table: Table) -> None:
-    assert going(table, Retention(last=2)) == [0, 1]
-    assert going(table, Retention(last=9)) == []
+    assert going(table, RetentionPolicy(last=2)) == [0, 1]
+    assert going(table, RetentionPolicy(last=9)) == []
 
 
 def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(table_factory: TableFactory) -> None:
@@ -77,31 +77,31 @@ def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(
     with_versions(table, 3)
     old = data_snapshots(table.refresh())[0].snapshot_id
     bindings.publish(table, replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old))
-    assert going(table, Retention(last=2)) == [0, 1]
+    assert going(table, RetentionPolicy(last=2)) == [0, 1]
 
 
 def test_young_ones_stay(table: Table) -> None:
-    assert going(table, Retention(days=3), days=2) == []
-    assert going(table, Retention(days=3), days=4) == [0, 1, 2]
+    assert going(table, RetentionPolicy(days=3), days=2) == []
+    assert going(table, RetentionPolicy(days=3), days=4) == [0, 1, 2]
 
 
 def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
-    assert planned(table, Retention(RetentionScope.NEWEST), days=0.01) == RetentionPlan(young=3)
+    assert planned(table, RetentionPolicy(RetentionScope.NEWEST), days=0.01) == RetentionPlan(young=3)
 
 
 def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> None:
     second = data_snapshots(table)[1].snapshot_id
     table.manage_snapshots().create_tag(second, "release").commit()
-    assert going(table, Retention(RetentionScope.TAGGED)) == [0, 2]
-    assert going(table, Retention(last=1)) == [0, 2]
-    assert going(table, Retention(RetentionScope.NEWEST)) == [0, 1, 2]
-    plan = planned(table, Retention())
+    assert going(table, RetentionPolicy(RetentionScope.TAGGED)) == [0, 2]
+    assert going(table, RetentionPolicy(last=1)) == [0, 2]
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
+    plan = planned(table, RetentionPolicy())
     assert [item.base_snapshot_id for item in plan.pin] == [second]
     carry_out_retention(table, "ann_e", plan)
     assert f"ann_e-{second}" in table.refresh().metadata.refs
-    assert planned(table, Retention()) == RetentionPlan()
+    assert planned(table, RetentionPolicy()) == RetentionPlan()
     table.manage_snapshots().remove_tag("release").commit()
-    assert going(table, Retention(RetentionScope.TAGGED)) == [0, 1, 2]
+    assert going(table, RetentionPolicy(RetentionScope.TAGGED)) == [0, 1, 2]
 
 
 def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(table_factory: TableFactory) -> None:
@@ -111,19 +111,19 @@ def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(
     with_versions(table, 2)
     side = replace(binding(table, 9, tag=f"ann_e-{old}"), base_snapshot_id=old, max_ref_age_ms=1000)
     bindings.publish(table, side)
-    assert planned(table, Retention()) == RetentionPlan()
+    assert planned(table, RetentionPolicy()) == RetentionPlan()
     table.manage_snapshots().create_tag(old, "release").commit()
-    plan = planned(table, Retention())
+    plan = planned(table, RetentionPolicy())
     assert [item.base_snapshot_id for item in plan.pin] == [old]
     carry_out_retention(table, "ann_e", plan)
     assert table.refresh().metadata.refs[f"ann_e-{old}"].max_ref_age_ms == bindings.LASTING_MS
-    assert planned(table, Retention()) == RetentionPlan()
+    assert planned(table, RetentionPolicy()) == RetentionPlan()
 
 
 def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
-    assert going(table, Retention(RetentionScope.NEWEST)) == [0, 1, 2]
-    assert going(table, Retention(RetentionScope.NONE)) == [0, 1, 2, 3]
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
+    assert going(table, RetentionPolicy(RetentionScope.NONE)) == [0, 1, 2, 3]
 
 
 def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
@@ -135,29 +135,29 @@ def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_
         ref_name=branch, type="branch", snapshot_id=versions_before[0].index_snapshot_id, **ages
     )
     table.catalog.commit_table(table, (), (update,))
-    assert going(table, Retention(RetentionScope.NEWEST)) == [1, 2]
-    carry_out_retention(table, "ann_e", planned(table, Retention(RetentionScope.NEWEST)))
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [1, 2]
+    carry_out_retention(table, "ann_e", planned(table, RetentionPolicy(RetentionScope.NEWEST)))
     assert branch in table.refresh().metadata.refs
 
 
 def test_a_version_that_somebody_tagged_stays(table: Table) -> None:
     oldest = index_versions(table, "e")[0].index_snapshot_id
     table.manage_snapshots().create_tag(oldest, "mine").commit()
-    assert going(table, Retention(RetentionScope.NEWEST)) == [1, 2]
+    assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [1, 2]
 
 
 def test_a_version_goes_when_its_snapshot_has_expired_and_the_newest_never(table: Table) -> None:
     table.append(make_rows(100, 110))
     expired = [item.snapshot_id for item in data_snapshots(table.refresh())[:4]]
     table.maintenance.expire_snapshots().by_ids(expired).commit()
-    plan = planned(table, Retention())
-    assert [item.base_snapshot_id for item in plan.retire] == expired[:3]
-    assert {item.why for item in plan.retire} == {"its snapshot has expired"}
+    plan = planned(table, RetentionPolicy())
+    assert [item.base_snapshot_id for item in plan.expire] == expired[:3]
+    assert {item.why for item in plan.expire} == {"its snapshot has expired"}
 
 
 def test_of_two_versions_of_one_snapshot_the_older_goes(table: Table) -> None:
     bindings.publish(table, binding(table, 9, expected=tag_target(table, "ann_e")))
-    (gone,) = planned(table, Retention()).retire
+    (gone,) = planned(table, RetentionPolicy()).expire
     assert gone.why == "a newer version of the same snapshot exists"
     assert gone.puffin_path.endswith("ann-e-3.puffin")
 
@@ -173,8 +173,8 @@ def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     versions_before = index_versions(table.refresh(), "e")
     history = data_snapshots(table)
     doomed, left = files_of(table, versions_before[0]), files_of(table, versions_before[-1])
-    plan = planned(table, Retention(RetentionScope.NEWEST))
-    ids = {item.index_snapshot_id for item in plan.retire}
+    plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
+    ids = {item.index_snapshot_id for item in plan.expire}
     report = collect_garbage(table, storage=storage, grace=AT_ONCE, dry_run=True, expiring=ids)
     assert set(doomed) <= set(report.deleted)
     assert collect_garbage(table, storage=storage, grace=AT_ONCE).deleted == (), "they are still named by metadata"
@@ -204,7 +204,7 @@ def test_a_rest_catalog_lets_go_of_them_as_well(rest_uri: str, tmp_path_factory:
 
 def test_a_version_that_the_index_tag_came_back_to_is_left_in_place(table: Table) -> None:
     """A rollback between the plan and the sweep: the tag, which is ours, protects it all the same."""
-    plan = planned(table, Retention(RetentionScope.NEWEST))
+    plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
     versions_before = index_versions(table, "e")
     bindings.move_tag(
         table, "ann_e", versions_before[0].index_snapshot_id, expected_ref=versions_before[-1].index_snapshot_id
@@ -231,7 +231,7 @@ def test_a_side_tag_that_moves_during_the_commit_is_looked_at_again(
         binding(table, 9, tag=side, expected=versions_before[0].index_snapshot_id),
         base_snapshot_id=versions_before[0].base_snapshot_id,
     )
-    plan = planned(table, Retention(RetentionScope.NEWEST))
+    plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
     through = table.catalog.commit_table
     steps = iter([lambda: bindings.publish(table.catalog.load_table(table.name()), again)])
 
@@ -265,7 +265,7 @@ def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: 
     monkeypatch.setattr(time, "time", lambda: true + 7 * 24 * 3600)
     assert collect_garbage(table, storage=STORAGE).deleted == ()
     report = collect_table_garbage(
-        table, storage=STORAGE, retentions={}, default=Retention(RetentionScope.NEWEST), grace_hours=24
+        table, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=24
     )
     assert (report.deleted, report.kept_young, report.retired_later) == ((), 1, 3)
     assert left.exists()
@@ -284,8 +284,8 @@ def test_a_table_whose_location_has_a_double_slash_is_swept(sql_catalog: Catalog
 
 
 def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_catalog: Catalog) -> None:
-    plan = planned(table, Retention(RetentionScope.NEWEST))
-    rescued = plan.retire[0].index_snapshot_id
+    plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
+    rescued = plan.expire[0].index_snapshot_id
     sql_catalog.load_table("db.t").manage_snapshots().create_tag(rescued, "mine").commit()
     gone = carry_out_retention(table, "ann_e", plan)
     assert rescued not in {item.index_snapshot_id for item in gone}
@@ -295,7 +295,7 @@ def test_a_snapshot_that_a_new_tag_points_at_is_left_in_place(table: Table, sql_
 
 def test_a_version_that_a_run_tags_meanwhile_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner rolls back, and a run moves the index tag to an old version while that is about to go."""
-    plan = planned(table, Retention(RetentionScope.NEWEST))
+    plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
     versions_before = index_versions(table, "e")
     again = versions_before[1].index_snapshot_id
     run = table.catalog.load_table(table.name())
