@@ -23,19 +23,19 @@ _RUN = 16
 
 def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
     """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN of them."""
-    keys = np.sort(pack(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
+    addresses = np.sort(pack(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
     rng = np.random.default_rng(seed)
-    slots = unpack(keys)[0]
+    slots = unpack(addresses)[0]
     drawn = [np.empty(0, np.int64)]
     for slot in rng.permutation(np.unique(slots))[:_FILES]:
         first, last = np.searchsorted(slots, (slot, slot + 1))
         start = int(rng.integers(first, max(first, last - _RUN) + 1))
-        drawn.append(keys[start : min(start + _RUN, last)])
+        drawn.append(addresses[start : min(start + _RUN, last)])
     return np.sort(np.concatenate(drawn))
 
 
 def vectors_of(
-    keys: npt.NDArray[np.int64],
+    addresses: npt.NDArray[np.int64],
     files: Mapping[FileSlot, LiveFile],
     schema: Schema,
     field_id: int,
@@ -47,8 +47,8 @@ def vectors_of(
 
     Raises VectorColumnError, DataFileError, StorageError.
     """
-    slots, positions = unpack(keys)
-    out = np.empty((len(keys), dims), np.float32)
+    slots, positions = unpack(addresses)
+    out = np.empty((len(addresses), dims), np.float32)
     for slot, places in by_slot(slots):
         file = files[FileSlot(slot)]
         rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[places])

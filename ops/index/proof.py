@@ -52,7 +52,7 @@ def require_rows(
         odd = min(slots.keys() ^ files.keys())
         raise _coverage_error(where, f"{odd} is live in only one of snapshot and index")
     rows = draw_rows(plan, slots, storage)
-    nodes = _nodes(file, np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)]), storage, runner)
+    nodes = _nodes(file, np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)]), storage, runner)
     for slot, covered in enumerate(routing.files):
         count = nodes.tally.counts[slot]
         if count != covered.live_rows:
@@ -63,8 +63,8 @@ def require_rows(
         if is_whole and nodes.tally.sums[slot] != _sum_of_all_rows(files[path]):
             raise _coverage_error(where, f"{path}: a row has two nodes and another has none")
     for part in rows:
-        for key, row_hash in zip(part.keys.tolist(), part.hashes.tolist(), strict=True):
-            if nodes.hash_of.get(key) != row_hash:
+        for address, row_hash in zip(part.addresses.tolist(), part.hashes.tolist(), strict=True):
+            if nodes.hash_of.get(address) != row_hash:
                 raise _coverage_error(where, f"{part.path}: a row's node does not have its vector")
     result, shards = _self_search(plan, shard_set, file, rows, nodes, storage, runner)
     if fault := fault_of(result, plan.definition.target_recall):
@@ -83,8 +83,8 @@ class _Nodes:
     """Shard ids of those nodes, by address"""
 
 
-def _nodes(file: VersionFile, keys: npt.NDArray[np.int64], storage: StorageConfig, runner: TaskRunner) -> _Nodes:
-    """Count the addresses of all live nodes, and look up those of `keys`."""
+def _nodes(file: VersionFile, addresses: npt.NDArray[np.int64], storage: StorageConfig, runner: TaskRunner) -> _Nodes:
+    """Count the addresses of all live nodes, and look up the nodes at `addresses`."""
     routing = file.routing
     count = sum(entry.count for entry in routing.shards)
     runner = driver_runner(runner) if count <= NODES_AT_ONCE else runner
@@ -94,16 +94,16 @@ def _nodes(file: VersionFile, keys: npt.NDArray[np.int64], storage: StorageConfi
     ]
     groups = max(1, min(len(blobs), 2 * runner.parallelism))
     tasks = [
-        NodesTask(tuple(blobs[first::groups]), len(routing.files), np.unique(keys), storage, runner.task_threads)
+        NodesTask(tuple(blobs[first::groups]), len(routing.files), np.unique(addresses), storage, runner.task_threads)
         for first in range(groups)
     ]
     results = runner.run(tally_nodes, tasks, label="count addresses")
     hash_of: dict[int, int] = {}
     shard_of: dict[int, int] = {}
     for first, part in enumerate(results):
-        hash_of.update(zip(part.keys.tolist(), part.hashes.tolist(), strict=True))
+        hash_of.update(zip(part.addresses.tolist(), part.hashes.tolist(), strict=True))
         shard_ids = first + groups * part.places  # a task has each `groups`-th shard
-        shard_of.update(zip(part.keys.tolist(), shard_ids.tolist(), strict=True))
+        shard_of.update(zip(part.addresses.tolist(), shard_ids.tolist(), strict=True))
     return _Nodes(Tally.joined((part.tally for part in results), len(routing.files)), hash_of, shard_of)
 
 
@@ -117,15 +117,15 @@ def _self_search(
     runner: TaskRunner,
 ) -> tuple[SelfSearchResult, int]:
     """(result, shards): search sampled rows by their own vectors in some shards of the file as written."""
-    keys = np.concatenate([np.empty(0, np.int64), *(part.keys for part in rows)])
-    owners = np.array([nodes.shard_of[key] for key in keys.tolist()], np.int64)
+    addresses = np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)])
+    owners = np.array([nodes.shard_of[address] for address in addresses.tolist()], np.int64)
     chosen = _searched_shards(plan, shard_set, Counter(owners.tolist()))
     vectors = np.concatenate([part.vectors for part in rows]) if chosen else np.empty((0, 0), np.float32)
     tasks = []
     for shard_id in chosen:
         places = np.flatnonzero(owners == shard_id)
         tombstones = deletion_vector.encode(file.routing.shards[shard_id].tombstones)
-        tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, keys[places], vectors[places], storage))
+        tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, addresses[places], vectors[places], storage))
     return search_shards(tasks, runner), len(chosen)
 
 

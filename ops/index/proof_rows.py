@@ -28,7 +28,7 @@ class ProofRows:
     """n live rows that have a vector, all of one file."""
 
     path: str
-    keys: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
     """Addresses, ascending, as `pack` makes them of file slots and positions"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes of the vectors"""

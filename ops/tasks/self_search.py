@@ -46,7 +46,7 @@ class SelfSearchTask:
     blob: ObjectRange
     tombstones: bytes
     """Nodes without a live row, as a deletion vector"""
-    keys: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
     """Addresses of the rows, ascending, as `pack` makes them of file slots and positions"""
     vectors: npt.NDArray[np.float32]
     """f32[n, D], prepared, as the table has them"""
@@ -94,7 +94,7 @@ def self_search(task: SelfSearchTask) -> SelfSearchResult:
     return search_rows(
         ShardReader(PartSource(open_storage(task.blob.path, task.storage), task.blob)).read(),
         deletion_vector.decode(task.tombstones),
-        task.keys,
+        task.addresses,
         task.vectors,
         threads=task.threads,
     )
@@ -103,14 +103,14 @@ def self_search(task: SelfSearchTask) -> SelfSearchResult:
 def search_rows(
     shard: Shard,
     tombstones: npt.NDArray[np.int64],
-    keys: npt.NDArray[np.int64],
+    addresses: npt.NDArray[np.int64],
     vectors: npt.NDArray[np.float32],
     *,
     threads: int,
 ) -> SelfSearchResult:
-    """Search rows of one shard by their own vectors f32[n, D], prepared; `keys` int64[n] are their addresses."""
+    """Search rows of one shard by their own vectors f32[n, D], prepared; `addresses` int64[n] are their addresses."""
     live = live_nodes(shard.count, tombstones)
-    nodes = _nodes_of(shard, live, keys)
+    nodes = _nodes_of(shard, live, addresses)
     placed = nodes >= 0
     placed[placed] = _has_vector(shard, nodes[placed], vectors[placed])
     nodes, vectors = nodes[placed], vectors[placed]
@@ -129,8 +129,8 @@ def search_rows(
             widened = np.asarray(shard.vectors, np.float32)
             recall = recall_of_nodes(searcher, shard, widened, live, nodes, threads=threads)
     return SelfSearchResult(
-        rows=len(keys),
-        misplaced=len(keys) - len(nodes),
+        rows=len(addresses),
+        misplaced=len(addresses) - len(nodes),
         returned=returned,
         queries=len(recall),
         recall=float(recall.mean()) if len(recall) else 1.0,
@@ -156,13 +156,13 @@ def _search_drawn(
     return len(drawn), int(_is_returned(shard, drawn, answers, queries).sum())
 
 
-def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """int64[n], the live node of each address; -1 where there is none."""
     nodes = np.flatnonzero(live)
     addresses = pack(shard.file_slots, shard.row_positions)[nodes]
-    nodes = nodes[np.isin(addresses, keys)]
+    nodes = nodes[np.isin(addresses, drawn)]
     node_of = dict(zip(pack(shard.file_slots[nodes], shard.row_positions[nodes]).tolist(), nodes.tolist(), strict=True))
-    return np.array([node_of.get(key, -1) for key in keys.tolist()], np.int64)
+    return np.array([node_of.get(address, -1) for address in drawn.tolist()], np.int64)
 
 
 def _has_vector(shard: Shard, nodes: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:

@@ -62,7 +62,7 @@ class NodesTask:
     """(blob, its tombstones as a deletion vector)"""
     slots: int
     """File slots of the version"""
-    keys: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
     """Addresses whose nodes are looked for, ascending, as `pack` makes them"""
     storage: StorageConfig
     threads: int = 1
@@ -74,7 +74,7 @@ class NodesResult:
 
     tally: Tally
     """Tally of addresses, without contents"""
-    keys: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
     """Addresses of the live nodes that were looked for"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes of those nodes, in the same order"""
@@ -101,7 +101,7 @@ def tally_nodes(task: NodesTask) -> NodesResult:
         results = list(threads.map(lambda place: _tally_shard(task, place), range(len(task.shards))))
     return NodesResult(
         tally=Tally.joined((result.tally for result in results), task.slots),
-        keys=np.concatenate([np.empty(0, np.int64), *(result.keys for result in results)]),
+        addresses=np.concatenate([np.empty(0, np.int64), *(result.addresses for result in results)]),
         hashes=np.concatenate([np.empty(0, np.uint64), *(result.hashes for result in results)]),
         places=np.concatenate([np.empty(0, np.int64), *(result.places for result in results)]),
     )
@@ -112,10 +112,10 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
-    keys = pack(slots, positions)
-    nodes = live[np.isin(keys[live], task.keys)]
+    addresses = pack(slots, positions)
+    nodes = live[np.isin(addresses[live], task.addresses)]
     hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
-    return NodesResult(tally, keys[nodes], hashes, np.full(len(nodes), place, np.int64))
+    return NodesResult(tally, addresses[nodes], hashes, np.full(len(nodes), place, np.int64))
 
 
 def tally_of(

@@ -67,7 +67,7 @@ def test_rows_are_the_live_ones_with_a_vector_among_the_first_of_a_row_group(tab
         drawn = draw_rows(plan, slots, STORAGE)
         assert len({part.path for part in drawn}) == len(drawn) == 4
         for part in drawn:
-            slot, positions = unpack(part.keys)
+            slot, positions = unpack(part.addresses)
             assert set(slot.tolist()) == {slots[relative_to(part.path, plan.live.location)]}
             stored = pq.ParquetFile(part.path.removeprefix("file://"))
             assert stored.num_row_groups == 3
@@ -101,7 +101,7 @@ def test_two_files_that_were_read_are_drawn_and_two_others(table: Table) -> None
 def test_a_build_draws_the_same_rows_again(table: Table) -> None:
     plan = plan_of(table, 3, 7)
     one, other = (draw_rows(plan, slots_of(plan), STORAGE) for _ in range(2))
-    assert [part.keys.tolist() for part in one] == [part.keys.tolist() for part in other]
+    assert [part.addresses.tolist() for part in one] == [part.addresses.tolist() for part in other]
 
 
 def test_of_files_without_a_live_vector_no_row_is_drawn(table_factory: Callable[..., Table]) -> None:
