@@ -146,7 +146,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             dg.AssetCheckSpec(
                 "tombstones",
                 asset=key,
-                description="Share of dead nodes, against the ratio at which a shard is rebuilt.",
+                description="Share of tombstones, against the ratio at which a shard is rebuilt.",
             ),
         ],
         partitions_def=snapshot_partitions(spec),

@@ -36,8 +36,8 @@ def value_bars(title: str, labels: Sequence[str], values: Sequence[float]) -> st
 
 
 def version_glance(overview: Overview) -> str | None:
-    """Recall by cost, and the live and dead nodes of each shard, as Markdown; without the shards, or the dead nodes,
-    where it would be too long to be shown at once.
+    """Recall by cost, and the live nodes and tombstones of each shard, as Markdown. Tombstones, then shards are left
+    out where it would be too long to be shown at once.
     """
     title = f"index {overview.index} at a glance"
     parts = [_curve(overview), *_shards(overview.shards)]
@@ -75,9 +75,9 @@ def _shards(shards: Sequence[ShardState]) -> list[str]:
     live, dead = "", ""
     for number, shard in enumerate(drawn):
         x = 215 + step * number + step // 2
-        high, gone = round(54 * shard.live / most), round(54 * shard.tombstones / most)
+        high, above = round(54 * shard.live / most), round(54 * shard.tombstones / most)
         live += f"M{x} 62v-{high}"
-        dead += f"M{x} {62 - high}v-{gone}" if gone else ""
+        dead += f"M{x} {62 - high}v-{above}" if above else ""
     width = max(step - 2, 1)
     count = "1 shard" if len(shards) == 1 else f"{len(shards):,} shards"
     count = count if len(shards) <= _SHARDS else f"{_SHARDS} of {count}"

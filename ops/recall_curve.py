@@ -29,7 +29,7 @@ class Width:
     search_list: int
     """L of the beam"""
     oversample: int
-    """Candidates per result row that are ranked again by exact distance; 1 where distances are exact at once"""
+    """Candidates per result row that are re-ranked by exact distance; 1 where distances are exact at once"""
     recall: float
     """recall@10"""
     distances: float

@@ -18,7 +18,7 @@ class ByteSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What a catalog's statistics entry needs to know of a finished file."""
+    """What a statistics entry of the table's metadata needs to know of a finished file."""
 
     file_size: int
     footer_size: int

@@ -1,1 +1,1 @@
-"""The catalog's side of things: snapshots, live rows, differences, bindings, statistics entries."""
+"""The catalog's side of things: snapshots, live rows, differences, bindings, statistics."""

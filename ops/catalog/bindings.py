@@ -1,7 +1,7 @@
 """Binding: how a Puffin file comes to belong to a snapshot, in one catalog commit. See docs/concepts.md.
 
-A `replace` snapshot S' with parent S and a manifest list of its own, a tag on it, and the Puffin file as its
-statistics entry. The file is reachable from metadata, `main` and its statistics are not touched.
+A `replace` snapshot S' with parent S and a manifest list of its own, a tag on it, and the Puffin file in its
+statistics slot. The file is reachable from metadata, `main` and its statistics are not touched.
 """
 
 from collections.abc import Collection

@@ -71,7 +71,7 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
     for snapshot in table.metadata.snapshots:
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         base = properties.get(f"{kind}.base-snapshot-id")
-        # the statistics entry is the truth for the path: moving a table rewrites it, and not the summary
+        # the statistics slot is the truth for the path: moving a table rewrites it, and not the summary
         path = paths.get(snapshot.snapshot_id)
         if base is None or path is None or properties.get(f"{kind}.index", kind) != name:
             continue

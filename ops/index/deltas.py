@@ -1,7 +1,7 @@
 """Placement of new rows: the merge policy of delta shards. Pure, so that equal versions are equal to the byte.
 
 A few new rows make a small shard of their own, a delta shard, and all other shards are copied as they are. Every search
-visits every delta, so their number is limited: once there are `max_deltas`, new rows are inserted into the smallest,
+probes every delta, so their number is limited: once there are `max_deltas`, new rows are inserted into the smallest,
 which keeps them of one size. If the deltas would hold more than `delta_share` of the rows of the other shards, they are
 dissolved: their rows and the new ones are inserted into the shards that the codebook routes them to. A row is thus
 inserted into a graph twice in its life, whatever the size of the appends.

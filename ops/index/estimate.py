@@ -139,13 +139,13 @@ def _shard(
     remap: int,
     insert: int,
 ) -> ShardEstimate:
-    """`tombstones`: nodes that are dead in the new version; `died`: nodes that have lost their row at its address."""
+    """`tombstones`: those of the new version; `died`: nodes whose row is gone from its address, remapped ones too."""
     ratio, nodes = plan.definition.rebuild_ratio, entry.count + insert
     location_bytes = _LOCATION_BYTES * entry.count if plan.live_positions_change else 0
     copied = 0
     grown = round(entry.length * nodes / max(1, entry.count)) if entry.count else round(nodes * _node_bytes(plan, dims))
     if tombstones > ratio * nodes:
-        how, why = How.REBUILT, f"{tombstones / max(1, nodes):.0%} of its nodes are dead, over {ratio:.0%}"
+        how, why = How.REBUILT, f"{tombstones / max(1, nodes):.0%} of its nodes are tombstones, over {ratio:.0%}"
         read, written = entry.length, round(grown * (nodes - tombstones) / max(1, nodes))
     elif insert:
         how, why, read, written = How.INSERTED, "it takes rows that are new", entry.length, grown

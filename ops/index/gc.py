@@ -30,7 +30,7 @@ def collect_garbage(
     """Delete icepuffin's own files that no metadata references and that are older than the grace period.
 
     Considers only names that icepuffin gives: staged objects, `ann-*` and `theta-*` Puffin files and manifest lists of
-    derived snapshots under metadata/. A file that a snapshot or statistics entry of the table names is never deleted. A
+    derived snapshots under metadata/. A file that a snapshot or statistics slot of the table names is never deleted. A
     dry run may count snapshots in `expiring` as gone. Ages are by the store's own clock.
 
     Raises PartialMetadataError, and what the catalog and the store raise.

@@ -103,9 +103,9 @@ class IndexReport:
     inserted: int
     remapped: int
     tombstones: int
-    """Dead nodes in the version."""
+    """Nodes of the version without a live row."""
     gone: int
-    """Rows that the base version has and this one has not: their nodes are dead, or a rebuild left them out."""
+    """Rows that the base version has and this one has not: their nodes are tombstones, or a rebuild left them out."""
     shards: int
     deltas: int
     """Number of delta shards: the last ones, with rows that came since the others were built."""
@@ -167,7 +167,7 @@ class MeasuredShard(Protocol):
 def mean_recall(shards: Iterable[MeasuredShard]) -> float:
     """Recall of a version: the shards' mean, weighted by live rows; 1.0 where there are none.
 
-    A search visits every shard, so the true neighbours are among the shards' own.
+    A search probes every shard, so the true neighbours are among the shards' own.
     """
     measured = list(shards)
     live = sum(shard.live for shard in measured)

@@ -182,7 +182,7 @@ class IndexReader:
         shards : int, optional
             Search only so many shards, those whose centroids are nearest to the query. Default: all.
         oversample : int, optional
-            Candidates per row that are ranked again, where they are.
+            Candidates per row that are re-ranked by exact distance, where the index is not exact.
         target_recall : float, optional
             Choose the parameters that are not given from the recall curve that was measured with the index.
         rerank : bool, optional

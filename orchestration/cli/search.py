@@ -92,8 +92,8 @@ class SearchArguments:
     type=_COUNT,
     help="L of the beam search. More: slower, better recall. [default: the index's]",
 )
-@click.option("--shards", type=_COUNT, help="Probe only this many shards, the nearest. [default: all]")
-@click.option("--oversample", type=_COUNT, help="Candidates per row that lean shards rank again. [default: 3]")
+@click.option("--shards", type=_COUNT, help="Probe this many shards, those of the nearest centroids. [default: all]")
+@click.option("--oversample", type=_COUNT, help="Candidates per row that lean shards re-rank. [default: 3]")
 @click.option(
     "--target-recall",
     type=click.FloatRange(0, 1, min_open=True),

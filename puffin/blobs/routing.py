@@ -1,4 +1,4 @@
-"""Blob `flockdb-ann-routing-v1` (`ANNR`): the map of an index version. Read by every probe, so kept small (zstd).
+"""Blob `flockdb-ann-routing-v1` (`ANNR`): the map of an index version. Read by every search, so kept small (zstd).
 
 Header: magic `ANNR`, u32 version, dims D, partitions k, shards s, files f, i64 base snapshot id, u32 0, u32 CRC-32 of
 the whole blob with this field 0. Then: build id and definition (u32 length, UTF-8 each); codebook f32[k][D]; u32[k],

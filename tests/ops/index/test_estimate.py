@@ -109,7 +109,7 @@ def test_the_rebuild_of_shards_full_of_tombstones_is_foreseen_with_its_reason(ta
     expected, report = expected_and_found(table)
     assert expected.shards_rebuilt == report.shards_rebuilt > 0
     assert expected.tombstoned == report.gone == 380, "those too that a rebuild leaves out"
-    assert any("of its nodes are dead, over 20%" in shard.reason for shard in expected.shards)
+    assert any("of its nodes are tombstones, over 20%" in shard.reason for shard in expected.shards)
     assert {shard.how for shard in expected.shards} == {shard.how for shard in report.shard_reports}
 
 
