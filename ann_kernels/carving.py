@@ -94,7 +94,7 @@ def _parts(nearest: I32, ids: I32, leaders: int) -> list[I32]:
 
 @kernel
 def _count_labels(labels: I32, counts: I64) -> None:
-    """As `np.bincount`, which would first widen all labels: a quarter of the adjacency's memory."""
+    """The same as `np.bincount`, which would first widen all labels: a quarter of the adjacency's memory."""
     for row in range(labels.shape[0]):
         for place in range(labels.shape[1]):
             counts[labels[row, place]] += 1

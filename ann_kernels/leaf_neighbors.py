@@ -138,7 +138,7 @@ def _select_smallest(values: I32, places: I32, keys: I32) -> None:
 
 
 def nearest_by_blas(space: Space, rows: I32, columns: I32, out: NearestColumns, *, same: bool) -> None:
-    """As `nearest_columns`, by a matrix product of floats.
+    """The same as `nearest_columns`, by a matrix product of floats.
 
     The caller holds BLAS to one thread: its own threads are busy already.
     """

@@ -204,6 +204,21 @@ def test_the_description_of_an_attribute_is_a_noun_phrase() -> None:
     assert fragments == []
 
 
+def test_the_description_of_a_function_is_no_fragment() -> None:
+    """It names what is returned or done. "Of one table." needs the name before it."""
+    dependent = re.compile(
+        r"(?:Of|That|Theirs|Whose|By|For which|Under|Or|As|Those|Likewise|Such as|Its|Their|Without)\b"
+    )
+    fragments = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}: {text}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if (text := ast.get_docstring(node)) and dependent.match(text)
+    ]
+    assert fragments == []
+
+
 def test_a_name_says_what_it_holds() -> None:
     vague = {"found", "told", "held", "asked", "known", "theirs", "mine", "given", "some", "worn", "spill"}
     names = []

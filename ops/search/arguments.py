@@ -42,7 +42,7 @@ class RangeThreshold:
         return distances <= self.distance if self.inclusive else distances < self.distance
 
     def widened(self, dims: int) -> "RangeThreshold":
-        """Under cosine, a threshold for directions rounded to f32: met by every row that may meet this one."""
+        """For cosine, the threshold for directions rounded to f32: every row that may meet this one meets it."""
         if self.distance < 0:
             return self  # no row is that near
         euclidean = np.sqrt(2 * self.distance) + rounding_of_units(dims)

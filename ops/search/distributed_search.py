@@ -122,7 +122,7 @@ class DistributedVersion:
         return max((shard.longest for shard in self.shards), default=0.0)
 
     def search(self, queries: F64, k: int, parameters: SearchParameters, matches: Matches | None) -> IndexAnswer:
-        """As `search_version`; with `matches`, each share takes the way that is faster for its own matching rows.
+        """The same as `search_version`, by tasks; with `matches`, each share takes its own faster way.
 
         Distances are exact. Only a few candidates of shards that lack exact distances are left for the caller to rank.
         Raises IndexUnavailableError where a task cannot read a shard any more.
@@ -148,7 +148,7 @@ class DistributedVersion:
     def scan(
         self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
-        """As `scan.scan`, by tasks."""
+        """The same as `scan.scan`, by tasks."""
         counts = [self.job.live.files[number].record_count for number in files]
         shares = [
             WorkShare(files=tuple(FileNumber(files[place]) for place in places))

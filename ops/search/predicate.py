@@ -76,7 +76,7 @@ class RowPredicate:
 
 
 class _ArrowExpression(BoundBooleanExpressionVisitor[pc.Expression]):
-    """On top-level columns, by SQL's logic: of a null it is unknown whether it is in a list, and whether it is not."""
+    """Conditions on top-level columns for Arrow, by SQL's logic: `null in (...)` and its negation are null."""
 
     def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
         values = [*literals, 0.0, -0.0] if 0.0 in literals and _is_float(term) else literals  # Arrow tells them apart

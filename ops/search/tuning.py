@@ -52,7 +52,7 @@ class RecallModel:
 
     @classmethod
     def of(cls, opened: OpenVersion) -> "RecallModel":
-        """From the curves and the codebook of a version."""
+        """The model of a version, from its curves and its codebook."""
         table = opened.routing
         rows = sum(entry.live for entry in table.shards)
         curves = [(widths(text), entry.live) for text, entry in zip(opened.curves, table.shards, strict=True)]

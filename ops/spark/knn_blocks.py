@@ -103,7 +103,7 @@ def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Itera
     """Cut the left side into blocks. Rows without a vector have no neighbours and are dropped."""
     for number, rows in enumerate(_blocks(join, batches)):
         queries = _queries(join, rows)
-        # named by what is in it: a left side that comes out otherwise when Spark repeats it is seen, not mixed
+        # named by its content: if Spark computes the left side again and it differs, that is noticed, not mixed
         block = f"{partition}-{number}-{zlib.crc32(queries.tobytes()):08x}"
         lane = (partition * 31 + number) % join.lanes
         for share in range(len(join.shares)):
@@ -139,7 +139,7 @@ def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
 
 
 def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """A: search one share for one block."""
+    """Stage A: search one share for one block."""
     worker = join.packed.worker()
     for row in rows:
         queries, left_rows = row.payload
@@ -149,7 +149,7 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """C: the results of all shares, merged; then the rows that are to be read."""
+    """Stage C: the results of all shares, merged; then the rows that are to be read."""
     for block, block_rows in groupby(rows, lambda row: row.block):
         parts = list(block_rows)
         if [row.number for row in parts] != list(range(len(join.shares))):
@@ -195,7 +195,7 @@ def _to_read(
 
 
 def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """B: the rows of data files; a partition's rows come sorted by file, so that each row group is read once."""
+    """Stage B: the rows of data files; a partition's rows come sorted by file, so that each row group is read once."""
     worker = join.packed.worker()
     for row in rows:
         payload = row.payload
@@ -269,7 +269,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     for batch in batches:
         for at in range(batch.num_rows):
             block, part, number, payload = (batch.column(name)[at].as_py() for name in _SCHEMA.names)
-            yield Row(block, part, number, pickle.loads(payload))  # noqa: S301  of a stage before, in this very job
+            yield Row(block, part, number, pickle.loads(payload))  # noqa: S301  from an earlier stage of this very job
 
 
 def _row(block: str, part: int, number: int, payload: Any) -> pa.RecordBatch:

@@ -138,7 +138,7 @@ def knn_join(
 
 
 def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
-    """Mapped and shuffled, and nothing else: the same on a classic session and through Spark Connect."""
+    """The job: maps and shuffles only, which are the same on a classic session and through Spark Connect."""
 
     def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context: Any = TaskContext.get()

@@ -28,8 +28,8 @@ def redacted(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:
-    """Start the JVM of this process, if it has none, with a command line that has no secret, but for settings that act
-    when it starts: each that looks like one is warned of. The session that is made next gives it the whole
+    """Start the JVM of this process, if it has none, with a command line that has no secret. Settings that act when it
+    starts must be on it: a warning names each that may be a secret. The session that is made next gives it the whole
     configuration. Raises IcepuffinError for a pattern of the user's that Python cannot read.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415  only with a session

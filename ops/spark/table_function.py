@@ -121,7 +121,7 @@ def register_vector_search(
         catalog, Catalog, "register_vector_search takes a PyIceberg catalog", "open it first, as in load_catalog(...)"
     )
     settings = TableFunctionSettings(catalog.name, dict(catalog.properties), storage, process_cache().settings)
-    # as the session is, not as the process: both kinds may live in one
+    # by the session's kind: one process may have both kinds
     functions = "pyspark.sql.connect.functions" if "connect" in type(spark).__module__ else "pyspark.sql.functions"
     udtf = import_module(functions).udtf
     spark.udtf.register(name, udtf(_function(settings)))
@@ -160,7 +160,7 @@ def plan(
     options: Mapping[str, AnalyzeArgument],
 ) -> CallPlan:
     """Body of `analyze`. Raises what can be known to be wrong without reading the index, as `open_index` and `search`
-    would, so that no task starts. An option that is null is as if it were not given.
+    would, so that no task starts. An option that is null counts as left out.
     """
     constants = {
         name: _constant(name, argument) for name, argument in {"table": table, "index": index, **options}.items()
@@ -215,7 +215,7 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
         use_settings(settings.cache)
     reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot, planned.index, planned.storage)
     result = reader.search(
-        np.asarray(query, np.float64),  # literals are decimals to Spark
+        np.asarray(query, np.float64),  # Spark reads literals as decimals
         planned.k,
         columns=planned.columns,
         where=planned.where,
@@ -229,7 +229,7 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
 
 @lru_cache(maxsize=64)
 def _log_once(warning: str) -> None:
-    """Once: a call may be one of many for the rows that it is joined to."""
+    """Log a warning once: a call may be one of many, for the rows that it is joined to."""
     _log.warning("vector_search: %s", warning)
 
 
@@ -260,8 +260,8 @@ def _require_vectors(query: AnalyzeArgument) -> None:
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:
-    """The value of an argument that is the same for all rows. A TIMESTAMP is an instant, which PySpark hands over by
-    the clock of this machine's zone and without saying so: here it is made to say.
+    """The value of an argument that is the same for all rows. A TIMESTAMP is an instant, which PySpark passes as
+    a local time of this machine without a zone: the zone is added here.
     """
     if argument.isTable or not argument.isConstantExpression:
         raise QueryError(f"vector_search: {name} is to be a constant; only the query may differ from row to row")

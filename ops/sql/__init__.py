@@ -1,4 +1,4 @@
-"""SQL over tables with vector indexes: the nearest rows by an index, everything else by the engine that is given."""
+"""SQL over tables with vector indexes: the nearest rows by an index, everything else by Spark."""
 
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.session import SqlResult, SqlSession

@@ -62,7 +62,7 @@ def _div(left: Kind, right: Kind) -> Rule:
 
 
 def _plain(left: Kind, right: Kind, how: str) -> Rule | None:
-    """Of integers and floats; None where a decimal is computed."""
+    """The rule for integers and floats; None where one side is a decimal."""
     _numbers(left, right)
     kinds = {left, right} - {pa.null()}
     if not kinds:
@@ -89,7 +89,7 @@ def _exact(
     of: Callable[[Kind, Kind], Kind],
     compute: Callable[[Decimal, Decimal], Decimal],
 ) -> Rule:
-    """Of decimals, by their values one at a time."""
+    """The rule for decimals, computed value by value in Python."""
     if pa.types.is_null(left) or pa.types.is_null(right):
         raise NotIndexableError("null beside a decimal is not computed here")
     kind = of(left, right)
@@ -104,7 +104,7 @@ def _exact(
 def _quotient(left: Decimal, right: Decimal) -> Decimal:
     if not right:
         raise SqlError("division by zero")
-    # Spark has more digits first, and rounds twice
+    # Spark computes more digits first, and rounds twice
     numerator, denominator = left.as_integer_ratio(), right.as_integer_ratio()
     top, bottom = numerator[0] * denominator[1], numerator[1] * denominator[0]
     shifted, rest = divmod(abs(top) * 10 ** (MAX_DIGITS + 1), abs(bottom))
@@ -119,7 +119,7 @@ def _divided(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def negative(kind: Kind) -> Rule:
-    """Minus."""
+    """The rule of the sign minus."""
     _numbers(kind)
     if is_decimal(kind):
         return Rule((kind,), kind, pc.negate)

@@ -27,8 +27,8 @@ _ZONED = re.compile(
 )
 
 
-def caster(source: Kind, target: Kind, *, implicit: bool = False) -> tuple[Callable[[Values], Values], bool]:  # noqa: PLR0911  one a pair
-    """(what casts, whether it may fail). Raises NotIndexableError for a cast that is not made here."""
+def caster(source: Kind, target: Kind, *, implicit: bool = False) -> tuple[Callable[[Values], Values], bool]:  # noqa: PLR0911  one per pair
+    """(function that casts an array, whether it may fail). Raises NotIndexableError for casts that only Spark does."""
     if source == target:
         return (lambda values: values), False
     if pa.types.is_null(source):
@@ -53,12 +53,12 @@ def caster(source: Kind, target: Kind, *, implicit: bool = False) -> tuple[Calla
 
 
 def by_value(change: Callable[[Any], Any], kind: Kind) -> Callable[[Values], Values]:
-    """One value at a time, in Python: exact, and slow."""
+    """A function over arrays that changes one value at a time, in Python: exact, and slow."""
     return lambda values: pa.array([None if value is None else change(value) for value in values.to_pylist()], kind)
 
 
 def fit(value: Decimal, kind: Kind) -> Decimal:
-    """Rounded half up to the digits of the type. Raises SqlError where it has too many before the point."""
+    """The value, rounded half up to the digits of the type. Raises SqlError where it has too many before the point."""
     try:
         rounded = value.quantize(Decimal((0, (1,), -kind.scale)), context=WIDE)
     except InvalidOperation as error:
@@ -69,7 +69,7 @@ def fit(value: Decimal, kind: Kind) -> Decimal:
 
 
 def _whole(values: Values, kind: Kind) -> Values:
-    """Cut towards zero. Raises SqlError for NaN and what is out of range."""
+    """Integers: floats cut towards zero. Raises SqlError for NaN and what is out of range."""
     numbers = np.asarray(values.drop_null().cast(pa.float64()))
     bits = 31 if kind == pa.int32() else 63
     cut = np.trunc(numbers)
@@ -79,7 +79,7 @@ def _whole(values: Values, kind: Kind) -> Values:
 
 
 def constant(text: str, kind: Kind) -> Any:
-    """What a text says. Raises NotIndexableError for one that is not read here: Spark reads more forms, or says why."""
+    """The value of a text. Raises NotIndexableError for forms that only Spark reads, and for invalid texts."""
     stripped = text.strip(" ")
     if is_integer(kind) and _WHOLE.fullmatch(stripped):
         bits = 31 if kind == pa.int32() else 63

@@ -33,7 +33,7 @@ def require_source(column: Node, alias: str) -> None:
 
 
 def resolved(node: Node, query: Node) -> Node:
-    """What a key of ORDER BY stands for: it is the number of an output, or names outputs."""
+    """The expression that a key of ORDER BY means: the key is the number of an output, or an expression of outputs."""
     if isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal():
         outputs = query.expressions
         if any(is_star(item) for item in outputs) or not 1 <= int(node.this) <= len(outputs):
@@ -52,7 +52,7 @@ def resolved(node: Node, query: Node) -> Node:
 
 
 def _output(column: Node, query: Node) -> Node:
-    """What an output of that name stands for, or the column itself."""
+    """The expression of the output with that name; the column itself where there is none."""
     name = column.name.lower()
     named = [] if column.table else [item for item in query.expressions if item.alias_or_name.lower() == name]
     if len(named) > 1 and len({shown(item.unalias()) for item in named}) > 1:
@@ -65,7 +65,7 @@ def _in_parentheses(node: Node) -> Node:
 
 
 def names_beside_star(query: Node) -> frozenset[str]:
-    """Names, in small letters, that SELECT gives beside `*`: a column of such a name would be ambiguous."""
+    """Names, in lower case, that SELECT gives beside `*`: a column of such a name would be ambiguous."""
     if not any(is_star(item) for item in query.expressions):
         return frozenset()
     return frozenset(item.alias_or_name.lower() for item in query.expressions if not is_star(item))

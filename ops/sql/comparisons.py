@@ -1,4 +1,4 @@
-"""Comparisons, by Spark's rules: NaN equals itself and is larger than every number, texts become what they meet."""
+"""Comparisons, by Spark's rules: NaN equals itself and is the largest number, texts take the other side's type."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def _compared(how: str, left: TypedExpression, right: TypedExpression) -> TypedE
 
 
 def _common_with_texts(left: TypedExpression, right: TypedExpression) -> Kind:
-    """A text constant beside a number, a date or a time is one as well."""
+    """The common type of a text and another operand: a text constant is read as a number, a date or a time."""
     if (left.text is None) == (right.text is None):
         return common(left.kind, right.kind)
     other = right.kind if left.text is not None else left.kind
@@ -63,7 +63,7 @@ def _of_text_beside(kind: Kind) -> Kind:
 
 
 def _compare(how: str, kind: Kind, left: pa.Array, right: pa.Array) -> pa.Array:
-    """As Spark has it, NaN equals NaN and is larger than every number. Arrow has it equal to nothing."""
+    """Compare as Spark does: NaN equals NaN and is larger than every number. To Arrow, NaN equals nothing."""
     if pa.types.is_null(kind):
         return pa.nulls(len(left), pa.bool_())
     if pa.types.is_boolean(kind):
@@ -127,7 +127,7 @@ def _in(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 def _in_constants(value: TypedExpression, elements: Sequence[TypedExpression]) -> TypedExpression:
-    """By one lookup; of a null it is unknown, and where the list holds one, of what is not in the list as well."""
+    """IN by one lookup. It is null for a null and, where the list holds a null, for every value that is not listed."""
     one = pa.table({DISTANCE: [0.0]})
     listed = pa.concat_arrays([element.run(one) for element in elements])
     present = listed.drop_null()

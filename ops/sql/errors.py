@@ -8,7 +8,7 @@ class SqlError(IcepuffinError):
 
 
 class NotIndexableError(SqlError):
-    """Raised by the parser for a query that no index can answer; the message says which part of it."""
+    """Raised by the parser for a query that no index can answer; the message names the part."""
 
 
 class UnknownTableError(NotIndexableError):

@@ -81,7 +81,7 @@ def _literal(node: Node, _: pa.Schema) -> TypedExpression:
 
 
 def _number(text: str) -> TypedExpression:
-    """As Spark types it: int, bigint or decimal, with a point a decimal, with an exponent a double."""
+    """A literal, typed as Spark does: int, bigint or decimal; a decimal with a point, a double with an exponent."""
     if "e" in text.lower():
         return constant_of(double(text), pa.float64())
     exact = Decimal(text)

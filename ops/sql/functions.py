@@ -31,26 +31,26 @@ def _double(function: Callable[[pa.Array], pa.Array]) -> Callable[[Kind], Rule]:
 
 
 def _ln(values: pa.Array) -> pa.Array:
-    """Null where there is no logarithm."""
+    """The natural logarithm; null where there is none."""
     return pc.ln(pc.if_else(pc.less_equal(values, 0.0), pa.scalar(None, pa.float64()), values))
 
 
 def power(kind: Kind, exponent: Kind) -> Rule:
-    """The first to the power of the second, as doubles."""
+    """The rule of power(x, y), computed in doubles."""
     _number(kind)
     _number(exponent)
     return Rule((pa.float64(), pa.float64()), pa.float64(), _power)
 
 
 def _power(bases: pa.Array, exponents: pa.Array) -> pa.Array:
-    """1 to the power of NaN, and 1 and -1 to that of infinity, are 1 in C and NaN in the JVM."""
+    """Powers as the JVM computes them: 1 ** NaN, 1 ** inf and (-1) ** inf are NaN there, and 1 in C."""
     one = pc.equal(pc.abs(bases), 1.0)
     odd = pc.and_(one, pc.invert(pc.is_finite(exponents)))
     return pc.if_else(odd, float("nan"), pc.power(bases, exponents))
 
 
 def _whole(function: Callable[[pa.Array], pa.Array], how: str) -> Callable[[Kind], Rule]:
-    """floor and ceil: a bigint, of a decimal a decimal."""
+    """The rule of floor or ceil: the result is a bigint, or a decimal for a decimal."""
 
     def rule(kind: Kind) -> Rule:
         _number(kind)
@@ -66,7 +66,7 @@ def _whole(function: Callable[[pa.Array], pa.Array], how: str) -> Callable[[Kind
 
 
 def _as_long(values: pa.Array) -> pa.Array:
-    """As the JVM makes a long of a double: NaN is 0, and what is out of range the nearest long."""
+    """int64 from doubles as the JVM casts them: NaN becomes 0, and values out of range the nearest long."""
     numbers = np.asarray(pc.fill_null(values, 0.0))
     with np.errstate(invalid="ignore"):
         inside = np.where(np.isnan(numbers) | (np.abs(numbers) >= _LONG), 0.0, numbers).astype(np.int64)
@@ -76,7 +76,7 @@ def _as_long(values: pa.Array) -> pa.Array:
 
 
 def rounded(places: int) -> Callable[[Kind], Rule]:
-    """To so many digits behind the point, half of one away from zero."""
+    """The rule of round(x, places): half is rounded away from zero."""
 
     def rule(kind: Kind) -> Rule:
         _number(kind)
@@ -96,7 +96,7 @@ def rounded(places: int) -> Callable[[Kind], Rule]:
 
 
 def _round_float(value: float, places: int) -> float:
-    if not np.isfinite(value) or places > 400:  # more than a double has
+    if not np.isfinite(value) or places > 400:  # more digits than a double has
         return value
     return float(Decimal(repr(value)).quantize(Decimal((0, (1,), -places)), rounding=ROUND_HALF_UP, context=_LONGEST))
 
@@ -112,7 +112,7 @@ def _cased(function: Callable[[pa.Array], pa.Array], change: Callable[[str], str
         return Rule((kind,), kind, changed)
 
     def changed(values: pa.Array) -> pa.Array:
-        """Arrow's does not know letters that become two, as ß."""
+        """Upper or lower case, by Python: Arrow does not know letters that become two, such as ß."""
         plain = pc.all(pc.string_is_ascii(values)).as_py()
         return function(values) if plain is not False else by_value(change, pa.string())(values)
 

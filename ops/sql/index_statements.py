@@ -83,5 +83,5 @@ def _parameters(statement: CreateIndex) -> dict[str, Any]:
 
 
 def message_of(text: str) -> Answer:
-    """An answer of one row: the text."""
+    """An answer of one row, which is the text."""
     return pa.table({"result": [text]}), text

@@ -43,7 +43,7 @@ def _not(node: Node, schema: pa.Schema) -> TypedExpression:
 
 @rule(exp.And, exp.Or)
 def _connected(node: Node, schema: pa.Schema) -> TypedExpression:
-    """AND and OR, the right side only for the rows that the left one leaves open."""
+    """AND and OR; the right side is computed only for the rows that the left side does not decide."""
     conjunction = isinstance(node, exp.And)
     sides = [_operand(side, schema) for side in _chain(node, type(node))]
     return joined(sides, conjunction=conjunction)
@@ -68,7 +68,7 @@ def joined(sides: Sequence[TypedExpression], *, conjunction: bool) -> TypedExpre
         return truth
 
     def join_open(truth: pa.Array, side: TypedExpression, rows: pa.Table) -> pa.Array:
-        """Compute a side that may fail for the rows alone whose truth is still open."""
+        """Compute a side that may fail only for the rows that are not decided yet."""
         decided = np.asarray(pc.fill_null(pc.equal(truth, not conjunction), fill_value=False), bool)
         closed, still_open = np.flatnonzero(decided), np.flatnonzero(~decided)
         values = join(truth.take(pa.array(still_open)), side.run(_rows_at(rows, still_open, side.columns)))

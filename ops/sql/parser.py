@@ -15,9 +15,9 @@ from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,
-    Foreign,
     RefreshIndex,
     ShowIndexes,
+    SparkStatement,
     Statement,
 )
 from icepuffin.ops.sql.tokens import trees_of
@@ -62,9 +62,9 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
         named, values = name_parameters(text, parameters)
         queries = trees_of(named)
     except RecursionError:
-        return Foreign(named, TOO_DEEP, values, frozenset(values))
+        return SparkStatement(named, TOO_DEEP, values, frozenset(values))
     except NotIndexableError as error:
-        return Foreign(named, str(error), values, frozenset(values))
+        return SparkStatement(named, str(error), values, frozenset(values))
     except SqlglotError as error:
         raise SqlError(f"the statement cannot be read: {_reason(text, error)}. {_STATEMENTS}") from error
     if not queries:
@@ -73,7 +73,7 @@ def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> S
         raise SqlError(f"give one statement, not {len(queries)}")
     nodes = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
     placeholders = frozenset(node.name for node in nodes if isinstance(node, exp.Placeholder))
-    otherwise = Foreign(named, "", values, placeholders)
+    otherwise = SparkStatement(named, "", values, placeholders)
     if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
         raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
     try:
@@ -111,9 +111,9 @@ def _on_an_index(text: str) -> Statement | None:
 
 
 def _bare(name: str) -> str:
-    """Without the backticks that SQL wants around spaces and reserved words."""
+    """The name without the backticks that SQL needs around spaces and reserved words."""
     if any("." in quoted for quoted in re.findall(r"`([^`]*)`", name)):
-        raise SqlError(f"{name}: a name with a dot in it cannot be said here; quote each part, as in `ns`.`t`")
+        raise SqlError(f"{name}: a name with a dot in it cannot be written here; quote each part, as in `ns`.`t`")
     return name.replace("`", "")
 
 
@@ -126,7 +126,7 @@ def _reason(text: str, error: SqlglotError) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without colours and the names of sqlglot's classes."""
+    """The message without colours and without the names of sqlglot's classes."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     text = re.sub(r"<Token .*?text: (.*?), line:.*?>", r"\1", text).replace("SENTINEL", "its end")
     return re.sub(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>", r"\1 is incomplete", text)

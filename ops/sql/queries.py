@@ -1,6 +1,6 @@
 """SELECT statements -> the nearest rows of one table, and what is done with them afterwards.
 
-Subqueries (and WITH) that only project and filter are merged into the query around them. Around a subquery that finds
+Subqueries (and WITH) that only project and filter are merged into the outer query. Around a subquery that finds
 the nearest rows, the outer query works on its rows.
 """
 
@@ -113,7 +113,7 @@ def _scope_of(query: Node, names: Names) -> _Scope:
 
 
 def _direct(query: Node, table: Node, values: Values) -> Nearest:
-    """Of one table: the k nearest, or all within a distance."""
+    """A query that reads a table: its k nearest rows, or all within a distance."""
     for column in query.find_all(exp.Column):
         require_source(column, table.alias_or_name)
     ordered = query.args["order"].expressions if query.args.get("order") else ()
@@ -174,19 +174,19 @@ def _conjuncts(query: Node, values: Values) -> list[Node]:
         if isinstance(node, exp.Between) and function_name(node.this.unnest()) in DISTANCES:
             low, high = node.args["low"], node.args["high"]
             return [exp.GTE(this=node.this, expression=low), exp.LTE(this=node.this, expression=high)]
-        settled = _settled(node, values)
-        return [node] if settled is None else [] if settled else [exp.false()]
+        truth = _constant_truth(node, values)
+        return [node] if truth is None else [] if truth else [exp.false()]
 
     return split(query.args["where"].this) if query.args.get("where") else []
 
 
-def _settled(node: Node, values: Values) -> bool | None:
-    """Whether a condition on nothing, such as 1 = 1, is true; None for others, and for one that is an error."""
+def _constant_truth(node: Node, values: Values) -> bool | None:
+    """The truth of a condition without columns, such as 1 = 1; None for other conditions, and for one that fails."""
     if any(isinstance(part, exp.Column | exp.Subquery | exp.Select) for part in node.walk()):
         return None
     try:
         truth = evaluate(computed(node, values), _ONE_ROW)
-    except SqlError:  # refused, or raised for the rows that are there, where it is looked at
+    except SqlError:  # a later step refuses it, or raises it where there are rows
         return None
     return bool(truth[0].as_py()) if truth.type == pa.bool_() else None
 
@@ -216,9 +216,9 @@ def _bound(node: Node, values: Values) -> tuple[Node, float, bool] | None:
 def _pushed(
     conjuncts: list[Node], values: Values, *, strict: bool, bound: tuple[Node, float, bool] | None
 ) -> tuple[BooleanExpression | None, list[Node], list[Node]]:
-    """(an Iceberg filter, the conditions that it is of, others that are looked at afterwards).
+    """(an Iceberg filter, the conditions that it contains, the conditions to check on the rows found).
 
-    `strict`: there may be no others.
+    `strict`: all conditions must go into the filter.
     """
     filters, pushed, rest = [], [], []
     for conjunct in conjuncts:

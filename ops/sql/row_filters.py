@@ -71,14 +71,14 @@ def _filter(kind: Any, column: Node, value: Any) -> BooleanExpression:
 def _is(node: Node, _: Values) -> BooleanExpression:
     if not isinstance(node.expression, exp.Null) or not isinstance(node.this, exp.Column):
         raise NotIndexableError(f"{shown(node)}: only IS NULL and IS NOT NULL are Iceberg filters")
-    made: BooleanExpression = cast("Any", IsNull)(node.this.name)
-    return made
+    is_null: BooleanExpression = cast("Any", IsNull)(node.this.name)
+    return is_null
 
 
 def _is_nan(node: Node, _: Values) -> BooleanExpression:
     if not isinstance(node.this, exp.Column):
         raise NotIndexableError(f"{shown(node)}: only of a column")
-    return And(*(cast("Any", kind)(node.this.name) for kind in (NotNull, IsNaN)))  # of null it is false, not unknown
+    return And(*(cast("Any", kind)(node.this.name) for kind in (NotNull, IsNaN)))  # isnan(null) is false, not null
 
 
 def _in(node: Node, values: Values) -> BooleanExpression:

@@ -38,10 +38,10 @@ from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,
-    Foreign,
     Nearest,
     RefreshIndex,
     ShowIndexes,
+    SparkStatement,
     Statement,
 )
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
@@ -58,7 +58,7 @@ _WITHOUT_SPARK = (
 
 @dataclass(frozen=True, slots=True)
 class SqlResult:
-    """Rows, and what answered."""
+    """The rows of an answer, and how they were found."""
 
     rows: pa.Table
     how: str
@@ -184,8 +184,8 @@ class SqlSession:
             case CreateIndex() | RefreshIndex() | DropIndex() | ShowIndexes():
                 table, storage = self._open(statement.table)
                 return SqlResult(*run_on(table, statement, runner=self._runner, storage=storage))
-            case Foreign():
-                return self._foreign(statement)
+            case SparkStatement():
+                return self._run_on_spark(statement)
 
     def _search(self, statement: Nearest) -> SqlResult:
         try:
@@ -194,7 +194,7 @@ class SqlSession:
         except (NotIndexableError, FilterError) as error:
             if self._spark is None and isinstance(error, UnknownTableError):
                 raise  # what works without Spark is no answer to a mistyped name
-            return self._foreign(_otherwise(statement, error))
+            return self._run_on_spark(_otherwise(statement, error))
 
     def _search_table(self, statement: Nearest, table: Table, schema: Schema, storage: StorageConfig) -> SqlResult:
         first = _first_step(schema, statement, self._columns_of(table, schema))
@@ -219,10 +219,10 @@ class SqlSession:
     def _reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> IndexReader:
-        """An open one, if the table has not changed since: a metadata file and what it names never do."""
+        """A reader that is open already, if the table's metadata file is still the same; else a new one."""
         name = (statement.vector_column, statement.metric) if index is None else index.name
         at = statement.snapshot
-        # an hour that a clock shows twice is one to Python where the zone is, whatever `fold` says
+        # Python ignores `fold` where the zone is the same: the hour that a clock shows twice
         key = (table.metadata_location, name, (with_zone(at).timestamp(),) if isinstance(at, datetime) else at)
         if key not in self._readers:
             self._readers[key] = self._open_reader(statement, table, index, storage)
@@ -260,7 +260,7 @@ class SqlSession:
 
     def _explain(self, explained: Explain) -> SqlResult:
         statement = explained.statement
-        if isinstance(statement, Foreign):
+        if isinstance(statement, SparkStatement):
             engine = "Spark runs it as it is" if self._spark is not None else "it cannot run here"
             return SqlResult(*message_of(f"no index answers it: {statement.why}; {engine}"))
         if not isinstance(statement, Nearest):
@@ -284,15 +284,15 @@ class SqlSession:
             lines.append(f"coverage: {reader.coverage}; {reader.why}")
         return SqlResult(pa.table({"plan": [*lines, *_plan_lines(statement)]}), lines[0])
 
-    def _foreign(self, statement: Foreign) -> SqlResult:
+    def _run_on_spark(self, statement: SparkStatement) -> SqlResult:
         if self._spark is None:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
         rows = self._spark.sql(for_spark(statement)).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
 
 
-def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Foreign:
-    """The statement for Spark, where there is no such table here or its types are not supported here."""
+def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> SparkStatement:
+    """The statement for Spark, as the table is unknown here or has types that are not supported here."""
     if statement.otherwise is None:
         raise error
     return replace(statement.otherwise, why=str(error))
@@ -301,7 +301,7 @@ def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Fo
 def _nearest(
     query: npt.NDArray[np.float64], statement: Nearest, reader: IndexReader, columns: Sequence[str]
 ) -> SearchResult:
-    """The k nearest rows; with `ties`, all rows as far as the last one, too: other keys choose among them."""
+    """The k nearest rows; with `ties`, also all rows at the distance of the last: further keys choose among them."""
     k = most = statement.limit or 1
     while True:
         most = most + 1 if statement.ties and most == k else 2 * most if statement.ties else k
@@ -344,7 +344,7 @@ def _first_step(schema: Schema, statement: Nearest, columns: pa.Schema) -> Postp
     if unknown := sorted((first.columns() | statement.filtered) - set(names)):
         aliases = {output.name for output in first.outputs or ()} - first.columns()
         hint = "; WHERE comes before SELECT gives names" if unknown[0] in aliases else ""
-        spark_may = unknown[0].lower() in {name.lower() for name in names}  # small and capital letters are one to it
+        spark_may = unknown[0].lower() in {name.lower() for name in names}  # it ignores case
         error = NotIndexableError if spark_may else SqlError
         raise error(f"{statement.table} has no column {unknown[0]!r}; it has {', '.join(names)}{hint}")
     for item in statement.pushed:

@@ -1,6 +1,7 @@
-"""Statements that no index answers, as Spark takes them: to the letter, distances and parameters written out.
+"""Statements that no index answers, as text for Spark: distances as formulas, parameters as literals.
 
-The text is not printed from its tree, which would have functions that Spark has not, or means otherwise.
+All else stays as it is written: the text is edited in place. Printed from sqlglot's tree, it might have functions that
+Spark lacks or reads differently.
 """
 
 import re
@@ -14,7 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from icepuffin.ops.catalog.snapshots import with_zone
 from icepuffin.ops.sql.clauses import DISTANCES
 from icepuffin.ops.sql.errors import SqlError
-from icepuffin.ops.sql.statements import Foreign
+from icepuffin.ops.sql.statements import SparkStatement
 from icepuffin.ops.sql.tokens import encodable, plain, tokens_of, written
 
 _DOT = "aggregate(zip_with({a}, {b}, (x, y) -> CAST(x AS DOUBLE) * CAST(y AS DOUBLE)), 0D, (s, v) -> s + v)"
@@ -31,14 +32,15 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
 
 _TRAVEL = re.compile(r"\b(TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b", re.IGNORECASE)
 _TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "DATE")
-"""Types of which Spark reads a text by its session's zone, or passes a zone over in it"""
+"""Types whose texts Spark reads in its session's time zone, or whose zone it ignores"""
 _WITHOUT_ZONE = re.compile(r"\s*(today|tomorrow|yesterday|[\dT\s:.+-]*)\s*", re.IGNORECASE)
-"""Texts that may be times without a zone to Spark"""
+"""Texts that Spark may read as times without a zone"""
 
 
-def for_spark(statement: Foreign) -> str:
-    """A text without distances and parameters is passed on to the letter, but for times to travel to: without a zone
-    they are UTC here, and Spark would read them by its session's. Raises SqlError for a missing parameter.
+def for_spark(statement: SparkStatement) -> str:
+    """The text for Spark. `TIMESTAMP AS OF` without a zone gets UTC: Spark would read it in its session's zone.
+
+    Raises SqlError for a missing parameter.
     """
     return _travelling_in_utc(_Text(statement).written(0, None))
 
@@ -51,8 +53,8 @@ def _travelling_in_utc(text: str) -> str:
         if words[place] in ("TIMESTAMP", "SYSTEM_TIME") and words[place + 1 : place + 3] == ["AS", "OF"]:
             time = _constant_time(tokens, words, place + 3)
             if time is not None:
-                instead = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.moment).isoformat()}'"
-                text = f"{text[: tokens[place + 3].start]}{instead}{text[tokens[time.last].end + 1 :]}"
+                replacement = f"{'TIMESTAMP ' if time.typed else ''}'{with_zone(time.moment).isoformat()}'"
+                text = f"{text[: tokens[place + 3].start]}{replacement}{text[tokens[time.last].end + 1 :]}"
     return text
 
 
@@ -76,9 +78,9 @@ class _Time:
 
 
 def _constant_time(tokens: list[Token], words: list[str], first: int) -> _Time | None:
-    """The time that token `first` begins; None for other expressions, which mean what Spark makes of them.
+    """The time that token `first` begins; None for other expressions, which Spark evaluates.
 
-    Raises SqlError for what may be a time without a zone to Spark alone.
+    Raises SqlError for a text that only Spark may read as a time without a zone.
     """
     if first >= len(tokens):
         return None
@@ -116,14 +118,14 @@ def _time_of(text: str, place: int) -> _Time | None:
 
 
 class _Text:
-    """A text whose tokens say what is to be replaced."""
+    """A statement's text, in which some tokens are to be replaced."""
 
-    def __init__(self, statement: Foreign) -> None:
+    def __init__(self, statement: SparkStatement) -> None:
         self._text, self._parameters, self._names = statement.text, statement.parameters, statement.placeholders
         self._tokens = tokens_of(statement.text)
 
     def written(self, first: int, last: int | None) -> str:
-        """Of the tokens from `first` until before `last`."""
+        """The text of the tokens [first, last), with replacements."""
         last = len(self._tokens) if last is None else last
         if first >= last and self._tokens:
             return ""
@@ -131,13 +133,13 @@ class _Text:
         position = 0 if whole else self._tokens[first].start
         end = len(self._text) if whole else self._tokens[last - 1].end + 1
         parts = []
-        for start, stop, instead in self._parts(first, last):
-            parts += [self._text[position:start], instead]
+        for start, stop, replacement in self._parts(first, last):
+            parts += [self._text[position:start], replacement]
             position = stop
         return "".join([*parts, self._text[position:end]])
 
     def _parts(self, first: int, last: int) -> Iterator[tuple[int, int, str]]:
-        """(start, end, what stands there instead) in the text."""
+        """(start, end, replacement) of the parts of the text that change."""
         number = first
         while number < last:
             token = self._tokens[number]
@@ -157,7 +159,7 @@ class _Text:
             number += 1
 
     def _arguments(self, first: int, last: int) -> tuple[int, list[tuple[int, int]]]:
-        """(the token that closes them, the tokens of each)."""
+        """(number of the closing token, range of tokens of each argument)."""
         depth, argument_start, arguments = 0, first, []
         for number in range(first, last):
             token: Token = self._tokens[number]

@@ -39,10 +39,10 @@ class Nearest:
     pushed: tuple[Node, ...] = field(default=(), compare=False)
     """Conditions that `where` stands for"""
     ties: bool = False
-    """Whether rows as far as the last one are needed, too: other keys of ORDER BY choose among them"""
+    """Whether all rows at the distance of the last one are needed: further keys of ORDER BY choose among them"""
     absent: frozenset[str] = frozenset()
-    """Names, in small letters, that would be ambiguous if the table had such columns"""
-    otherwise: "Foreign | None" = field(default=None, compare=False)
+    """Names, in lower case, that would be ambiguous if the table had such columns"""
+    otherwise: "SparkStatement | None" = field(default=None, compare=False)
     """The statement for Spark, where no index can answer it"""
 
     @property
@@ -89,16 +89,16 @@ class ShowIndexes:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN statement: what would answer it, and why."""
+    """EXPLAIN: which path would answer a statement, and why."""
 
     statement: "Statement"
     analyze: bool = False
-    """Run it, and tell what it cost"""
+    """Whether to run it, and report what it cost"""
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
-    """Anything else: for the engine."""
+class SparkStatement:
+    """Any other statement: one for Spark."""
 
     text: str
     why: str
@@ -108,4 +108,4 @@ class Foreign:
     """The names in the text that stand for parameters"""
 
 
-Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | Foreign
+Statement = Nearest | CreateIndex | RefreshIndex | DropIndex | ShowIndexes | Explain | SparkStatement

@@ -1,4 +1,4 @@
-"""Subqueries: merged into the query around them where they only project and filter, else what is done around them."""
+"""Subqueries: merged into the outer query if they only project and filter; else it is a step after them."""
 
 from sqlglot import exp
 
@@ -19,8 +19,8 @@ from icepuffin.ops.sql.postprocessing import PostprocessingStep
 from icepuffin.ops.sql.values import Node, Values
 
 
-def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  one a clause
-    """One SELECT of two, where the inner one only projects and filters."""
+def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  one branch per clause
+    """One SELECT for two, where the inner one only projects and filters."""
     star = any(is_star(projection) for projection in inner.expressions)
     expressions = {
         projection.alias_or_name: projection.unalias() for projection in inner.expressions if not is_star(projection)
@@ -29,7 +29,7 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
     output_names = {projection.alias_or_name.lower() for projection in outer.expressions}
 
     def inlined(node: Node, *, aliases: bool = False) -> Node:
-        """Columns of the inner query as what they stand for there."""
+        """The node, with the inner query's expressions in place of its columns."""
 
         def replaced(part: Node) -> Node:
             if not isinstance(part, exp.Column) or isinstance(part.this, exp.Star):
@@ -74,13 +74,13 @@ def merged_query(outer: Node, inner: Node, alias: str) -> Node:  # noqa: C901  o
 
 
 def absent_of(query: Node) -> frozenset[str]:
-    """Names, in small letters, that the table must not have as columns, as they would be ambiguous."""
+    """Names, in lower case, that the table must not have as columns, as they would be ambiguous."""
     before: frozenset[str] = query.meta.get("absent", frozenset())
     return names_beside_star(query) | before
 
 
 def outer_step(query: Node, alias: str, values: Values) -> PostprocessingStep:
-    """The step of a query around a subquery that finds the nearest rows."""
+    """The outer query as a step over the nearest rows, which its subquery finds."""
     where = query.args.get("where")
     own = [*query.expressions, *(query.args[part] for part in ("where", "order") if query.args.get(part))]
     for node in (node for part in own for node in part.walk()):

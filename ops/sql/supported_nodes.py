@@ -1,4 +1,4 @@
-"""What is read of sqlglot's nodes. A query with more is refused: a part that nobody reads must not be passed over."""
+"""Arguments of sqlglot's nodes that are supported. A query with any others is refused: no part may be ignored."""
 
 from sqlglot import exp
 
@@ -52,10 +52,10 @@ _SELECT = {
 
 
 def require_understood(query: Node) -> NotIndexableError | None:
-    """Of one SELECT and all that is in it. Raises NotIndexableError, naming the part.
+    """Check one SELECT and all nodes in it. Raises NotIndexableError, naming the part.
 
-    Nodes without an entry here have no arguments but those that all have. What is wrong with one of them is the answer:
-    to be raised once the query is read, which says better what is wrong with it.
+    Kinds of nodes without an entry here support only the arguments that all kinds have. An error for one of those is
+    returned: raise it after the query is read, as reading may give a better error.
     """
     later = None
     for node in query.walk():

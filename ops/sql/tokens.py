@@ -20,7 +20,7 @@ _SPARK = Spark()
 
 
 class _Parser(SparkParser):
-    """A plus before a text makes a number of it: sqlglot passes it over."""
+    """Spark's parser with a sign plus, which casts a text to a number: sqlglot ignores it."""
 
     UNARY_PARSERS: ClassVar[dict[TokenType, Any]] = {
         **SparkParser.UNARY_PARSERS,
@@ -34,14 +34,14 @@ def _plus(node: Any) -> Any:
 
 
 _ODD = re.compile(r"[0-9.](L|F|E[A-Z]{0,2})\b", re.IGNORECASE)
-"""End of what may be a number to sqlglot alone"""
+"""End of texts that sqlglot may read as numbers, and Spark does not"""
 _GREATEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Two quotes in a text stand for one, as in standard SQL: sqlglot has them end a text and begin the next."""
+    """Tokens of a text. Two quotes within a text stand for one, as in standard SQL; sqlglot would begin a new text."""
     tokens: list[Token] = _SPARK.tokenize(text)
-    if text.count("'") + text.count('"') < 4:  # of one text at most
+    if text.count("'") + text.count('"') < 4:  # one text at most
         return tokens
     merged: list[Token] = []
     for token in tokens:
@@ -75,14 +75,14 @@ def trees_of(text: str) -> Sequence[Any]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether Spark has a number of that text, such as 3L or 1.5F. The least bigint has its minus before the text."""
+    """Whether Spark reads the text as a number, such as 3L or 1.5F; the sign is not part of the text."""
     if text.endswith("L"):
         return text[:-1].isdecimal() and int(text[:-1]) <= 2**63
     bare = text.rstrip("BDFSY")
     return not bare.endswith("E") and not (text.endswith("F") and float(bare) > _GREATEST_FLOAT)
 
 
-def node_of(value: Any) -> Any:  # noqa: PLR0911  one a kind of value
+def node_of(value: Any) -> Any:  # noqa: PLR0911  one per kind of value
     """A constant in a tree, of the type that Spark gives the value. Raises NotIndexableError."""
     match value:
         case None:
@@ -119,7 +119,7 @@ def _named(value: float) -> str:
     return repr(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def written(value: Any) -> str:  # noqa: PLR0911  one a kind of value
+def written(value: Any) -> str:  # noqa: PLR0911  one per kind of value
     """A constant as Spark reads it, of the type that `node_of` gives it. Raises SqlError for what is no constant."""
     match value:
         case None:
@@ -148,7 +148,7 @@ def written(value: Any) -> str:  # noqa: PLR0911  one a kind of value
 
 
 def encodable(value: Any, name: str) -> Any:
-    """A parameter. Raises SqlError for a text that is none in UTF-8, as with half of a pair of surrogates."""
+    """The parameter. Raises SqlError for a text that UTF-8 cannot encode, such as half of a surrogate pair."""
     try:
         if isinstance(value, str):
             value.encode()
@@ -158,7 +158,7 @@ def encodable(value: Any, name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Of numpy's types, Python's. Raises SqlError for times that Python's cannot hold."""
+    """The value, with Python's types in place of numpy's. Raises SqlError for times that Python's cannot hold."""
     if isinstance(value, np.datetime64) and value.dtype == "M8[ns]" and value.astype("M8[us]") == value:
         value = value.astype("M8[us]")
     python_value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value

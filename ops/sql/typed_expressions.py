@@ -1,7 +1,7 @@
 """Typed expressions: what an expression is once the columns of its rows are known.
 
 Each kind of sqlglot node has a rule, registered with `@rule(...)` in `expressions`, `comparisons` or `logic`. A node
-without a rule is refused (NotIndexableError): a part of a statement that nobody reads must not be passed over.
+without a rule is refused (NotIndexableError): no part of a statement may be ignored.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def rule(*kinds: type) -> Callable[[Rule], Rule]:
 
 
 def shown(node: Node) -> str:
-    """Its text."""
+    """The node's SQL text, for messages."""
     return str(node.sql(dialect="spark")).replace(f"`{DISTANCE}`", "distance")
 
 
@@ -80,7 +80,7 @@ def typed(node: Node, schema: pa.Schema) -> TypedExpression:
 
 
 def _folded(expression: TypedExpression, node: Node) -> TypedExpression:
-    """A constant by its value. One that has none is refused, whichever rows there are, but in a branch."""
+    """The constant's value. A constant that fails is refused, whatever the rows are, unless it is in a branch."""
     try:
         return constant_of(value_of(expression, node, _ONE_ROW)[0], expression.kind)
     except SqlError as error:
@@ -91,7 +91,7 @@ def _folded(expression: TypedExpression, node: Node) -> TypedExpression:
 
 
 def value_of(expression: TypedExpression, node: Node, rows: pa.Table) -> pa.Array:
-    """Its value for each row. Raises SqlError for what has none, such as a division by zero."""
+    """The expression's value for each row. Raises SqlError where it has none, such as for a division by zero."""
     try:
         return expression.run(rows)
     except (pa.ArrowException, OverflowError, SqlError) as error:
@@ -100,7 +100,7 @@ def value_of(expression: TypedExpression, node: Node, rows: pa.Table) -> pa.Arra
 
 @contextmanager
 def in_branch() -> Iterator[None]:
-    """Around `typed` for what a CASE, an if() or a coalesce() may pass over."""
+    """Context for `typed`: a branch of a CASE, an if() or a coalesce(), which may never be evaluated."""
     before = _IN_BRANCH.set(True)
     try:
         yield
@@ -109,7 +109,7 @@ def in_branch() -> Iterator[None]:
 
 
 def as_kind(value: TypedExpression, kind: Kind) -> TypedExpression:
-    """An implicit cast; of text constants, to what they are compared with."""
+    """An implicit cast; a text constant is read as a value of the type."""
     if value.text is not None and not is_text(kind):
         return constant_of(constant(value.text, kind), kind)
     change, may_fail = caster(value.kind, kind, implicit=True)

@@ -131,7 +131,7 @@ def quotient_kind(left: Kind, right: Kind) -> Kind:
 
 
 def rounded_kind(kind: Kind, places: int) -> Kind:
-    """Of a decimal."""
+    """The type of a rounded decimal."""
     whole = kind.precision - kind.scale + 1
     if places < 0:
         return pa.decimal128(min(max(whole, 1 - places), MAX_DIGITS), 0)

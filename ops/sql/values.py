@@ -26,7 +26,7 @@ class Values:
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self._parameters = parameters
 
-    def of(self, node: Node) -> Any:  # noqa: PLR0911  one a kind of node
+    def of(self, node: Node) -> Any:  # noqa: PLR0911  one per kind of node
         """The Python value: of a number with a point a Decimal, with an exponent a float.
 
         Raises NotIndexableError for what is no constant, SqlError for a missing parameter.
@@ -57,7 +57,7 @@ class Values:
         return value.copy_negate() if isinstance(value, Decimal) else -value
 
     def _typed(self, node: Node) -> Any:
-        """Such as DATE '2026-01-01': Iceberg reads the text by the column's type. Other casts would change a value."""
+        """Typed texts, such as DATE '2026-01-01': Iceberg reads them by the column's type. Other casts are refused."""
         value, kind = self.of(node.this), node.to.this
         if kind in _SUFFIXES and isinstance(node.this, exp.Literal) and not node.this.is_string:  # 1L, 1.5D
             return _SUFFIXES[kind](node.this.this)
@@ -72,7 +72,7 @@ class Values:
         raise NotIndexableError(f"{node.sql(dialect='spark')} is no constant: write its value")
 
     def comparable(self, node: Node) -> Any:
-        """As a filter takes it: times are texts, which say whether they have a zone."""
+        """The value as a filter takes it: times as texts, with their zone where they have one."""
         value = self.of(node)
         if isinstance(value, dt.datetime):
             return value.isoformat()
@@ -81,7 +81,7 @@ class Values:
         return value
 
     def vector(self, node: Node) -> tuple[float, ...]:
-        """A vector of numbers."""
+        """The vector that distances are measured from."""
         value = self.of(node)
         if isinstance(value, list):
             value = [float(item) if isinstance(item, Decimal) else item for item in value]
@@ -105,7 +105,7 @@ class Values:
 
 
 def _kind(value: Any) -> str:
-    """What a value that is no vector is, in words."""
+    """The kind of a value that is no vector, in words."""
     match value:
         case []:
             return "an empty list"
@@ -117,12 +117,12 @@ def _kind(value: Any) -> str:
 
 
 def is_plain_time(text: str) -> bool:
-    """Whether a time says no zone."""
+    """Whether a time has no zone."""
     return _ZONE.search(text) is None
 
 
 def bytes_of(node: Node) -> bytes:
-    """Of X'03ff'; X'3' is one byte as well."""
+    """The bytes of a literal such as X'03ff'; X'3' is one byte."""
     return bytes.fromhex(node.this.rjust(len(node.this) + len(node.this) % 2, "0"))
 
 
@@ -142,7 +142,7 @@ def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | N
 
 
 def double(text: str) -> float:
-    """Raises SqlError for a number that no double is near."""
+    """The number as a double. Raises SqlError for one out of range."""
     value = float(text)
     if math.isinf(value):
         raise SqlError(f"{text} is out of the range of double")
@@ -150,16 +150,16 @@ def double(text: str) -> float:
 
 
 def number(text: str) -> int | float | Decimal:
-    """Exact but for one with an exponent."""
+    """The number: an int or a Decimal, or a float where it has an exponent."""
     if "e" in text.lower():
         return double(text)
     return int(text) if text.isdecimal() else Decimal(text)
 
 
 def _bigint(text: str) -> int:
-    """Raises NotIndexableError for another number, which a cast would change."""
+    """The number as a bigint. Raises NotIndexableError for other numbers, which a cast would change."""
     value = number(text)
-    if not isinstance(value, int) or value > 2**63:  # the least one has its minus before it
+    if not isinstance(value, int) or value > 2**63:  # the smallest one has its sign before it
         raise NotIndexableError(f"{text} is no bigint: write its value")
     return value
 

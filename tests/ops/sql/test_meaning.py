@@ -16,7 +16,7 @@ from icepuffin.ops.search import exact_search
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.spark_statements import for_spark
-from icepuffin.ops.sql.statements import Foreign
+from icepuffin.ops.sql.statements import SparkStatement
 from tests.conftest import STORAGE
 
 NEAR = "l2_distance(v, array(0.0, 0.0))"
@@ -380,7 +380,7 @@ def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:
     given: dict[str, Any] = {"a": "it's \\ me", "b": -1, "c": 0.1, "d": [1.5, -2.0]}
     text = "SELECT to_date(s, 'yyyy'), 'O''Brien', :a, 2 -:b, :c FROM t WHERE l2_distance(v, :d) > 1 AND s = 'x:a'"
     result = parse(text, given)
-    assert isinstance(result, Foreign)
+    assert isinstance(result, SparkStatement)
     assert for_spark(result).startswith(
         "SELECT to_date(s, 'yyyy'), 'O''Brien', 'it\\'s \\\\ me', 2 -(-1), CAST('0.1' AS DOUBLE) FROM t WHERE (sqrt("
     )
@@ -389,7 +389,7 @@ def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:
 
 def test_a_parameter_is_no_variable_of_spark() -> None:
     found = parse("SELECT count(*) FROM t WHERE s = :a", {"a": "${env:HOME} \\${x}"})
-    assert isinstance(found, Foreign)
+    assert isinstance(found, SparkStatement)
     assert for_spark(found) == "SELECT count(*) FROM t WHERE s = '\\u0024{env:HOME} \\\\\\u0024{x}'"
 
 

@@ -11,11 +11,11 @@ from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,
-    Foreign,
     Nearest,
     Output,
     RefreshIndex,
     ShowIndexes,
+    SparkStatement,
 )
 
 
@@ -131,7 +131,7 @@ def test_conditions_become_iceberg_filters(condition: str, filtered: str) -> Non
 )
 def test_what_no_index_answers_says_why(text: str, why: str) -> None:
     result = parse(text)
-    assert isinstance(result, Foreign)
+    assert isinstance(result, SparkStatement)
     assert why in result.why
     assert result.text == text
 
@@ -183,7 +183,7 @@ def test_bad_statements_are_refused(text: str, said: str) -> None:
 
 def test_a_distance_for_spark_is_of_two_vectors() -> None:
     result = parse("SELECT count(*) FROM t WHERE l2_distance(v) < 3")
-    assert isinstance(result, Foreign)
+    assert isinstance(result, SparkStatement)
     with pytest.raises(SqlError, match="a distance is of two vectors"):
         for_spark(result)
 
@@ -223,7 +223,7 @@ def test_a_distance_for_spark_is_of_two_vectors() -> None:
 def test_times_to_travel_to_reach_spark_with_the_zone_that_they_have_here(written: str, passed: str) -> None:
     text = "SELECT count(*) FROM db.t {} WHERE name = 'TIMESTAMP AS OF ''2026-01-01''' OR at > TIMESTAMP '2026-01-01'"
     found = parse(text.format(written))
-    assert isinstance(found, Foreign)
+    assert isinstance(found, SparkStatement)
     assert for_spark(found) == text.format(passed)
 
 
@@ -232,12 +232,12 @@ def test_times_to_travel_to_reach_spark_with_the_zone_that_they_have_here(writte
 )
 def test_a_time_that_spark_alone_reads_does_not_get_the_zone_of_its_session(at: str) -> None:
     statement = parse(f"SELECT count(*) FROM db.t TIMESTAMP AS OF {at}")
-    assert isinstance(statement, Foreign)
+    assert isinstance(statement, SparkStatement)
     with pytest.raises(SqlError, match=r"TIMESTAMP AS OF .*: it is a time, such as"):
         for_spark(statement)
 
 
 def test_a_parameter_to_travel_to_reaches_spark_in_utc() -> None:
     found = parse("SELECT count(*) FROM db.t TIMESTAMP AS OF :at", {"at": datetime.fromisoformat("2026-01-01")})
-    assert isinstance(found, Foreign)
+    assert isinstance(found, SparkStatement)
     assert "'2026-01-01T00:00:00+00:00'" in for_spark(found)

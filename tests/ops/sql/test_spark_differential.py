@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.spark_statements import for_spark
-from icepuffin.ops.sql.statements import Foreign
+from icepuffin.ops.sql.statements import SparkStatement
 from tests.conftest import STORAGE
 from tests.ops.sql.drawn import Drawn, rows_of
 
@@ -78,7 +78,7 @@ def in_spark(spark: Any, rows: pa.Table) -> Iterator[Any]:
     spark.conf.unset("spark.sql.timestampType")
 
     def run(text: str, parameters: dict[str, Any]) -> pa.Table:
-        statement = Foreign(text.replace("db.t", "db_t"), "", parameters, frozenset(parameters))
+        statement = SparkStatement(text.replace("db.t", "db_t"), "", parameters, frozenset(parameters))
         return spark.sql(for_spark(statement)).toArrow()
 
     yield run
