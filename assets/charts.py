@@ -98,7 +98,7 @@ def _draw_shards(axes: Any, view: Overview) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     numbers = [shard.shard for shard in view.shards]
     live = [shard.live for shard in view.shards]
-    axes.bar(numbers, live, color=[_LIVE if shard.led_to else _LATE for shard in view.shards])
+    axes.bar(numbers, live, color=[_LIVE if shard.routed else _LATE for shard in view.shards])
     axes.bar(numbers, [shard.tombstones for shard in view.shards], bottom=live, color=_DEAD)
     axes.set_xlabel("shard; green: rows that came after the codebook")
 

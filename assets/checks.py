@@ -137,7 +137,7 @@ def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> b
 
 
 def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Recall of the last versions as a picture, whoever built them. Empty where no version noted its recall."""
+    """Recall of the last versions as a picture, whoever built them. Empty where no version recorded its recall."""
     last = history[-_VERSIONS_DRAWN:]
     if not last:
         return {}

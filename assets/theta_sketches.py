@@ -24,7 +24,7 @@ _LABELS = {
     "seconds": "seconds/total",
     "estimate": "estimate",
 }
-"""Labels in the UI; the part before the slash keeps together what belongs together."""
+"""Labels in the UI, which groups them by the part before the slash."""
 
 
 def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:

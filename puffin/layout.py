@@ -10,7 +10,7 @@ from icepuffin.puffin.writer import footer_bytes
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlob:
-    """A blob whose stored bytes exist somewhere; only their number matters here."""
+    """A blob whose stored bytes lie somewhere; only their length matters here."""
 
     type: str
     fields: tuple[int, ...]

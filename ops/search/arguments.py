@@ -37,8 +37,8 @@ class RangeThreshold:
         """The threshold that every distance meets."""
         return cls(np.inf, inclusive=True, metric=metric)
 
-    def met(self, distances: F64) -> Bool:
-        """bool[n], for reported distances f64[n]."""
+    def admits(self, distances: F64) -> Bool:
+        """bool[n]: whether reported distances f64[n] are within the threshold."""
         return distances <= self.distance if self.inclusive else distances < self.distance
 
     def widened(self, dims: int) -> "RangeThreshold":

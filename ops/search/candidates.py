@@ -191,7 +191,7 @@ def cut_in_doubt(
 
 
 def _rounding(lengths: Any, dims: int) -> Any:
-    """The largest distances of vectors f64 of such lengths from the same vectors in f32."""
+    """The largest distances of f64 vectors of these lengths from the same vectors in f32."""
     return 1.01 * 2.0**-24 * lengths + np.sqrt(dims) * 2.0**-149
 
 

@@ -1,4 +1,4 @@
-"""Errors of the search room."""
+"""Errors of searches."""
 
 from icepuffin.ops.errors import IcepuffinError
 

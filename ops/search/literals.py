@@ -267,7 +267,7 @@ def _time_neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
 
 
 def _read_time(text: str, field: NestedField) -> Literal[Any]:
-    """A date or time in ISO 8601, with a T or a blank between them."""
+    """A date or time in ISO 8601, with a T or a space between them."""
     kind = field.field_type
     zoned = bool(_ZONE.search(text)) or text.endswith("Z")
     if not _TIME.fullmatch(text):

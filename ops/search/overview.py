@@ -32,7 +32,7 @@ class ShardState:
     recall: float
     """recall@10, measured when the shard was last written"""
     bytes: int
-    led_to: bool
+    routed: bool
     """Whether the codebook routes to it. Other shards hold later rows, and every query probes them"""
 
 

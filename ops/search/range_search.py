@@ -138,7 +138,7 @@ def resolve_rounding(hits: Hits, threshold: RangeThreshold, limit: int | None, d
     rows = np.flatnonzero(doubtful)
     resolved = hits.distances.copy()
     resolved[rows] = distances.read(hits.queries[rows], hits.files[rows], hits.positions[rows])
-    within = np.flatnonzero(threshold.met(resolved))
+    within = np.flatnonzero(threshold.admits(resolved))
     return Hits.ranked([replace(hits.taken(within), distances=resolved[within])], limit)
 
 
@@ -155,9 +155,9 @@ def _hits_within(
         vectors, raw = (batch.vectors, False) if batch.raw is None else (batch.raw, True)
         for query, row in _near_pairs(queries, batch, threshold):
             distances = pair_distances(queries, vectors, query, row, threshold.metric, raw=raw)
-            met = np.flatnonzero(threshold.met(distances))
-            rows = row[met]
-            hits.append(Hits(query[met], np.zeros_like(met), batch.files[rows], batch.positions[rows], distances[met]))
+            hit = np.flatnonzero(threshold.admits(distances))
+            rows = row[hit]
+            hits.append(Hits(query[hit], np.zeros_like(hit), batch.files[rows], batch.positions[rows], distances[hit]))
     return Hits.ranked(hits, limit), compared
 
 

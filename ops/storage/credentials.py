@@ -65,13 +65,13 @@ class Lease:
         self._lock = threading.Lock()
         self._refused = ""
         """Cause of the catalog's last refusal to give new ones; empty after a success"""
-        self._patience = -math.inf
-        """Time, ms since the epoch, until which a store's refusal is final and the catalog is not asked for new keys"""
+        self._final_until = -math.inf
+        """Time, ms since the epoch, until which a store's refusal is final: no new keys are requested"""
         self._adopt(vended.grants)
 
     @property
     def fresh(self) -> bool:
-        """Whether `grant` will answer at once."""
+        """Whether `grant` needs no request to the catalog."""
         return _now() < self._due
 
     @property
@@ -96,16 +96,16 @@ class Lease:
     def has_other_than(self, refused: Grant | None, location: str) -> bool:
         """Whether there are other credentials than the refused ones, after a request to the catalog if need be."""
         with self._lock:
-            if nearest(self._grants, location) == refused and _now() >= self._patience:
+            if nearest(self._grants, location) == refused and _now() >= self._final_until:
                 self._renew()
         if self.grant(location) != refused:
             return True
-        self.in_vain()
+        self.record_refusal()
         return False
 
-    def in_vain(self) -> None:
+    def record_refusal(self) -> None:
         """Record that a store refuses new credentials too, so that their age is not the cause."""
-        self._patience = _now() + _PAUSE_MS
+        self._final_until = _now() + _PAUSE_MS
 
     def __str__(self) -> str:
         """The credentials in words, for messages."""

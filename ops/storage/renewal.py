@@ -71,7 +71,7 @@ class RenewedFileSystem(LiteralFileSystem):
         except OSError as error:
             if not _refuses_keys(error):
                 raise
-            self._lease.in_vain()
+            self._lease.record_refusal()
             raise PermissionError(f"{error}; with {self._lease}") from error
 
     call_s3 = sync_wrapper(_call_s3)

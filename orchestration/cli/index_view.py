@@ -36,7 +36,7 @@ def _shards(overview: "Overview") -> "Table":
     largest = max((shard.nodes for shard in overview.shards), default=1) or 1
     for shard in overview.shards:
         tombstone_ratio = shard.tombstones / shard.nodes if shard.nodes else 0.0
-        later = "" if shard.led_to else "  later rows, always probed"
+        later = "" if shard.routed else "  later rows, always probed"
         tombstones = "░" * round(_BAR_CELLS * shard.tombstones / largest)
         table.add_row(
             str(shard.shard), f"{shard.nodes:,}", f"{shard.live:,}", f"{tombstone_ratio:.1%}", f"{shard.recall:.4f}",

@@ -21,7 +21,7 @@ class NoSuchRowError(IcepuffinError):
 
 
 class NoSuchColumnError(IcepuffinError):
-    """The snapshot has no column of that name, or rows cannot be told apart by it."""
+    """The snapshot has no column of that name, or no row can be looked up by it."""
 
 
 def vector_of_row(
@@ -44,11 +44,11 @@ def vector_of_row(
     fields = {field.name: field for field in schema.fields}
     if id_column not in fields:
         raise NoSuchColumnError(f"{name} has no column '{id_column}'; name one with --id-column: {', '.join(fields)}")
-    # a condition means the current names, and these may have changed since the snapshot
+    # PyIceberg reads the condition by the current names, which may have changed since the snapshot
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     condition = EqualTo(term=id_column, value=row)
     try:
-        at = None if is_head_of_main(snapshot) else snapshot_id  # a scan of a snapshot knows its names alone
+        at = None if is_head_of_main(snapshot) else snapshot_id  # a scan of a snapshot knows only that snapshot's names
         scan = DataScan(metadata, table.io, condition, selected_fields=(id_column, column), snapshot_id=at)
         rows = scan.to_arrow()
     except (ValueError, TypeError, ArithmeticError, pa.ArrowNotImplementedError) as error:  # decimals raise the third

@@ -33,7 +33,7 @@ def seen(shards: int, *, tombstones: int = 0, curve: int = 4) -> Overview:
         rows=90 * shards,
         rows_covered=90 * shards,
         shards=tuple(
-            ShardState(number, 90 + tombstones, 90, tombstones, 0.97, 10_000, led_to=True) for number in range(shards)
+            ShardState(number, 90 + tombstones, 90, tombstones, 0.97, 10_000, routed=True) for number in range(shards)
         ),
         curve=tuple(Width(16 << number, 1, 0.9 + 0.02 * number, 100.0 * 3**number) for number in range(curve)),
         routing=(),

@@ -40,23 +40,23 @@ def table(table_factory: TableFactory) -> Table:
 
 
 def test_an_overview_counts_shards_tombstones_and_coverage(table: Table) -> None:
-    seen = overview(table, DEFINITION, STORAGE)
-    assert seen is not None
-    assert sum(shard.live for shard in seen.shards) == 810
-    assert sum(shard.tombstones for shard in seen.shards) == 90
-    assert seen.tombstone_ratio == pytest.approx(0.1)
-    assert (seen.rows, seen.rows_covered, seen.coverage) == (1200, 900, 0.75)
-    assert seen.base_snapshot_id != seen.head_snapshot_id
-    assert seen.curve[0].recall <= seen.curve[-1].recall
-    assert seen.routing
+    view = overview(table, DEFINITION, STORAGE)
+    assert view is not None
+    assert sum(shard.live for shard in view.shards) == 810
+    assert sum(shard.tombstones for shard in view.shards) == 90
+    assert view.tombstone_ratio == pytest.approx(0.1)
+    assert (view.rows, view.rows_covered, view.coverage) == (1200, 900, 0.75)
+    assert view.base_snapshot_id != view.head_snapshot_id
+    assert view.curve[0].recall <= view.curve[-1].recall
+    assert view.routing
 
 
 def test_rows_that_came_later_are_shown_as_such(table: Table) -> None:
     index_head(table)
-    seen = overview(table, DEFINITION, STORAGE)
-    assert seen is not None
-    assert seen.coverage == 1.0
-    assert sum(shard.nodes for shard in seen.shards if not shard.led_to) in (0, 300)
+    view = overview(table, DEFINITION, STORAGE)
+    assert view is not None
+    assert view.coverage == 1.0
+    assert sum(shard.nodes for shard in view.shards if not shard.routed) in (0, 300)
 
 
 def test_the_version_at_the_tag_is_shown_whichever_was_made_last(table: Table) -> None:
@@ -83,20 +83,20 @@ def test_an_index_without_a_version_has_no_overview(table: Table) -> None:
 
 
 def test_the_picture_is_a_png_or_a_page_of_its_own(table: Table, tmp_path: Path) -> None:
-    seen = overview(table, DEFINITION, STORAGE)
-    assert seen is not None
-    save(seen, tmp_path / "index.png")
+    view = overview(table, DEFINITION, STORAGE)
+    assert view is not None
+    save(view, tmp_path / "index.png")
     assert (tmp_path / "index.png").read_bytes().startswith(b"\x89PNG")
-    timed = time_widths(open_index(table, DEFINITION, storage=STORAGE), seen.curve, queries=3)
-    assert len(timed) == len(seen.curve)
+    timed = time_widths(open_index(table, DEFINITION, storage=STORAGE), view.curve, queries=3)
+    assert len(timed) == len(view.curve)
     assert min(timed) > 0
-    save(seen, tmp_path / "index.html", timed)
+    save(view, tmp_path / "index.html", timed)
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "<svg" in page
     assert "http://www.w3.org/2000/svg" in page
     with pytest.raises(PictureError, match=r"\.png, \.svg, \.html"):
-        save(seen, tmp_path / "index.bmp")
+        save(view, tmp_path / "index.bmp")
 
 
 def test_a_table_of_any_name_can_be_drawn(table: Table, tmp_path: Path) -> None:
