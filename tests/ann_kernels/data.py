@@ -31,22 +31,22 @@ def recall(found: np.ndarray, true: np.ndarray) -> float:
 
 def reached(graph: Graph) -> set[int]:
     """What walks from the medoid can reach."""
-    seen, todo = {graph.medoid}, [graph.medoid]
+    visited, todo = {graph.medoid}, [graph.medoid]
     while todo:
         node = todo.pop()
-        fresh = set(graph.neighbors[node, : graph.degrees[node]].tolist()) - seen
-        seen |= fresh
+        fresh = set(graph.neighbors[node, : graph.degrees[node]].tolist()) - visited
+        visited |= fresh
         todo += fresh
-    return seen
+    return visited
 
 
 def well_formed(graph: Graph) -> bool:
     """Lists padded with -1 behind their degree, ids in range, no node its own neighbour, none twice."""
     for node, (edges, degree) in enumerate(zip(graph.neighbors, graph.degrees, strict=True)):
-        used = edges[:degree].tolist()
-        if (edges[degree:] != -1).any() or node in used or len(set(used)) < degree:
+        row = edges[:degree].tolist()
+        if (edges[degree:] != -1).any() or node in row or len(set(row)) < degree:
             return False
-        if not all(0 <= other < graph.count for other in used):
+        if not all(0 <= other < graph.count for other in row):
             return False
     return True
 

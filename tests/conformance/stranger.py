@@ -108,12 +108,12 @@ def exact(shard: dict[str, Any], node: int, query: np.ndarray, path: Path, row: 
 def walk(shard: dict[str, Any], distance_to: Callable[[int], float], width: int) -> list[int]:
     """Nodes, nearest first."""
     start = shard["medoid"]
-    pool, expanded, met = [(distance_to(start), start)], set[int](), {start}
+    pool, expanded, visited = [(distance_to(start), start)], set[int](), {start}
     while True:
         following = next((node for _, node in pool if node not in expanded), None)
         if following is None:
             return [node for _, node in pool]
         expanded.add(following)
-        fresh = [node for node in shard["neighbors"][following] if node not in met]
-        met.update(fresh)
+        fresh = [node for node in shard["neighbors"][following] if node not in visited]
+        visited.update(fresh)
         pool = sorted(pool + [(distance_to(node), node) for node in fresh])[:width]

@@ -161,10 +161,10 @@ def test_what_a_service_leaves_behind_is_ended_with_it(local: Local, tmp_path: P
 
 
 def test_a_port_that_is_taken_is_named(local: Local, tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         other = Local(
             tmp_path / "other", local.settings, ("--no-spark", "--code-port", str(free_port()), "--port", port)
         )

@@ -48,11 +48,11 @@ def reached_in(stage: Stage) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "observer", reports.append)
         stage.work()
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     numbered = []
     for step in reports:
-        seen[step] += 1
-        numbered.append(f"{step}#{seen[step]}")
+        counts[step] += 1
+        numbered.append(f"{step}#{counts[step]}")
     return numbered
 
 

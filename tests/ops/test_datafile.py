@@ -394,17 +394,19 @@ def test_other_formats_damage_and_absence_are_named(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 99), max_size=100), st.integers(1, 40), st.integers(1, 40))
 def test_deleted_rows_are_left_out_wherever_batches_and_row_groups_end(
-    tmp_path_factory: pytest.TempPathFactory, gone: list[int], batch_rows: int, group: int
+    tmp_path_factory: pytest.TempPathFactory, deleted: list[int], batch_rows: int, group: int
 ) -> None:
     folder = tmp_path_factory.mktemp("deletes")
     file = write(folder, column("a", 1, range(100), pa.int64()), row_group_size=group)
-    deletes = pa.table({"file_path": pa.array([file.path] * len(gone), pa.string()), "pos": pa.array(gone, pa.int64())})
+    deletes = pa.table(
+        {"file_path": pa.array([file.path] * len(deleted), pa.string()), "pos": pa.array(deleted, pa.int64())}
+    )
     pq.write_table(deletes, folder / "d.parquet")
     size = (folder / "d.parquet").stat().st_size
-    delete = DeleteFile(f"file://{folder}/d.parquet", DeleteKind.POSITION, len(gone), 2, size)
+    delete = DeleteFile(f"file://{folder}/d.parquet", DeleteKind.POSITION, len(deleted), 2, size)
     dirty = LiveFile(file.path, file.size, 100, 1, "PARQUET", deletes=(delete,))
     batches = list(read_live(STORE, dirty, one(1, "a", LongType()), [1], batch_rows=batch_rows))
-    left = sorted(set(range(100)) - set(gone))
+    left = sorted(set(range(100)) - set(deleted))
     assert [position for batch in batches for position in batch.positions.tolist()] == left
     assert [value for batch in batches for value in batch.columns["a"].to_pylist()] == left
 

@@ -34,16 +34,16 @@ def interrupt_at(
     step: RunStep, instance: dg.DagsterInstance, report: Report, patch: pytest.MonkeyPatch
 ) -> Counter[RunStep]:
     """Interrupt the run each time that it comes to the step, as Dagster's signal handler does; -> the steps reached."""
-    seen: Counter[RunStep] = Counter()
+    counts: Counter[RunStep] = Counter()
 
     def observer(reached: RunStep) -> None:
-        seen[reached] += 1
+        counts[reached] += 1
         if reached == step:
             report(instance, instance.get_runs(limit=1)[0])
             raise DagsterExecutionInterruptedError
 
     patch.setattr(steps, "observer", observer)
-    return seen
+    return counts
 
 
 def runs_of(settings: Settings, instance: dg.DagsterInstance) -> list[LocalRun]:
@@ -95,10 +95,10 @@ def test_an_interrupt_ends_the_command_and_the_run_and_the_next_evaluation_repea
     """Ctrl-C in `sensor-tick`."""
     lake.append()
     with monkeypatch.context() as patch:
-        seen = interrupt_at(RunStep.MADE, instance, lambda *_: None, patch)
+        counts = interrupt_at(RunStep.MADE, instance, lambda *_: None, patch)
         with pytest.raises(KeyboardInterrupt):
             runs_of(settings, instance)
-    assert seen[RunStep.MADE] == 1
+    assert counts[RunStep.MADE] == 1
     assert [run.status for run in instance.get_runs()] == [DagsterRunStatus.FAILURE]
     due = [str(snapshot.snapshot_id) for snapshot in data_snapshots(lake.table.refresh())]
     assert [run.snapshot_id for run in runs_of(settings, instance)] == due

@@ -449,16 +449,16 @@ def test_starting_the_ui_ends_runs_whose_process_is_gone(run: Run, lake: Lake, m
     assert here is not None
     home = lake.directory / "dagster_home"
     with open_instance(home) as instance:
-        lost = create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED)
-        noted = {"run": lost.run_id, **dataclasses.asdict(here), "boot": "the boot before"}
-        instance.add_run_tags(lost.run_id, {PROCESS_TAG: json.dumps(noted)})
+        lost_run = create_run_for_test(instance, job_name="refresh", status=dg.DagsterRunStatus.STARTED)
+        noted = {"run": lost_run.run_id, **dataclasses.asdict(here), "boot": "the boot before"}
+        instance.add_run_tags(lost_run.run_id, {PROCESS_TAG: json.dumps(noted)})
     started: list[str] = []
     monkeypatch.setattr(os, "execve", lambda path, *_: started.append(str(path)))
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process's own stay as they are
-    assert lost.run_id in run("ui", "--start")
+    assert lost_run.run_id in run("ui", "--start")
     assert started
     with open_instance(home) as instance:
-        ended = instance.get_run_by_id(lost.run_id)
+        ended = instance.get_run_by_id(lost_run.run_id)
         assert ended is not None
         assert ended.status == dg.DagsterRunStatus.FAILURE
 

@@ -174,7 +174,7 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
     """Appends, forks, rollbacks, fast-forwards of two watched branches; some evaluations keep no cursor."""
     parents: dict[str, str | None] = {}
     heads: list[str | None] = [None, None]
-    cursor, partitions, keys, seen = SensorCursor(UUID), list[str](), list[str](), set[str]()
+    cursor, partitions, keys, ever_watched = SensorCursor(UUID), list[str](), list[str](), set[str]()
     for _ in range(data.draw(st.integers(1, 25))):
         which = data.draw(st.integers(0, 1))
         match data.draw(st.sampled_from(["append", "append", "back", "meet", "look", "look"])):
@@ -191,7 +191,7 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
                 new = snapshots_to_record(_seen_at(parents, heads, partitions), cursor, "every")
                 partitions += new[: data.draw(st.integers(0, 4))]
                 plan = every(_seen_at(parents, heads, partitions), cursor, data.draw(st.integers(1, 4)))
-                seen |= {item.key for item in _seen_at(parents, heads, []).watched}
+                ever_watched |= {item.key for item in _seen_at(parents, heads, []).watched}
                 if data.draw(st.booleans()):
                     cursor = SensorCursor.parse(plan.cursor.text(), UUID)
                     keys += [run_key(UUID, key) for key in plan.request]
@@ -200,11 +200,11 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
         plan = every(_seen_at(parents, heads, partitions), cursor, 3)
         cursor = SensorCursor.parse(plan.cursor.text(), UUID)
         keys += [run_key(UUID, key) for key in plan.request]
-        seen |= {item.key for item in _seen_at(parents, heads, []).watched}
+        ever_watched |= {item.key for item in _seen_at(parents, heads, []).watched}
     assert len(keys) == len(set(keys))
     watched = {item.key for item in _seen_at(parents, heads, []).watched}
     assert {run_key(UUID, key) for key in watched} <= set(keys)
-    assert set(keys) <= {run_key(UUID, key) for key in seen}
+    assert set(keys) <= {run_key(UUID, key) for key in ever_watched}
     assert len(partitions) == len(set(partitions))
 
 

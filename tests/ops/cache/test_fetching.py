@@ -67,10 +67,10 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int, bit: int, with_has
     key = stored(tmp_path, LARGE, with_hash=with_hash)
     data = bytearray((tmp_path / "shard").read_bytes())
     covered = [range(entry.offset, entry.offset + entry.stored_length) for entry in header_of(data).sections]
-    at = place % len(data)
-    data[at] ^= 1 << bit
+    offset = place % len(data)
+    data[offset] ^= 1 << bit
     (tmp_path / "shard").write_bytes(data)
-    gap = at >= covered[0].start and not any(at in section for section in covered)
+    gap = offset >= covered[0].start and not any(offset in section for section in covered)
     if gap and not with_hash:
         return  # bytes between sections mean nothing
     with pytest.raises(PuffinError):

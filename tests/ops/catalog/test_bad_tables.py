@@ -84,15 +84,15 @@ def test_a_missing_data_file_is_named_and_the_last_version_stays(table: Table) -
     good = index_head(table)
     table.refresh()
     table.append(make_rows(100, 150))
-    (lost,) = (
+    (missing,) = (
         file.path
         for file in live_files(table, table.metadata.current_snapshot_id or 0).files
         if file.record_count == 50
     )
-    Path(lost.removeprefix("file://")).unlink()
+    Path(missing.removeprefix("file://")).unlink()
     with pytest.raises(DataFileError, match=r"is missing, although the snapshot's manifests name it") as caught:
         index_head(table)
-    assert lost in str(caught.value)
+    assert missing in str(caught.value)
     assert len(index_versions(table, "e")) == 1
     assert_kept(table, good)
 

@@ -76,16 +76,16 @@ def test_a_kind_of_catalog_that_is_not_there_is_told_with_those_that_are(propert
 
 
 def test_settings_of_a_login_are_handed_on_as_pyiceberg_wants_them() -> None:
-    seen = []
+    calls = []
 
     def answer(request: Request) -> Answer:
-        seen.append(request.headers.get("Authorization", ""))
+        calls.append(request.headers.get("Authorization", ""))
         return Answer(200, body=b'{"defaults": {}, "overrides": {}}')
 
     with serving(answer) as uri:
         login = {"auth.type": "basic", "auth.basic.username": "ann", "auth.basic.password": SECRET}
         open_catalog("lake", {"uri": uri, **login}).close()
-    assert seen == [f"Basic {base64.b64encode(f'ann:{SECRET}'.encode()).decode()}"]
+    assert calls == [f"Basic {base64.b64encode(f'ann:{SECRET}'.encode()).decode()}"]
 
 
 def test_a_database_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:

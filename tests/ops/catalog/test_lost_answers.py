@@ -220,11 +220,11 @@ def test_a_lost_race_leaves_its_manifest_list_to_garbage_collection(table: Table
         bindings.publish(table, wanted)
     table.refresh()
     store = open_storage(table.location(), STORAGE)
-    used = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
-    (left,) = {item.path for item in store.list(f"{table.location()}/metadata") if "snap-" in item.path} - used
+    named = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+    (left,) = {item.path for item in store.list(f"{table.location()}/metadata") if "snap-" in item.path} - named
     assert collect_garbage(table, storage=STORAGE, grace=timedelta(hours=1)).deleted == ()
     assert left in collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted
-    assert all(store.exists(path) for path in used)
+    assert all(store.exists(path) for path in named)
 
 
 def test_an_index_run_with_an_unknown_end_keeps_its_file_and_the_next_run_finds_it(table: Table, line: BadLine) -> None:

@@ -49,15 +49,15 @@ def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
     whole = lake.create("t")
     for number in range(3):
         whole.append(make_rows(number, number + 1))
-    seen = partial(lake)
-    assert len(seen.metadata.snapshots) == 1
+    view = partial(lake)
+    assert len(view.metadata.snapshots) == 1
     left = Path(f"{whole.location()}/metadata/ann-e-left.puffin".removeprefix("file://"))
     left.write_bytes(b"left")
     with pytest.raises(PartialMetadataError, match=r"\.t: catalog 'partial' does not show all snapshots"):
-        collect_garbage(seen, storage=STORAGE, grace=timedelta(0))
+        collect_garbage(view, storage=STORAGE, grace=timedelta(0))
     with pytest.raises(PartialMetadataError):
         collect_table_garbage(
-            seen, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=0
+            view, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=0
         )
     assert left.exists()
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{left}",)
@@ -69,10 +69,10 @@ def test_hidden_snapshots_of_a_branch_are_noticed_although_no_history_names_them
     whole.manage_snapshots().create_branch(whole.metadata.current_snapshot_id or 0, "audit").commit()
     for number in range(2):
         whole.append(make_rows(100 + number, 101 + number), branch="audit")
-    seen = partial(lake)
-    assert (len(seen.metadata.snapshots), len(whole.metadata.snapshots)) == (2, 3)
+    view = partial(lake)
+    assert (len(view.metadata.snapshots), len(whole.metadata.snapshots)) == (2, 3)
     with pytest.raises(PartialMetadataError, match="does not show all snapshots"):
-        collect_garbage(seen, storage=STORAGE, grace=timedelta(0))
+        collect_garbage(view, storage=STORAGE, grace=timedelta(0))
     assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == ()
 
 

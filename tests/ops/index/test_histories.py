@@ -354,10 +354,10 @@ class TableHistory(RuleBasedStateMachine):
         distances = np.linalg.norm(vectors[None].astype(np.float64) - query_vectors[:, None], axis=2)
         for query in range(len(query_vectors)):
             answer = result.rows.filter(pa.array(np.asarray(result.rows["query"]) == query))
-            got, reported = np.asarray(answer["id"], np.int64), np.asarray(answer["distance"])
-            assert len(got) == len(set(got.tolist())) == min(K, len(ids))
+            answer_ids, reported = np.asarray(answer["id"], np.int64), np.asarray(answer["distance"])
+            assert len(answer_ids) == len(set(answer_ids.tolist())) == min(K, len(ids))
             truth = dict(zip(ids.tolist(), distances[query].tolist(), strict=True))
-            np.testing.assert_allclose(reported, [truth[row] for row in got.tolist()], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(reported, [truth[row] for row in answer_ids.tolist()], rtol=1e-4, atol=1e-5)
             if len(ids):
                 limit = np.sort(distances[query])[: min(K, len(ids))].max()
                 MISSES.append(float((reported > limit * (1 + 1e-4)).mean()))

@@ -62,13 +62,13 @@ def test_the_table_has_each_live_file_and_what_nodes_still_lie_in(seed: int) -> 
     rng = np.random.default_rng(seed)
     base, files = plan.base.routing.files, assign_slots(plan)
     read = {slot: int(rng.integers(1, 9)) for slot, file in files if file in plan.added}
-    lost = {slot: int(rng.integers(1, 5)) for slot, file in files if slot not in read and rng.integers(2)}
+    removed = {slot: int(rng.integers(1, 5)) for slot, file in files if slot not in read and rng.integers(2)}
     slots = {slot for slot, _ in files}
     every = frozenset(FileSlot(slot) for slot, file in enumerate(base) if file.path)
     for referenced in (None, every, frozenset(slot for slot in every if rng.integers(2)), frozenset()):
-        table = file_table(plan, files, read, lost, referenced)
+        table = file_table(plan, files, read, removed, referenced)
         for slot, file in files:
-            live = read[slot] if slot in read else base[slot].live_rows - lost.get(slot, 0)
+            live = read[slot] if slot in read else base[slot].live_rows - removed.get(slot, 0)
             path = file.path.removeprefix(f"{LOCATION}/")
             assert table[slot] == CoveredFile(path, file.record_count, live, fingerprint(file), present=True)
         for slot, covered in enumerate(base):

@@ -107,7 +107,7 @@ def random_table(
     table = catalog.create_table(name, early.schema, properties={"format-version": "2"})
     table.append(early.slice(0, 25))
     table.append(early.slice(25))
-    gone = _delete_some(table.refresh(), rng)
+    removed = _delete_some(table.refresh(), rng)
     rows = _add_columns(table.refresh(), rows, late, rng)
     if transform is not None:
         with table.update_spec() as spec:
@@ -117,7 +117,7 @@ def random_table(
         if isinstance(transform, IdentityTransform):
             _strip(table.refresh(), column, rng)
         rows = pa.concat_tables([rows, more])
-    return table.refresh(), rows.filter(pa.array([number not in gone for number in rows["id"].to_pylist()]))
+    return table.refresh(), rows.filter(pa.array([number not in removed for number in rows["id"].to_pylist()]))
 
 
 def _rows(rng: random.Random, first: int) -> pa.Table:
@@ -154,13 +154,13 @@ def _strip(table: Table, column: str, rng: random.Random) -> None:
 
 def _delete_some(table: Table, rng: random.Random) -> set[int]:
     """The ids that are gone."""
-    gone, positions = set(), {}
+    removed, positions = set(), {}
     for file in live_files(table, table.metadata.current_snapshot_id or 0).files:
         some = np.array(sorted(rng.sample(range(file.record_count), 4)))
         positions[file.path] = some
-        gone |= set(np.asarray(pq.read_table(to_path(file.path), columns=["id"])["id"])[some].tolist())
+        removed |= set(np.asarray(pq.read_table(to_path(file.path), columns=["id"])["id"])[some].tolist())
     append_position_deletes(table, positions)
-    return gone
+    return removed
 
 
 def _append(table: Table, rows: pa.Table, column: str) -> None:

@@ -120,15 +120,15 @@ def test_settings_that_act_when_the_jvm_starts_reach_it_and_are_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark reads them nowhere else: without them classes are not found, or stores not trusted."""
-    given: dict[str, str] = {}
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: given.update(conf.getAll()))
+    options: dict[str, str] = {}
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: options.update(conf.getAll()))
     of_the_start = {
         "spark.jars": "/opt/tokens/lake.jar",
         "spark.jars.packages": "org.example:keyvault-secrets:1.0",
         "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=changeit",
     }
     start_jvm({**of_the_start, **SECRETS, **PLAIN, REDACTION: "(?i)lake[.]pin"})
-    assert given == {**of_the_start, **PLAIN}
+    assert options == {**of_the_start, **PLAIN}
     assert "changeit" not in caplog.text
     (message,) = caplog.messages
     assert all(key in message for key in of_the_start)

@@ -378,10 +378,10 @@ def test_a_file_of_many_row_groups_is_cut_into_tasks(
     with table.transaction() as change:
         change.set_properties({"write.parquet.row-group-limit": "500"})
     snapshot = append(table, 0, 4_200)
-    seen: list[tuple[int, int]] = []
-    report = materialize(table, snapshot, runner, progress=lambda done, total: seen.append((done, total)))
+    shares: list[tuple[int, int]] = []
+    report = materialize(table, snapshot, runner, progress=lambda done, total: shares.append((done, total)))
     assert [(s.part, s.parts) for s in runner.shares] == [(i, 5) for i in range(5)]
-    assert seen == [(1, 1)]
+    assert shares == [(1, 1)]
     assert report.files_sketched == 1
     assert report.ndv["id"] == pytest.approx(4_200, rel=0.05)
     assert report.ndv["name"] == 7
