@@ -31,14 +31,14 @@ def file_table(
     plan: VersionPlan,
     files: Sequence[SlottedFile],
     rows_read: Mapping[FileSlot, int],
-    rows_lost: Mapping[FileSlot, int],
+    removed_rows: Mapping[FileSlot, int],
     referenced: frozenset[FileSlot] | None = None,
 ) -> tuple[CoveredFile, ...]:
     """The version's file table, by file slot.
 
-    rows_read: live rows of the files that were read. rows_lost: rows that died since the base version was made, of the
-    files that were not read. referenced: slots in which some node lies. Other slots without a live file become free.
-    None where this is not known: then no slot becomes free.
+    rows_read: live rows of the files that were read. removed_rows: rows that died since the base version was made, of
+    the files that were not read. referenced: slots in which some node lies; other slots without a live file become
+    free. None where this is not known: then no slot becomes free.
     """
     base_files = _base_files(plan)
     table = [
@@ -47,7 +47,7 @@ def file_table(
     ]
     table += [FREE_SLOT] * (max((slot + 1 for slot, _ in files), default=0) - len(table))
     for slot, file in files:
-        live = rows_read[slot] if slot in rows_read else base_files[slot].live_rows - rows_lost.get(slot, 0)
+        live = rows_read[slot] if slot in rows_read else base_files[slot].live_rows - removed_rows.get(slot, 0)
         path = relative_to(file.path, plan.live.location)
         table[slot] = CoveredFile(path, file.record_count, live, fingerprint(file), present=True)
     while table and table[-1] == FREE_SLOT:

@@ -101,9 +101,11 @@ class ShardMasker:
         entry = self._opened.routing.shards[shard_id]
         key = ShardKey(self._opened.shards[shard_id], entry.sha256, self._opened.version.index_snapshot_id)
         shard = process_cache().shard(key, self._storage, threads=threads)
-        if shard.count != entry.count or shard.searcher.metric is not self._opened.definition.metric_value:
+        metric = self._opened.definition.metric_value
+        if shard.count != entry.count or shard.searcher.metric is not metric:
             raise BadBlobError(
-                f"shard {shard_id} has {shard.count} nodes, the routing blob says {entry.count}, or a metric"
+                f"shard {shard_id} has {shard.count} nodes and metric {shard.searcher.metric.name}, "
+                f"the routing blob says {entry.count} and {metric.name}"
             )
         if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
             raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")

@@ -28,13 +28,14 @@ class DeltaRowsTask:
 
 
 def scatter_delta(task: DeltaRowsTask) -> tuple[StagedBlock, ...]:
-    """Stage the live rows of a delta shard by the shards that they go to; -> the blocks. Memory:
-    the shard's vectors.
+    """Stage the live rows of a delta shard by the shards that they go to; -> the blocks.
+
+    Memory: the shard's vectors.
     """
     rows = task.base.live_rows(task.base.reader())
     labels, _ = kmeans.assign(rows.vectors, task.codebook, threads=task.threads)
     with contextlib.ExitStack() as stack:
-        stem = f"{task.staging}/spilled-{task.shard_id}"
+        stem = f"{task.staging}/delta-{task.shard_id}"
         writers = BlockWriters(stem, rows.vectors.shape[1], open_storage(task.staging, task.storage), stack)
         writers.write(rows, task.partition_to_shard[labels])
     return writers.blocks()

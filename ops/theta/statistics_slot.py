@@ -2,7 +2,7 @@
 
 Rules (Iceberg spec "Table statistics"; Trino and Spark as readers): every listed theta blob carries `ndv`, has exactly
 one field, and that field is in the current schema. What others left in the slot is carried over: their sketches of
-columns that we do not sketch are listed on, blobs of other types are copied but not listed (PyIceberg cannot load a
+columns that we do not sketch stay listed, blobs of other types are copied but not listed (PyIceberg cannot load a
 table that lists a type which it does not know).
 """
 
