@@ -79,7 +79,8 @@ def _summary(definition: IndexDefinition, report: IndexReport) -> dict[str, str]
         "tombstones": f"{report.tombstone_ratio:.1%} of the nodes",
         "shards": f"{report.shards:,} ({report.deltas:,} for new rows); {report.shards_rebuilt:,} rebuilt, "
         f"{report.shards_copied:,} kept",
-        "bytes": f"{readable_bytes(report.bytes_total)}; {readable_bytes(report.bytes_written)} newly written",
+        "bytes": f"{readable_bytes(report.bytes_total)}; {readable_bytes(report.bytes_written)} newly written"
+        + (f", {readable_bytes(report.bytes_shared)} shared with other versions" if report.bytes_shared else ""),
         "time": f"{report.seconds:,.1f} s{expected}",
         **({"self-search": report.self_search.summary} if report.self_search else {}),
     }

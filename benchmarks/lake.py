@@ -244,7 +244,7 @@ def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
         seconds = time.perf_counter() - begun
     after = _io()
     # what the store reads and writes by itself to join the file is counted as ours by the kernel
-    joined = report.bytes_total if "copy" in report.stage_seconds else 0
+    joined = report.bytes_total - report.bytes_shared if "copy" in report.stage_seconds else 0
     return {
         "seconds": seconds,
         "kernel_seconds": sum(kernels),

@@ -21,10 +21,12 @@ class RunStep(StrEnum):
     """All staged objects and markers; recall is measured and accepted. Readers see nothing. In a refresh also the
     beginning of the index file, with the shards that stay: a hidden file, or on S3 an upload that is not complete.
     """
+    PACKED = "packed"
+    """A new pack under its final name, where there is one; no metadata names it."""
     ASSEMBLED = "assembled"
-    """The index file under its final name, verified; no metadata names it."""
+    """The index file and its pack under their final names, verified; no metadata names them."""
     LIST_WRITTEN = "list-written"
-    """A manifest list for the index snapshot (or the file sketches'); no metadata names it."""
+    """Manifest lists for the index snapshot (or the file sketches') and that of a new pack; no metadata names them."""
     COMMITTED = "committed"
     """The version is published; staged objects are still there."""
     SWEEPING = "sweeping"

@@ -8,7 +8,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
@@ -24,11 +23,23 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icepuffin.ops.catalog.blob_kind import BlobKind
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, own_tag_target, own_tags, tag_target, versions
+from icepuffin.ops.catalog.blob_kind import PACK_KEY, PACKS_KEY, BlobKind, pack_tag
+from icepuffin.ops.catalog.bound_versions import (
+    DerivedVersion,
+    holder_ids,
+    own_tag_target,
+    own_tags,
+    tag_target,
+    versions,
+)
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
-from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, require_committable, write_own_manifest_list
+from icepuffin.ops.catalog.manifest_lists import (
+    new_snapshot_id,
+    require_committable,
+    write_empty_manifest_list,
+    write_own_manifest_list,
+)
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.steps import RunStep, reached
@@ -73,6 +84,15 @@ class UnsupportedCatalogError(BindingError):
 
 
 @dataclass(frozen=True, slots=True)
+class NewPack:
+    """A complete file of shards that later versions may share."""
+
+    path: str
+    file_size: int
+    footer_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Binding:
     """What is to be bound to which snapshot."""
 
@@ -90,6 +110,10 @@ class Binding:
     max_ref_age_ms: int = LASTING_MS
     measurement: str = ""
     """Text of the `Measurement` of the run, for the summary of the snapshot"""
+    packs: tuple[int, ...] = ()
+    """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
+    new_pack: NewPack | None = None
+    """The pack that is bound with the version; its number follows those of the others"""
 
 
 def publish(table: Table, binding: Binding) -> DerivedVersion:
@@ -113,14 +137,16 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
             earlier = version.index_snapshot_id not in sent
             return version if earlier else _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
         _require_tag_unmoved(table, binding, unanswered)
+        _require_packs(table, binding, unanswered)
         previous_ref = table.metadata.refs.get(binding.tag)
-        snapshot = _derive_snapshot(table, binding)
+        holder = _holder_snapshot(table, binding) if binding.new_pack else None
+        snapshot = _derive_snapshot(table, binding, holder)
         sent.add(snapshot.snapshot_id)
         reached(RunStep.LIST_WRITTEN)
-        requirements = (AssertRefSnapshotId(ref=binding.tag, snapshot_id=binding.expected_ref),)
-        outcome = attempt_commit(table, _updates(binding, snapshot), requirements, attempt)
+        updates = (*_holder_updates(binding, holder), *_updates(binding, snapshot))
+        outcome = attempt_commit(table, updates, _requirements(binding), attempt)
         if outcome is CommitOutcome.UNKNOWN:
-            unanswered.append(snapshot)
+            unanswered.append(holder or snapshot)
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             reload_table(table, patient=True)
@@ -133,18 +159,37 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
     raise BindingError(f"{table_name(table)}: {binding.tag} could not be committed in {_ATTEMPTS} attempts; try again")
 
 
-def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
-    statistics = StatisticsFile(
-        snapshot_id=snapshot.snapshot_id,
-        statistics_path=binding.puffin_path,
-        file_size_in_bytes=binding.file_size,
-        file_footer_size_in_bytes=binding.footer_size,
-        blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
+def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
+    """The tag is where it was, and so are the tags of the packs: a sweep that drops one, and this, exclude another."""
+    packs = ((pack_tag(binding.name, holder_id), holder_id) for holder_id in binding.packs)
+    return tuple(
+        AssertRefSnapshotId(ref=ref, snapshot_id=target)
+        for ref, target in ((binding.tag, binding.expected_ref), *packs)
     )
-    return (
-        AddSnapshotUpdate(snapshot=snapshot),
-        _tag_update(binding.tag, _tag(snapshot.snapshot_id, binding.max_ref_age_ms)),
-        SetStatisticsUpdate(statistics=statistics),
+
+
+def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
+    file = _statistics(snapshot, binding.puffin_path, binding.file_size, binding.footer_size)
+    tag = _tag_update(binding.tag, _tag(snapshot.snapshot_id, binding.max_ref_age_ms))
+    return AddSnapshotUpdate(snapshot=snapshot), tag, SetStatisticsUpdate(statistics=file)
+
+
+def _holder_updates(binding: Binding, holder: Snapshot | None) -> tuple[TableUpdate, ...]:
+    pack = binding.new_pack
+    if holder is None or pack is None:
+        return ()
+    file = _statistics(holder, pack.path, pack.file_size, pack.footer_size)
+    tag = _tag_update(pack_tag(binding.name, holder.snapshot_id), _tag(holder.snapshot_id, LASTING_MS))
+    return AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file)
+
+
+def _statistics(snapshot: Snapshot, path: str, file_size: int, footer_size: int) -> StatisticsFile:
+    return StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=path,
+        file_size_in_bytes=file_size,
+        file_footer_size_in_bytes=footer_size,
+        blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
     )
 
 
@@ -175,11 +220,17 @@ def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
 
 
 def move_tag(table: Table, tag: str, index_snapshot_id: int, *, expected_ref: int | None) -> None:
-    """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs.
+    """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs, and tag
+    its packs again where their tags were dropped.
 
     Raises LostRaceError where the tag was moved meanwhile, TagTakenError.
     """
-    _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref)
+    snapshot = table.metadata.snapshot_by_id(index_snapshot_id)
+    owner = snapshot.summary.additional_properties.get("ann.index") if snapshot and snapshot.summary else None
+    packs = holder_ids(snapshot) if snapshot and owner else ()
+    untagged = [holder_id for holder_id in packs if tag_target(table, pack_tag(str(owner), holder_id)) is None]
+    more = (_tag_update(pack_tag(str(owner), holder_id), _tag(holder_id, LASTING_MS)) for holder_id in untagged)
+    _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref, *more)
 
 
 def make_lasting(table: Table, tag: str) -> None:
@@ -278,6 +329,17 @@ def _require_tag_unmoved(table: Table, binding: Binding, unanswered: list[Snapsh
     )
 
 
+def _require_packs(table: Table, binding: Binding, unanswered: list[Snapshot]) -> None:
+    if all(tag_target(table, pack_tag(binding.name, holder_id)) == holder_id for holder_id in binding.packs):
+        return
+    if unanswered:  # the late commit may have been accepted before the tag went
+        raise _unknown_outcome(table, binding)
+    raise LostRaceError(
+        f"{table_name(table)}: shards of index {binding.name} that the version shares were dropped meanwhile; run it "
+        "again"
+    )
+
+
 def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> DerivedVersion | None:
     """The version of this very file, by one of the snapshots that were sent or by an earlier run, wherever the tag
     points now.
@@ -291,9 +353,32 @@ def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> De
     return None
 
 
-def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
+def _holder_snapshot(table: Table, binding: Binding) -> Snapshot:
+    """The snapshot that carries a pack: without a parent and without files, so that it keeps no data alive."""
+    snapshot_id = new_snapshot_id(table)
+    sequence_number = table.metadata.next_sequence_number()
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=None,
+        sequence_number=sequence_number,
+        manifest_list=write_empty_manifest_list(table, snapshot_id, sequence_number),
+        summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{PACK_KEY: binding.name}),
+        schema_id=table.metadata.current_schema_id,
+        **_no_rows(table),
+    )
+
+
+def _no_rows(table: Table) -> dict[str, int]:
+    """The fields of format v3 for a snapshot that adds no row; None in either corrupts the table for Spark."""
+    if isinstance(table.metadata, TableMetadataV3):
+        return {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
+    return {}
+
+
+def _derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> Snapshot:
     base = find_snapshot(table, binding.base_snapshot_id)
     snapshot_id = new_snapshot_id(table)
+    packs = [*binding.packs, *([holder.snapshot_id] if holder else [])]
     properties = base.summary.additional_properties if base.summary else {}
     totals = {key: properties[key] for key in _TOTALS if key in properties}
     index_name = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
@@ -303,6 +388,7 @@ def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
         **totals,
         **index_name,
         **measurement,
+        **({PACKS_KEY: ",".join(map(str, packs))} if packs else {}),
         **{
             STATISTICS_FILE_KEY: binding.puffin_path,
             f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
@@ -310,11 +396,9 @@ def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
         },
     )
     sequence_number = table.metadata.next_sequence_number()
-    path = write_own_manifest_list(table, base, snapshot_id, sequence_number, write_manifest_list)
-    rows: dict[str, int] = {}
-    if isinstance(table.metadata, TableMetadataV3):
-        # None in either corrupts the table for Spark
-        rows = {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
+    if holder and not isinstance(table.metadata, TableMetadataV1):
+        sequence_number += 1  # both come in one commit, the holder first
+    path = write_own_manifest_list(table, base, snapshot_id, sequence_number)
     return Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=base.snapshot_id,
@@ -322,7 +406,7 @@ def _derive_snapshot(table: Table, binding: Binding) -> Snapshot:
         manifest_list=path,
         summary=summary,
         schema_id=base.schema_id,
-        **rows,
+        **_no_rows(table),
     )
 
 

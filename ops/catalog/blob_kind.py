@@ -14,6 +14,11 @@ class BlobKind(StrEnum):
 
 BASE_SNAPSHOT_KEYS = tuple(f"{kind}.base-snapshot-id" for kind in BlobKind)
 """Summary keys that only derived snapshots have: the data snapshot that they belong to."""
+PACK_KEY = "ann.pack"
+"""Summary key that only holder snapshots have, which carry a pack: the name of its index."""
+PACKS_KEY = "ann.packs"
+"""Summary key of index snapshots whose versions share shards: ids of the packs' holder snapshots, by commas. Their
+places, from 1, are the numbers of packs in the routing blob."""
 SKETCHES_TAG = "theta_sketches"
 """The tag on the newest version of the file sketches."""
 
@@ -21,6 +26,11 @@ SKETCHES_TAG = "theta_sketches"
 def index_tag(name: str) -> str:
     """The tag on the newest version of an index; other versions have `<tag>-<data snapshot id>`."""
     return version_tag(BlobKind.INDEX, name)
+
+
+def pack_tag(name: str, holder_id: int) -> str:
+    """The tag that keeps a pack of an index: on its holder snapshot."""
+    return f"{index_tag(name)}-pack-{holder_id}"
 
 
 def version_tag(kind: BlobKind, name: str) -> str:

@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.blob_kind import BlobKind, index_tag, version_tag
-from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.blob_kind import PACKS_KEY, BlobKind, index_tag, pack_tag, version_tag
+from icepuffin.ops.catalog.snapshots import pack_owner, table_name
 from icepuffin.ops.errors import IcepuffinError
 
 
@@ -21,6 +21,19 @@ class TagTakenError(IcepuffinError):
     """Raised before any work when a ref of the table's owner has the name that a tag of icepuffin's is to have."""
 
     retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPack:
+    """A file of shards that several versions of an index share, from the table's metadata."""
+
+    holder_id: int
+    """Id of the holder snapshot that carries it"""
+    path: str
+    """Empty where the holder snapshot has expired"""
+    size: int
+    is_kept: bool
+    """Whether its tag is in place, so that no expiry takes it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,8 @@ class DerivedVersion:
     """Tags that point at it; none where it only waits to expire"""
     measurement: str = ""
     """Text of the `Measurement` of the run that made it; empty where its summary has none"""
+    packs: tuple[BoundPack, ...] = ()
+    """Packs that its shards lie in, in the order of their numbers in the routing blob"""
 
 
 def index_versions(table: Table, name: str) -> tuple[DerivedVersion, ...]:
@@ -66,14 +81,22 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
     for ref, target in table.metadata.refs.items():
         tags.setdefault(target.snapshot_id, []).append(ref)
     sequence_numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots}
-    paths = {entry.snapshot_id: entry.statistics_path for entry in table.metadata.statistics}
+    files = {entry.snapshot_id: entry for entry in table.metadata.statistics}
+    named = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+
+    def pack(holder_id: int) -> BoundPack:
+        file = files.get(holder_id) if holder_id in named else None
+        is_kept = pack_tag(name, holder_id) in tags.get(holder_id, ())
+        path, size = (file.statistics_path, file.file_size_in_bytes) if file else ("", 0)
+        return BoundPack(holder_id, path, size, is_kept)
+
     bound = []
     for snapshot in table.metadata.snapshots:
         properties = snapshot.summary.additional_properties if snapshot.summary else {}
         base = properties.get(f"{kind}.base-snapshot-id")
         # the statistics slot is the truth for the path: moving a table rewrites it, and not the summary
-        path = paths.get(snapshot.snapshot_id)
-        if base is None or path is None or properties.get(f"{kind}.index", kind) != name:
+        file = files.get(snapshot.snapshot_id)
+        if base is None or file is None or properties.get(f"{kind}.index", kind) != name:
             continue
         bound.append(
             DerivedVersion(
@@ -82,15 +105,22 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
                 index_snapshot_id=snapshot.snapshot_id,
                 base_snapshot_id=int(base),
                 build_id=properties.get(f"{kind}.build-id", ""),
-                puffin_path=path,
+                puffin_path=file.statistics_path,
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
                 base_sequence_number=sequence_numbers.get(int(base), snapshot.sequence_number or 0),
                 tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
                 measurement=properties.get(f"{kind}.took", ""),
+                packs=tuple(map(pack, holder_ids(snapshot))),
             )
         )
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
+
+
+def holder_ids(snapshot: Snapshot) -> tuple[int, ...]:
+    """Holder snapshots of the packs that the version of an index snapshot shares, in the order of their numbers."""
+    text = snapshot.summary.additional_properties.get(PACKS_KEY, "") if snapshot.summary else ""
+    return tuple(map(int, filter(None, text.split(","))))
 
 
 def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
@@ -152,3 +182,6 @@ def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             tag = version_tag(kind, properties.get(f"{kind}.index", kind))
             yield tag, tag
             yield f"{tag}-{base}", tag
+    owner = pack_owner(snapshot)
+    if owner is not None:
+        yield pack_tag(owner, snapshot.snapshot_id), index_tag(owner)

@@ -1,6 +1,6 @@
 """Expiring versions: removes snapshots that icepuffin made, and its own tags on them, in one commit. Files stay."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.update import (
@@ -12,9 +12,10 @@ from pyiceberg.table.update import (
 )
 
 from icepuffin.ops.catalog.bindings import BindingError
-from icepuffin.ops.catalog.bound_versions import own_names, tag_target
+from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
+from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
-from icepuffin.ops.catalog.snapshots import is_derived, table_name
+from icepuffin.ops.catalog.snapshots import is_derived, pack_owner, require_all_snapshots, table_name
 
 _ATTEMPTS = 12
 
@@ -51,3 +52,56 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
             reload_table(table, patient=True)
             return tuple(sorted(present))
     raise BindingError(f"{table_name(table)}: versions could not be expired in {_ATTEMPTS} attempts; try again")
+
+
+def unnamed_packs(table: Table, expiring: Iterable[int] = ()) -> Mapping[int, str]:
+    """Holder snapshots whose packs no version names, and the index of each. Reads the metadata that `table` shows.
+
+    expiring: ids of index snapshots that count as gone.
+    """
+    expiring_ids = frozenset(expiring)
+    snapshots = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring_ids]
+    named = {holder_id for snapshot in snapshots for holder_id in holder_ids(snapshot)}
+    owners = {snapshot.snapshot_id: pack_owner(snapshot) for snapshot in snapshots}
+    return {holder_id: owner for holder_id, owner in owners.items() if owner is not None and holder_id not in named}
+
+
+def expire_packs(table: Table) -> tuple[int, ...]:
+    """Remove the holder snapshots of packs that no version names, with their tags; -> the snapshots that are gone.
+
+    Raises BindingError, PartialMetadataError where a version may be hidden, and the errors of `reload_table`.
+    """
+    for attempt in range(_ATTEMPTS):
+        reload_table(table, patient=attempt > 0)
+        refs = table.metadata.refs
+        owners = unnamed_packs(table)
+        if owners:
+            require_all_snapshots(table)
+        foreign = {ref.snapshot_id for name, ref in refs.items() if name not in _pack_tags(owners)}
+        holders = sorted(owners.keys() - foreign)
+        if not holders:
+            return ()
+        updates: list[TableUpdate] = [
+            RemoveSnapshotRefUpdate(ref_name=name) for name, ref in refs.items() if ref.snapshot_id in holders
+        ]
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=holders))
+        if attempt_commit(table, tuple(updates), _nothing_published(table, owners), attempt) is CommitOutcome.DONE:
+            reload_table(table, patient=True)
+            return tuple(holders)
+    raise BindingError(f"{table_name(table)}: packs could not be expired in {_ATTEMPTS} attempts; try again")
+
+
+def _pack_tags(owners: Mapping[int, str]) -> frozenset[str]:
+    return frozenset(pack_tag(index, holder_id) for holder_id, index in owners.items())
+
+
+def _nothing_published(table: Table, owners: Mapping[int, str]) -> tuple[TableRequirement, ...]:
+    """No version was published since, which might name a pack: its tag would have come or moved. All refs are asserted,
+    since a version of a newer snapshot needs a branch that moved.
+    """
+    refs = {name: ref.snapshot_id for name, ref in table.metadata.refs.items()}
+    tags = {index_tag(index) for index in owners.values()}
+    possible = {f"{tag}-{snapshot.snapshot_id}" for snapshot in table.metadata.snapshots for tag in tags}
+    return tuple(
+        AssertRefSnapshotId(ref=name, snapshot_id=refs.get(name)) for name in sorted({*refs, *tags, *possible})
+    )

@@ -4,10 +4,9 @@ Its own, because Java's `expireSnapshots` deletes by path: sharing the base's li
 """
 
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -34,18 +33,15 @@ def new_snapshot_id(table: Table) -> int:
             return snapshot_id
 
 
-def write_own_manifest_list(
-    table: Table, base: Snapshot, snapshot_id: int, sequence_number: int | None, writer: Callable[..., Any]
-) -> str:
+def write_own_manifest_list(table: Table, base: Snapshot, snapshot_id: int, sequence_number: int | None) -> str:
     """Write the list and return its path. Raises UnsupportedFormatError for v3 tables of SQL catalogs."""
-    name = f"{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro"
-    path = table.location_provider().new_metadata_location(name)
+    path = _new_path(table, snapshot_id)
     if table.metadata.format_version >= 3:
         require_committable(table)
         with table.io.new_input(base.manifest_list).open() as source, table.io.new_output(path).create() as sink:
             sink.write(source.read())
         return path
-    with writer(
+    with write_manifest_list(
         format_version=table.metadata.format_version,
         output_file=table.io.new_output(path),
         snapshot_id=snapshot_id,
@@ -55,6 +51,26 @@ def write_own_manifest_list(
     ) as manifest_list:
         manifest_list.add_manifests(base.manifests(table.io))
     return path
+
+
+def write_empty_manifest_list(table: Table, snapshot_id: int, sequence_number: int | None) -> str:
+    """Write the list of a snapshot without files, and return its path. Raises UnsupportedFormatError."""
+    require_committable(table)
+    path = _new_path(table, snapshot_id)
+    with write_manifest_list(
+        format_version=min(2, table.metadata.format_version),  # an empty list of version 2 is one of version 3
+        output_file=table.io.new_output(path),
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=None,
+        sequence_number=sequence_number,
+        avro_compression="deflate",
+    ) as manifest_list:
+        manifest_list.add_manifests([])
+    return path
+
+
+def _new_path(table: Table, snapshot_id: int) -> str:
+    return table.location_provider().new_metadata_location(f"{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro")
 
 
 def require_committable(table: Table) -> None:

@@ -14,7 +14,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
-from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS
+from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEY
 from icepuffin.ops.errors import IcepuffinError, require_type
 
 _log = logging.getLogger(__name__)
@@ -61,8 +61,13 @@ def require_table(table: object, function: str) -> None:
 
 
 def is_derived(snapshot: Snapshot) -> bool:
-    """Whether icepuffin made this snapshot to bind a file to its parent."""
-    return base_snapshot_id(snapshot) is not None
+    """Whether icepuffin made this snapshot: to bind a file to its parent, or to hold a pack."""
+    return base_snapshot_id(snapshot) is not None or pack_owner(snapshot) is not None
+
+
+def pack_owner(snapshot: Snapshot) -> str | None:
+    """The index whose pack a holder snapshot carries; None for all other snapshots."""
+    return snapshot.summary.additional_properties.get(PACK_KEY) if snapshot.summary else None
 
 
 def base_snapshot_id(snapshot: Snapshot) -> int | None:
@@ -174,9 +179,19 @@ def resolve_snapshot(table: Table, name: SnapshotName = None) -> DataSnapshot:
     if snapshot_id is None:
         raise UnknownSnapshotError(f"{table_name(table)} has no snapshot yet: nothing was ever written to it")
     snapshot = find_snapshot(table, snapshot_id)
+    _require_rows(table, snapshot)
     base = base_snapshot_id(snapshot)
     data = table.metadata.snapshot_by_id(base) if base is not None else None
     return as_data_snapshot(table, data or snapshot)
+
+
+def _require_rows(table: Table, snapshot: Snapshot) -> None:
+    """Raises UnknownSnapshotError for a holder snapshot: it has no rows, and belongs to no data snapshot."""
+    if (owner := pack_owner(snapshot)) is not None:
+        raise UnknownSnapshotError(
+            f"{table_name(table)}: snapshot {snapshot.snapshot_id} only holds shards of index {owner}, and has no "
+            "rows; name a snapshot of the table's own"
+        )
 
 
 def is_head_of_main(name: SnapshotName) -> bool:
@@ -206,7 +221,9 @@ def ancestor_ids(table: Table, snapshot_id: int) -> frozenset[int]:
 
 def require_data_snapshot(table: Table, snapshot_id: int) -> None:
     """Raises UnknownSnapshotError for a derived snapshot: no version is made of one."""
-    base = base_snapshot_id(find_snapshot(table, snapshot_id))
+    snapshot = find_snapshot(table, snapshot_id)
+    base = base_snapshot_id(snapshot)
+    _require_rows(table, snapshot)
     if base is not None:
         raise UnknownSnapshotError(
             f"{table_name(table)}: snapshot {snapshot_id} is icepuffin's own, for data snapshot {base}; name that one, "

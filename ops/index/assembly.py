@@ -1,77 +1,99 @@
-"""Assembly: one Puffin file out of the shards. Bytes are copied inside the store where it can.
+"""Assembly: the Puffin file of a version out of its shards, and a pack where they are large. Bytes are copied inside
+the store where it can.
 
-Shards come first in the file, by id, so that the first ones are copied while the last ones are made.
+Shards come first in a file, by id, so that those which stay are copied while the others are shard_set.
 """
 
-import contextlib
-import itertools
 import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from types import TracebackType
 
 import numpy as np
 
+from icepuffin.ops.catalog.bindings import NewPack
+from icepuffin.ops.catalog.bound_versions import BoundPack
 from icepuffin.ops.created_by import CREATED_BY
+from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.errors import CoverageError
+from icepuffin.ops.index.packs import is_pack, pack_number, packs_to_share
 from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.index.version_reader import COLUMN_NAMES, RECALL_CURVE, ROUTING_CURVE, read_centroids
-from icepuffin.ops.model import ObjectRange, StorageConfig
-from icepuffin.ops.storage import Storage, StorageError, open_storage
+from icepuffin.ops.index.version_reader import (
+    COLUMN_NAMES,
+    RECALL_CURVE,
+    RECALL_CURVES,
+    ROUTING_CURVE,
+    read_centroids,
+    shard_ranges,
+)
+from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig
+from icepuffin.ops.steps import RunStep, reached
+from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.file_balls import merge_balls
 from icepuffin.ops.tasks.shard import ShardResult
-from icepuffin.puffin import PlannedBlob, PuffinReader, plan_puffin
+from icepuffin.puffin import PlannedBlob, PuffinLayout, PuffinReader, plan_puffin
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry
-from icepuffin.puffin.codec import pack
+from icepuffin.puffin.codec import pack as compress
 from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
 
 _ALIGNMENT = 64
 _log = logging.getLogger(__name__)
 MAX_CENTROID_BYTES = 2**31 - 1
 """Largest centroid blob, in bytes, that readers take. A version without one can be neither pruned nor refreshed"""
-_Segments = tuple[bytes | ObjectRange, ...]
-"""A blob, preceded by its padding"""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionFile:
-    """A version's file: complete, read back, not yet bound."""
+    """A version's file, and the packs that its shards lie in: complete, read back, not yet bound."""
 
     path: str
     file_size: int
     footer_size: int
     bytes_copied: int
-    """Bytes copied from the base version's file"""
+    """Bytes copied from files of the base version"""
+    bytes_shared: int
+    """Bytes of shards in packs that the base version has, too"""
     copy_seconds: float
     """Seconds of waiting for the store to join the parts"""
     routing: Routing
     """The routing blob, as it was read back"""
     shards: tuple[ObjectRange, ...]
+    packs: tuple[BoundPack, ...] = ()
+    """Packs that the base version has, too"""
+    new_pack: NewPack | None = None
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes of everything that a reader of the version may read."""
+        return self.file_size + self.bytes_shared + (self.new_pack.file_size if self.new_pack else 0)
 
 
 class Assembly:
-    """Writer of a version's file, beside the table's metadata. A context manager: on an error no file stays.
+    """Writer of a version's file, and of its pack, beside the table's metadata. A context manager: on an error no file
+    stays.
 
-    A thread copies the shards that are passed to `begin` at once, and the others when they are passed to `finish`.
+    Threads copy the shards that are passed to `begin` at once, and the others when they are passed to `finish`.
     """
 
     def __init__(self, plan: VersionPlan, storage: StorageConfig) -> None:
         self._plan = plan
         self._storage = storage
         self._store = open_storage(plan.live.location, storage)
-        self._first: list[_Segments] = []
-        self._rest: Future[list[_Segments]] = Future()
-        self._thread = ThreadPoolExecutor(1)
-        self._path: Future[str] | None = None
-        self._is_left = False
+        stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}"
+        # the paper's name for the file, with a suffix so that no name is ever used twice
+        self._file = BackgroundFile(self._store, f"{stem}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin")
+        self._pack = BackgroundFile(self._store, f"{stem}-pack-{uuid.uuid4().hex}.puffin")
+        self._shared: tuple[BoundPack, ...] = ()
+        self._packed: tuple[ShardResult, ...] = ()
+        self._inline: tuple[ShardResult, ...] = ()
 
     def __enter__(self) -> "Assembly":
         return self
@@ -79,45 +101,108 @@ class Assembly:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_left = True
-        self._rest.cancel()
-        self._thread.shutdown()
-        if error is not None and self._path is not None and self._path.exception() is None:
-            with contextlib.suppress(StorageError, OSError):  # the first error matters more; gc removes the file
-                self._store.delete(self._path.result())
+        for file in (self._file, self._pack):
+            file.leave(failed=error is not None)
 
-    def begin(self, shards: Sequence[ShardResult]) -> None:
-        """Start copying the version's first shards, which are final."""
-        layout = plan_puffin([_planned_shard(self._plan, number, shard) for number, shard in enumerate(shards)])
-        self._first = [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
-        self._path = self._thread.submit(self._write)
+    def begin(self, kept: Mapping[ShardId, ShardResult]) -> None:
+        """Start copying shards that keep the base version's bytes: those that lie in no pack that can be shared."""
+        if self._plan.base is not None:
+            self._shared = packs_to_share(self._plan.base.version, kept.values())
+        copied = [shard for shard in kept.values() if not pack_number(shard, self._shared)]
+        if is_pack(copied):
+            self._packed = tuple(copied)
+            self._pack.begin(_bodies(self._pack_layout(self._packed), self._packed))
+        else:
+            first = [kept[shard_id] for shard_id in takewhile(kept.__contains__, map(ShardId, count()))]
+            self._inline = tuple(shard for shard in first if not pack_number(shard, self._shared))
+            layout = plan_puffin([_planned_shard(self._plan, shard) for shard in self._inline])
+            self._file.begin(_bodies(layout, self._inline))
 
     def finish(self, shard_set: ShardSet) -> VersionFile:
-        """Write the rest, and read footer and routing blob back. Raises CoverageError, StorageError."""
+        """Write the rest, and read footers and routing blob back. Raises CoverageError, StorageError."""
+        begun = {shard.shard_id for shard in (*self._packed, *self._inline)}
+        written = [shard for shard in shard_set.shards if not pack_number(shard, self._shared)]
+        rest = [shard for shard in written if shard.shard_id not in begun]
+        if self._packed or is_pack(rest):
+            self._packed = (*self._packed, *rest)
+        else:
+            self._inline = (*self._inline, *rest)
+        start = time.perf_counter()
+        new_pack, places = self._write_pack()
+        entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
+        layout = self._write_file(shard_set, entries)
+        copy_seconds = time.perf_counter() - start
+        routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, self._shared, new_pack)
+        old = self._base_files()
+        return VersionFile(
+            path=self._file.path,
+            file_size=layout.file_size,
+            footer_size=layout.footer_size,
+            bytes_copied=sum(part.length for shard in written for part in shard.parts if part.path in old),
+            bytes_shared=sum(shard.length for shard in shard_set.shards if pack_number(shard, self._shared)),
+            copy_seconds=copy_seconds,
+            routing=routing,
+            shards=shards,
+            packs=self._shared,
+            new_pack=new_pack,
+        )
+
+    def _base_files(self) -> frozenset[str]:
+        version = self._plan.base.version if self._plan.base else None
+        return frozenset({version.puffin_path, *(pack.path for pack in version.packs)}) if version else frozenset()
+
+    def _pack_layout(self, shards: Sequence[ShardResult]) -> PuffinLayout:
+        return plan_puffin([_planned_shard(self._plan, shard) for shard in shards], {"created-by": CREATED_BY})
+
+    def _write_pack(self) -> tuple[NewPack | None, Mapping[ShardId, int]]:
+        """(the new pack, offsets of its shards); (None, nothing) where there is none. Raises CoverageError."""
+        if not self._packed:
+            return None, {}
+        layout = self._pack_layout(self._packed)
+        self._pack.finish([*_bodies(layout, self._packed), (layout.tail,)])
+        if PuffinReader(self._store.source(self._pack.path)).footer != layout.footer:
+            raise _unlike(self._pack.path)
+        reached(RunStep.PACKED)
+        places = zip(self._packed, layout.footer.blobs, strict=True)
+        offsets = {shard.shard_id: blob.offset for shard, blob in places}
+        return NewPack(self._pack.path, layout.file_size, layout.footer_size), offsets
+
+    def _entry(self, shard: ShardResult, places: Mapping[ShardId, int]) -> ShardEntry:
+        number = pack_number(shard, self._shared)
+        offset = shard.parts[0].offset if number else 0
+        if shard.shard_id in places:
+            number, offset = len(self._shared) + 1, places[shard.shard_id]
+        return ShardEntry(
+            count=shard.count,
+            live=shard.live,
+            medoid=shard.medoid,
+            recall=shard.recall,
+            length=shard.length,
+            sha256=shard.sha256,
+            tombstones=shard.tombstones,
+            pack=number,
+            offset=offset,
+        )
+
+    def _write_file(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> PuffinLayout:
         plan = self._plan
-        heads = self._heads(shard_set)
+        heads = self._heads(shard_set, entries)
         curve, names = shard_set.layout.routing_curve, plan.column_names
         of_routing = {ROUTING_CURVE: curve} if curve else {}
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
-        blobs = [_planned_shard(plan, number, shard) for number, shard in enumerate(shard_set.shards)]
+        if any(entry.pack for entry in entries):  # whose blobs' properties lie elsewhere
+            of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
         properties = {ROUTING_V1: of_routing}
+        blobs = [_planned_shard(plan, shard) for shard in self._inline]
         blobs += [
             _planned(plan, kind, len(data), codec=codec, **properties.get(kind, {})) for kind, data, codec in heads
         ]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
-        bodies: list[_Segments] = [*(shard.parts for shard in shard_set.shards), *((data,) for _, data, _ in heads)]
-        segments = [(gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)]
-        begun = time.perf_counter()
-        self._rest.set_result([*segments[len(self._first) :], (layout.tail,)])
-        self._path = self._path or self._thread.submit(self._write)
-        path = self._path.result()
-        copy_seconds = time.perf_counter() - begun
-        routing, shards_read = _read_back(self._store, path, layout.file_size, plan)
-        old = plan.base.version.puffin_path if plan.base else None
-        copied = sum(part.length for shard in shard_set.shards for part in shard.parts if part.path == old)
-        return VersionFile(path, layout.file_size, layout.footer_size, copied, copy_seconds, routing, shards_read)
+        bodies: list[Segments] = [*(shard.parts for shard in self._inline), *((data,) for _, data, _ in heads)]
+        self._file.finish([*((gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)), (layout.tail,)])
+        return layout
 
-    def _heads(self, shard_set: ShardSet) -> list[tuple[str, bytes, str | None]]:
+    def _heads(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> list[tuple[str, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
@@ -125,42 +210,20 @@ class Assembly:
             definition=plan.definition.to_json(),
             codebook=shard_set.layout.codebook,
             partition_to_shard=shard_set.layout.partition_to_shard,
-            shards=tuple(_entry(shard) for shard in shard_set.shards),
+            shards=entries,
             files=shard_set.files,
         )
         return [
-            (ROUTING_V1, *pack(routing_blob.encode(routing), "zstd")),
-            (CENTROID_V1, *pack(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd")),
+            (ROUTING_V1, *compress(routing_blob.encode(routing), "zstd")),
+            (
+                CENTROID_V1,
+                *compress(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd"),
+            ),
         ]
 
-    def _write(self) -> str:
-        """Write the file under the paper's name for it, with a suffix so that no name is ever used twice."""
-        plan = self._plan
-        stem = f"{plan.live.location}/metadata/ann-{plan.definition.name}-snap-{plan.live.snapshot_id}"
-        path = f"{stem}-{uuid.uuid4().hex}.puffin"
-        self._store.concat(path, self._segments())
-        return path
 
-    def _segments(self) -> Iterator[bytes | ObjectRange]:
-        for segments in itertools.chain(self._first, self._later()):
-            if self._is_left:
-                raise CancelledError
-            yield from segments
-
-    def _later(self) -> Iterator[_Segments]:
-        yield from self._rest.result()
-
-
-def _entry(shard: ShardResult) -> ShardEntry:
-    return ShardEntry(
-        count=shard.count,
-        live=shard.live,
-        medoid=shard.medoid,
-        recall=shard.recall,
-        length=shard.length,
-        sha256=shard.sha256,
-        tombstones=shard.tombstones,
-    )
+def _bodies(layout: PuffinLayout, shards: Sequence[ShardResult]) -> list[Segments]:
+    return [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
 
 
 def _planned(plan: VersionPlan, kind: str, length: int, *, codec: str | None, **properties: str) -> PlannedBlob:
@@ -176,11 +239,11 @@ def _planned(plan: VersionPlan, kind: str, length: int, *, codec: str | None, **
     )
 
 
-def _planned_shard(plan: VersionPlan, number: int, shard: ShardResult) -> PlannedBlob:
+def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
     definition = plan.definition
     ratio = len(shard.tombstones) / shard.count if shard.count else 0.0
     properties = {
-        "ann.shard_id": str(number),
+        "ann.shard_id": str(shard.shard_id),
         "ann.build_id": plan.build_id,
         "count": str(shard.count),
         "R": str(definition.max_degree),
@@ -256,12 +319,25 @@ def _without_balls(index: CentroidIndex) -> CentroidIndex:
     )
 
 
-def _read_back(store: Storage, path: str, size: int, plan: VersionPlan) -> tuple[Routing, tuple[ObjectRange, ...]]:
+def _read_back(
+    store: Storage,
+    path: str,
+    size: int,
+    plan: VersionPlan,
+    shared: Sequence[BoundPack],
+    new_pack: NewPack | None,
+) -> tuple[Routing, tuple[ObjectRange, ...]]:
     """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
     data = reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1))
-    routing = routing_blob.decode(data, file_size=size)
+    packs = [(pack.path, pack.size) for pack in shared]
+    packs += [(new_pack.path, new_pack.file_size)] if new_pack else []
+    routing = routing_blob.decode(data, file_size=size + sum(pack_size for _, pack_size in packs))
     if store.size(path) != size or routing.build_id != plan.build_id:
-        raise CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")
-    return routing, tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs if blob.type == SHARD_V1)
+        raise _unlike(path)
+    return routing, shard_ranges(path, [blob for blob in blobs if blob.type == SHARD_V1], routing, packs)
+
+
+def _unlike(path: str) -> CoverageError:
+    return CoverageError(f"{path} does not read back as it was written; nothing was published. Try again")

@@ -176,11 +176,10 @@ def known_share(base: OpenVersion, live: LiveFiles, schema: Schema, field_id: in
     sampled = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
     if not len(sampled):
         return 0.0
-    store = open_storage(base.version.puffin_path, storage)
     sampled_values = pa.array(np.unique(sampled))
     matching = [np.empty(0, np.uint64)]
     for shard in base.shards:
-        shard_hashes = ShardReader(PartSource(store, shard)).read_content_hashes()
+        shard_hashes = ShardReader(PartSource(open_storage(shard.path, storage), shard)).read_content_hashes()
         matching.append(shard_hashes[np.asarray(pc.is_in(pa.array(shard_hashes), value_set=sampled_values))])
     return float(np.isin(sampled, np.concatenate(matching)).mean())
 

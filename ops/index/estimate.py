@@ -152,10 +152,10 @@ def _shard(
     elif remap:
         how, why, read, written = How.REMAPPED, "its rows moved to other files", 2 * location_bytes, location_bytes
         copied = entry.length - location_bytes
-    elif died:
-        how, why, read, written, copied = How.MASKED, "only its tombstones are new", location_bytes, 0, entry.length
     else:
-        how, why, read, written, copied = How.COPIED, "nothing came and nothing went", location_bytes, 0, entry.length
+        how = How.MASKED if died else How.COPIED
+        why = "only its tombstones are new" if died else "nothing came and nothing went"
+        read, written, copied = location_bytes, 0, 0 if entry.pack else entry.length
     return ShardEstimate(shard_id, how, why, entry.count, insert, remap, died - remap, read, written, copied)
 
 

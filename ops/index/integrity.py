@@ -17,13 +17,13 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.index.version_reader import OpenVersion, shard_ranges
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, driver_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
-from icepuffin.puffin import BlobMetadata, PuffinReader
+from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
@@ -88,17 +88,18 @@ def check_integrity(
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if blob.type == ROUTING_V1)
-        expected = routing.decode(reader.read_blob(first), file_size=source.size())
+        packs = [(pack.path, pack.size) for pack in version.packs]
+        size = source.size() + sum(pack_size for _, pack_size in packs)
+        expected = routing.decode(reader.read_blob(first), file_size=size)
         definition = IndexDefinition.from_json(expected.definition)
         for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
             centroid.decode(reader.read_blob(blob))
         shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]
-        if len(shard_blobs) != len(expected.shards):
-            faults.append(f"{len(shard_blobs)} shard blobs, but the routing blob names {len(expected.shards)}")
+        ranges = shard_ranges(version.puffin_path, shard_blobs, expected, packs)
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
-        shards, read = len(shard_blobs), sum(blob.length for blob in shard_blobs)
-        nodes, drawn, broken = _read_shards(reader, shard_blobs, expected)
+        shards, read = len(ranges), sum(part.length for part in ranges)
+        nodes, drawn, broken = _read_shards(ranges, expected, storage)
         faults += broken
         if not faults:
             covered = _covered_rows(table, version, expected, definition)
@@ -106,7 +107,6 @@ def check_integrity(
             rows = int(tally.counts.sum())
             faults += _disagreements(nodes, tally, covered.paths, expected)
         if not faults:
-            ranges = [ObjectRange(version.puffin_path, blob.offset, blob.length) for blob in shard_blobs]
             result = _self_search(covered, expected, ranges, drawn, storage, runner, progress)
             searched, fault = SelfSearch.of(result, shards=shards), fault_of(result, definition.target_recall)
             faults += [fault] if fault else []
@@ -121,13 +121,13 @@ def check_integrity(
 
 
 def _read_shards(
-    reader: PuffinReader, blobs: Sequence[BlobMetadata], expected: Routing
+    ranges: Sequence[ObjectRange], expected: Routing, storage: StorageConfig
 ) -> tuple[Tally, list[npt.NDArray[np.int64]], list[str]]:
     """(tally of all live nodes, addresses of some nodes of each shard, faults). Raises LaterFormatError."""
     files = len(expected.files)
     nodes, drawn, faults = Tally.empty(files), [], []
-    for number, (blob, entry) in enumerate(zip(blobs, expected.shards, strict=False)):
-        data = reader.read_blob(blob)
+    for number, (part, entry) in enumerate(zip(ranges, expected.shards, strict=True)):
+        data = open_storage(part.path, storage).read_range(part.path, part.offset, part.length)
         try:
             decoded = _decoded(data, entry)
             nodes = Tally.joined([nodes, _nodes_of(decoded, entry, files)], files)
@@ -135,7 +135,7 @@ def _read_shards(
         except LaterFormatError:
             raise
         except PuffinError as error:
-            faults.append(f"shard {number} at {blob.offset}: {error}")
+            faults.append(f"shard {number} at {part.offset}: {error}")
     return nodes, drawn, faults
 
 

@@ -16,7 +16,9 @@ from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
 from icepuffin.ops.catalog.blob_kind import BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import head_of
+from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.assembly import Assembly, VersionFile
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.dead_nodes import find_dead_nodes
@@ -195,7 +197,18 @@ def _carry_out(
     with clock.stage("bind"):
         measurement = measurement_text(plan, shard_set, clock.stages, runner)
         version = publish(table, plan, file, storage=storage, measurement=measurement)
+        _expire_packs(table)
     return replace(new_version_report(plan, clock, shard_set, file, version), estimate=expected, self_search=searched)
+
+
+def _expire_packs(table: Table) -> None:
+    """Drop the packs of versions that have expired since: no engine's expiry does. What fails here is done later."""
+    if not unnamed_packs(table):
+        return
+    try:
+        expire_packs(table)
+    except IcepuffinError as error:
+        _log.warning("packs that no version names stay until a later refresh, or `icepuffin gc`: %s", error)
 
 
 def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
@@ -241,6 +254,8 @@ def publish(
         expected_ref=plan.expected_ref,
         max_ref_age_ms=LASTING_MS if plan.is_head else SIDE_TAG_AGE_MS,
         measurement=measurement,
+        packs=tuple(pack.holder_id for pack in file.packs),
+        new_pack=file.new_pack,
     )
     try:
         version = bindings.publish(table, binding)
@@ -250,7 +265,8 @@ def publish(
             for item in index_versions(table, plan.definition.name)
             if item.base_snapshot_id == plan.live.snapshot_id and item.build_id == plan.build_id
         ]
-        store.delete(file.path)
+        for path in (file.path, *((file.new_pack.path,) if file.new_pack else ())):
+            store.delete(path)
         if not published:
             raise
         version = published[-1]

@@ -281,11 +281,14 @@ def _build_id(plan: VersionPlan) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _identity(base: OpenVersion) -> tuple[str, str, int | None]:
-    """Identity of a base version. Its routing blob has the sha256 of each shard, but for versions of older releases."""
+def _identity(base: OpenVersion) -> tuple[str, str, int | None, *tuple[bool, ...]]:
+    """Identity of a base version, and which of its packs can be shared. Its routing blob has the sha256 of each shard,
+    but for versions of older releases.
+    """
     of_shards = (shard.sha256 for shard in base.routing.shards)
     unknown = base.version.index_snapshot_id if UNKNOWN_SHA256 in of_shards else None
-    return base.version.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown
+    kept = (pack.is_kept for pack in base.version.packs)
+    return base.version.build_id, hashlib.sha256(routing_blob.encode(base.routing)).hexdigest(), unknown, *kept
 
 
 def _decided(changes: Changes) -> dict[str, object]:

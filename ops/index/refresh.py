@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -81,13 +81,13 @@ def refresh_shards(
     *,
     runner: TaskRunner,
     storage: StorageConfig,
-    on_kept: Callable[[Sequence[ShardResult]], None],
+    on_kept: Callable[[Mapping[ShardId, ShardResult]], None],
     progress: StageProgress | None = None,
 ) -> ShardSet:
     """Match rows that moved, place new rows, and write the shards that change.
 
-    on_kept: called once, before any shard is written, with the first shards of the new version as far as they keep the
-    base version's bytes.
+    on_kept: called once, before any shard is written, with the shards of the new version that keep the base version's
+    bytes, by id.
     Raises VectorColumnError, ShardTooLargeError, StorageError, PuffinError.
     """
     routing = base.routing
@@ -192,7 +192,7 @@ def _make(
     kept: Sequence[_Shard],
     blocks: Mapping[int, tuple[Block, ...]],
     placement: Placement,
-    on_kept: Callable[[Sequence[ShardResult]], None],
+    on_kept: Callable[[Mapping[ShardId, ShardResult]], None],
 ) -> tuple[ShardResult, ...]:
     """All shards of the new version, by id. Tasks write those that change."""
     results: dict[ShardId, ShardResult] = {}
@@ -219,7 +219,7 @@ def _make(
         arriving = sum(count for _, count in blocks[delta_id])
         require_capacity(context, delta_id, arriving)
         rows += arriving
-    on_kept([results[shard_id] for shard_id in takewhile(results.__contains__, map(ShardId, range(len(kept))))])
+    on_kept(dict(results))
     results |= {shard.shard_id: shard for shard in [*make_shards(context, tasks, rows), *_relocate(context, moved)]}
     return tuple(results[shard_id] for shard_id in sorted(results))
 

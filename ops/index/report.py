@@ -116,7 +116,7 @@ class IndexReport:
     recall: float
     bytes_total: int
     bytes_written: int
-    """New bytes; the store copied the rest."""
+    """New bytes; the store copied the rest, but for those that are shared."""
     seconds: float
     stage_seconds: Mapping[str, float]
     shard_reports: tuple[ShardReport, ...] = ()
@@ -124,6 +124,8 @@ class IndexReport:
     """Estimate made before the work; None where there was none to do."""
     self_search: SelfSearch | None = None
     """Proof before publication; None where nothing was published."""
+    bytes_shared: int = 0
+    """Bytes of shards in packs that the base version has, too: neither written nor copied."""
 
     @property
     def recall_queries(self) -> int:

@@ -23,7 +23,7 @@ from icepuffin.ops.catalog.bound_versions import (
 )
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
-from icepuffin.ops.catalog.snapshots import base_snapshot_id
+from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 
 _DAY_MS = 24 * 3600 * 1000
@@ -153,7 +153,7 @@ def _place(version: DerivedVersion) -> tuple[int, int, int]:
 
 def _owners_snapshots(table: Table) -> frozenset[int]:
     """Data snapshots that refs of the table's owner point at."""
-    derived = {item.snapshot_id for item in table.metadata.snapshots if base_snapshot_id(item) is not None}
+    derived = {item.snapshot_id for item in table.metadata.snapshots if is_derived(item)}
     return frozenset(ref.snapshot_id for ref in table.metadata.refs.values() if ref.snapshot_id not in derived)
 
 

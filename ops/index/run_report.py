@@ -61,7 +61,7 @@ def reuse_report(plan: VersionPlan, clock: StageClock, existing: DerivedVersion)
         shards=len(routing.shards),
         deltas=max(0, len(routing.shards) - routing.routed_shards),
         recall=mean_recall(routing.shards),
-        bytes_total=plan.base.file_size,
+        bytes_total=plan.base.bytes_total,
         shard_reports=tuple(
             ShardReport(ShardId(shard_id), How.REUSED, entry.count, entry.live, 0, 0, entry.recall, entry.length)
             for shard_id, entry in enumerate(routing.shards)
@@ -96,8 +96,9 @@ def new_version_report(
         shards_rebuilt=sum(shard.how is How.REBUILT for shard in shards),
         shards_copied=sum(shard.how.keeps_bytes for shard in shards),
         recall=mean_recall(shards),
-        bytes_total=file.file_size,
-        bytes_written=file.file_size - file.bytes_copied,
+        bytes_total=file.bytes_total,
+        bytes_written=file.bytes_total - file.bytes_shared - file.bytes_copied,
+        bytes_shared=file.bytes_shared,
         shard_reports=tuple(
             ShardReport(
                 number=shard.shard_id,

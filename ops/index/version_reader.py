@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
@@ -28,6 +28,8 @@ ROUTING_CURVE = "ann.routing_curve"
 """Properties of shard blobs and of the routing blob: recall curves for choosing search parameters, see
 `icepuffin.ops.recall_curve`
 """
+RECALL_CURVES = "ann.recall_curves"
+"""Property of the routing blob, where shards lie in packs: JSON list of all shards' recall curves"""
 COLUMN_NAMES = "ann.column_names"
 """Property of the routing blob: JSON list of the names by which the vector column was found in files without field ids.
 Absent where the table had no name mapping.
@@ -54,6 +56,11 @@ class OpenVersion:
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
     @property
+    def bytes_total(self) -> int:
+        """Bytes of the file, and of the shards that lie in packs."""
+        return self.file_size + sum(entry.length for entry in self.routing.shards if entry.pack)
+
+    @property
     def sequence_number(self) -> int:
         """Sequence number of the data snapshot."""
         return self.centroid.sequence_number
@@ -71,11 +78,15 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
-        routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]), file_size=source.size())
+        packs = [(pack.path, pack.size) for pack in version.packs]
+        size = source.size() + sum(pack_size for _, pack_size in packs)
+        routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]), file_size=size)
         blobs = by_type.get(SHARD_V1, [])
-        shards = tuple(ObjectRange(path, blob.offset, blob.length) for blob in blobs)
-        curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
+        shards = shard_ranges(path, blobs, routing, packs)
         routing_properties = by_type[ROUTING_V1][0].properties
+        curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
+        if routing.packs:
+            curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
@@ -83,9 +94,37 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         definition = IndexDefinition.from_json(routing.definition)
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
-    if [part.length for part in shards] != [entry.length for entry in routing.shards]:
-        raise NotAnIndexError(f"{path}: its {len(shards)} shards are not the {len(routing.shards)} of its routing blob")
+    if len(curves) != len(shards):
+        raise NotAnIndexError(f"{path}: it has {len(curves)} recall curves for {len(shards)} shards")
     return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names)
+
+
+def shard_ranges(
+    path: str, blobs: Sequence[BlobMetadata], routing: Routing, packs: Sequence[tuple[str, int]]
+) -> tuple[ObjectRange, ...]:
+    """Where the shards lie, by id.
+
+    blobs: the shard blobs of the version's own file. packs: (path, bytes) of its packs, in the order of their numbers.
+    Raises NotAnIndexError where they do not fit the routing blob.
+    """
+    own = [ObjectRange(path, blob.offset, blob.length) for blob in blobs]
+    entries = [entry for entry in routing.shards if not entry.pack]
+    if [part.length for part in own] != [entry.length for entry in entries]:
+        raise NotAnIndexError(f"{path}: its {len(own)} shards are not the {len(entries)} of its routing blob")
+    if routing.packs > len(packs):
+        raise NotAnIndexError(f"{path} needs {routing.packs} packs, the index snapshot names {len(packs)}")
+    places, ranges = iter(own), []
+    for number, entry in enumerate(routing.shards):
+        if not entry.pack:
+            ranges.append(next(places))
+            continue
+        pack, size = packs[entry.pack - 1]
+        if not pack:
+            raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
+        if entry.offset + entry.length > size:
+            raise NotAnIndexError(f"{path}: shard {number} does not lie within {pack}")
+        ranges.append(ObjectRange(pack, entry.offset, entry.length))
+    return tuple(ranges)
 
 
 def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidIndex:

@@ -9,6 +9,7 @@ from pyiceberg.table import Table
 from icepuffin.ops.catalog.bindings import make_lasting
 from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind, index_tag
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import require_all_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.ddl import defined_names
@@ -53,13 +54,12 @@ def collect_table_garbage(
         for tag, plan in plans.items()
         for version in (plan.expire if dry_run else carry_out_retention(table, tag, plan))
     )
-    report = collect_garbage(
-        table,
-        storage=storage,
-        grace=grace,
-        dry_run=dry_run,
-        expiring={version.index_snapshot_id for version in expired} if dry_run else (),
-    )
+    expiring = {version.index_snapshot_id for version in expired} if dry_run else set()
+    if dry_run:
+        expiring |= unnamed_packs(table, expiring).keys()
+    else:
+        expire_packs(table)
+    report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
     pinned = tuple(f"{tag}-{version.base_snapshot_id}" for tag, plan in plans.items() for version in plan.pin)
     later = sum(plan.young for plan in plans.values())
     return replace(report, retired=expired, retired_later=later, pinned=pinned)

@@ -58,8 +58,8 @@ def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, 
     """This process for versions that are small or in its memory, and for all where there is no runner."""
     if runner is None:
         return TierChoice(remote=False, why="the index is in memory")
-    size = f"the index of {opened.file_size / _MB:,.1f} MB"
-    if opened.file_size <= in_process_mb * _MB:
+    size = f"the index of {opened.bytes_total / _MB:,.1f} MB"
+    if opened.bytes_total <= in_process_mb * _MB:
         return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MB")
     version = opened.version.index_snapshot_id
     shards = zip(opened.shards, opened.routing.shards, strict=True)

@@ -2,17 +2,18 @@
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion, tagged_version
+from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tagged_version
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.index.version_reader import open_version, shared_rows, with_origins
+from icepuffin.ops.index.version_reader import OpenVersion, open_version, shared_rows, with_origins
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
 from icepuffin.ops.search.tuning import RecallModel
@@ -34,6 +35,20 @@ class ShardState:
     bytes: int
     routed: bool
     """Whether the codebook routes to it. Other shards hold later rows, and every query probes them"""
+    pack: int = 0
+    """Number of the pack that it lies in; 0: it lies in the version's own file"""
+
+
+@dataclass(frozen=True, slots=True)
+class PackState:
+    """One pack of a version."""
+
+    path: str
+    bytes: int
+    used_bytes: int
+    """Bytes of the version's shards in it"""
+    versions: int
+    """Versions that name it, this one included"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,19 @@ class Overview:
     shards: tuple[ShardState, ...]
     curve: tuple[Width, ...]
     routing: tuple[Reach, ...]
+    file_bytes: int = 0
+    """Bytes of the version's own file"""
+    packs: tuple[PackState, ...] = ()
+
+    @property
+    def bytes_alone(self) -> int:
+        """Bytes that no other version uses: they are free when this one goes."""
+        return self.file_bytes + sum(pack.bytes for pack in self.packs if pack.versions == 1)
+
+    @property
+    def bytes_shared(self) -> int:
+        """Bytes of the packs that other versions use, too."""
+        return sum(pack.bytes for pack in self.packs if pack.versions > 1)
 
     @property
     def coverage(self) -> float:
@@ -87,12 +115,32 @@ def overview(
         rows_covered=shared_rows(opened, live),
         shards=tuple(
             ShardState(
-                number, entry.count, entry.live, len(entry.tombstones), entry.recall, entry.length, number in routed
+                number,
+                entry.count,
+                entry.live,
+                len(entry.tombstones),
+                entry.recall,
+                entry.length,
+                number in routed,
+                entry.pack,
             )
             for number, entry in enumerate(opened.routing.shards)
         ),
         curve=model.curve,
         routing=model.routing,
+        file_bytes=opened.file_size,
+        packs=_packs(table, opened),
+    )
+
+
+def _packs(table: Table, opened: OpenVersion) -> tuple[PackState, ...]:
+    names = Counter(pack.holder_id for version in index_versions(table, opened.version.name) for pack in version.packs)
+    used_bytes = Counter[int]()
+    for entry in opened.routing.shards:
+        used_bytes[entry.pack] += entry.length
+    return tuple(
+        PackState(pack.path, pack.size, used_bytes[number], names[pack.holder_id])
+        for number, pack in enumerate(opened.version.packs, 1)
     )
 
 

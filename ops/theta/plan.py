@@ -52,7 +52,8 @@ def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
     snapshot = find_snapshot(table, snapshot_id)
     if is_derived(snapshot):
         base = snapshot.parent_snapshot_id
-        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived data of {base}; name that")
+        whose = f"data of {base}; name that" if base is not None else "data; name a snapshot of the table's own"
+        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived {whose}")
     return snapshot
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from icepuffin.orchestration.cli.output import new_table
+from icepuffin.orchestration.cli.output import MIB, new_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,13 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def draw(console: "Console", overview: "Overview", milliseconds: Sequence[float] | None) -> None:
     """Draw shards, coverage, and the curve of recall over cost; with the times that were measured here, if any."""
-    for part in (_shards(overview), _coverage(overview), _curve(overview, milliseconds), _routing(overview)):
+    for part in (
+        _shards(overview),
+        _storage(overview),
+        _coverage(overview),
+        _curve(overview, milliseconds),
+        _routing(overview),
+    ):
         if part is not None:
             console.print(part)
 
@@ -43,6 +49,16 @@ def _shards(overview: "Overview") -> "Table":
             f"{shard.bytes / 1024:,.0f}", bar(shard.live / largest) + tombstones + later,
         )  # fmt: skip
     return table
+
+
+def _storage(overview: "Overview") -> "Text":
+    from rich.text import Text
+
+    alone = f"takes  {overview.bytes_alone / MIB:,.1f} MiB by itself"
+    if not overview.bytes_shared:
+        return Text(alone)
+    packs = sum(pack.versions > 1 for pack in overview.packs)
+    return Text(f"{alone}, and {overview.bytes_shared / MIB:,.1f} MiB in {packs} packs that other versions use, too")
 
 
 def _coverage(overview: "Overview") -> "Text":

@@ -111,7 +111,8 @@ def _index_fields(report: "IndexReport") -> dict[str, str]:
         "shards": _shard_counts(report),
         "recall@10": f"{report.recall:.4f}",
         "self-search": report.self_search.summary if report.self_search else "",
-        "MiB": f"{report.bytes_total / MIB:,.1f}, {report.bytes_written / MIB:,.1f} of it newly written",
+        "MiB": f"{report.bytes_total / MIB:,.1f}, {report.bytes_written / MIB:,.1f} of it newly written"
+        + (f", {report.bytes_shared / MIB:,.1f} shared with other versions" if report.bytes_shared else ""),
         "seconds": f"{report.seconds:,.1f}" + (f" ({stages})" if stages else "") + _expected_seconds(report),
         "version": str(report.index_snapshot_id or ""),
         "file": report.puffin_path or "",

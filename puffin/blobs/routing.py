@@ -5,6 +5,8 @@ the whole blob with this field 0. Then: build id and definition (u32 length, UTF
 the shard of each partition;
 per shard u32 count, u32 live, u32 medoid, f32 recall, u64 length, 32 bytes sha256, u32 length and a deletion-vector
 frame of tombstoned nodes; per file u8 present, u64 rows, u64 live rows, 32 bytes delete fingerprint, path.
+
+Version 2 is for versions that share shards with others: after the shard's frame it has u32 pack, u64 offset.
 """
 
 import struct
@@ -19,7 +21,9 @@ from icepuffin.puffin.blobs.cursor import Cursor, packed_text
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError
 
 MAGIC = b"ANNR"
-VERSION = 1
+VERSION = 2
+_WITHOUT_PACKS = 1
+"""Version of blobs whose shards all lie in the same file; older releases read it"""
 UNKNOWN_SHA256 = bytes(32)
 """sha256 of a shard that an older release copied without reading it; its sections still have a CRC-32"""
 _HEADER = struct.Struct("<4s5IqII")
@@ -43,6 +47,10 @@ class ShardEntry:
     """sha256 of the shard blob, or UNKNOWN_SHA256"""
     tombstones: npt.NDArray[np.int64]
     """Node ids, ascending."""
+    pack: int = 0
+    """Number of the pack that the shard lies in, from 1; 0: it lies in the version's own file."""
+    offset: int = 0
+    """Bytes before the shard in its pack; 0 in the version's own file, whose footer tells."""
 
     @property
     def tombstone_ratio(self) -> float:
@@ -85,6 +93,11 @@ class Routing:
     files: tuple[CoveredFile, ...]
 
     @property
+    def packs(self) -> int:
+        """Highest number of a pack; 0 where all shards lie in the version's own file."""
+        return max((shard.pack for shard in self.shards), default=0)
+
+    @property
     def routed_shards(self) -> int:
         """Number of shards that the codebook routes to; the shards after them are deltas: rows that came since."""
         return int(self.partition_to_shard.max()) + 1 if len(self.partition_to_shard) else len(self.shards)
@@ -99,18 +112,21 @@ def encode(routing: Routing) -> bytes:
     parts = [packed_text(routing.build_id), packed_text(routing.definition)]
     parts.append(np.ascontiguousarray(routing.codebook, "<f4").tobytes())
     parts.append(np.ascontiguousarray(routing.partition_to_shard, "<u4").tobytes())
+    version = VERSION if routing.packs else _WITHOUT_PACKS
     for shard in routing.shards:
         bitmap = deletion_vector.encode(shard.tombstones)
         parts.append(struct.pack("<IIIfQ32s", *_shard_numbers(shard), shard.sha256))
         parts += [struct.pack("<I", len(bitmap)), bitmap]
+        if version > _WITHOUT_PACKS:
+            parts.append(struct.pack("<IQ", shard.pack, shard.offset))
     for file in routing.files:
         parts.append(struct.pack("<BQQ32s", file.present, file.rows, file.live_rows, file.delete_fingerprint))
         parts.append(packed_text(file.path))
     body = b"".join(parts)
     partitions, dims = routing.codebook.shape
     numbers = dims, partitions, len(routing.shards), len(routing.files), routing.base_snapshot_id, 0
-    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, VERSION, *numbers, 0)))
-    return _HEADER.pack(MAGIC, VERSION, *numbers, checksum) + body
+    checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(MAGIC, version, *numbers, 0)))
+    return _HEADER.pack(MAGIC, version, *numbers, checksum) + body
 
 
 def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
@@ -120,15 +136,15 @@ def _shard_numbers(shard: ShardEntry) -> tuple[int, int, int, float, int]:
 def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     """Parse and check. Raises BadBlobError or ChecksumError.
 
-    `file_size`: of the file that the blob lies in. Its shards have no more nodes than an eighth of that, so neither has
-    it more tombstones; where it is not known, no more than the blob's own bytes warrant.
+    `file_size`: of the file that the blob lies in, and of its packs. The shards have no more nodes than an eighth of
+    that, so neither have they more tombstones; where it is not known, no more than the blob's own bytes warrant.
     """
     if len(data) < _HEADER.size:
         raise BadBlobError(f"routing blob of {len(data)} bytes has no header")
     magic, version, dims, partitions, shards, files, base, reserved, checksum = _HEADER.unpack_from(data)
     if magic == MAGIC and version > VERSION:
         raise LaterFormatError(f"routing blob of version {version}: a later release wrote it, this one reads {VERSION}")
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC or version < _WITHOUT_PACKS:
         raise BadBlobError(f"routing blob starts with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
     body = data[_HEADER.size :]
     if (computed := zlib.crc32(body, zlib.crc32(data[: _HEADER.size - 4] + bytes(4)))) != checksum:
@@ -146,7 +162,7 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=_decode_shards(cursor, shards, warranted // 8),
+        shards=_decode_shards(cursor, shards, warranted // 8, has_packs=version > _WITHOUT_PACKS),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
     )
     cursor.finish()
@@ -157,16 +173,16 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
     return routing
 
 
-def _decode_shards(cursor: Cursor, count: int, max_tombstones: int) -> tuple[ShardEntry, ...]:
+def _decode_shards(cursor: Cursor, count: int, max_tombstones: int, *, has_packs: bool) -> tuple[ShardEntry, ...]:
     """Shard table; at most `max_tombstones` in all shards together: four bytes of a bitmap may stand for 65,536."""
     shards: list[ShardEntry] = []
     for number in range(count):
-        shards.append(_decode_shard(cursor, number, max_tombstones))
+        shards.append(_decode_shard(cursor, number, max_tombstones, has_packs=has_packs))
         max_tombstones -= len(shards[-1].tombstones)
     return tuple(shards)
 
 
-def _decode_shard(cursor: Cursor, number: int, max_tombstones: int) -> ShardEntry:
+def _decode_shard(cursor: Cursor, number: int, max_tombstones: int, *, has_packs: bool) -> ShardEntry:
     part = f"shard {number}"
     count, live, medoid, recall, length, sha256, size = cursor.unpack("IIIfQ32sI", part)
     tombstones = deletion_vector.decode(bytes(cursor.take(size, part)), max_positions=max_tombstones)
@@ -174,7 +190,10 @@ def _decode_shard(cursor: Cursor, number: int, max_tombstones: int) -> ShardEntr
         raise BadBlobError(f"routing blob: {part} has {count} nodes, {live} live and {len(tombstones)} tombstones")
     if count and medoid >= count:
         raise BadBlobError(f"routing blob: {part} has medoid {medoid} of {count} nodes")
-    return ShardEntry(count, live, medoid, recall, length, sha256, tombstones)
+    pack, offset = cursor.unpack("IQ", part) if has_packs else (0, 0)
+    if offset and not pack:
+        raise BadBlobError(f"routing blob: {part} lies in no pack and has offset {offset}")
+    return ShardEntry(count, live, medoid, recall, length, sha256, tombstones, pack, offset)
 
 
 def _decode_file(cursor: Cursor, number: int) -> CoveredFile:

@@ -99,14 +99,16 @@ def routing(data: bytes) -> dict[str, Any]:
     """Section 4."""
     read = Bytes(data)
     magic, version, dims, k, shards, files, base, zero, checksum = read("4s5IqII")
-    need((magic, version, zero) == (b"ANNR", 1, 0), "header")
+    need(magic == b"ANNR" and version in (1, 2) and zero == 0, "header")
     need(zlib.crc32(data[:36] + bytes(4) + data[40:]) == checksum, "checksum")
     out: dict[str, Any] = {"base": base, "build_id": read.text(), "definition": read.text()}
     out["codebook"], out["to_shard"] = read.array("<f4", k, dims), read.array("<u4", k)
-    out["shards"] = []
+    out["shards"], out["packs"] = [], []
     for _ in range(shards):
         *numbers, length = read("IIIfQ32sI")
-        out["shards"].append((*numbers, deletion_vector(read.take(length))))
+        dead = deletion_vector(read.take(length))
+        out["shards"].append((*numbers, dead))
+        out["packs"].append(tuple(read("IQ")) if version == 2 else (0, 0))
     out["files"] = [(*read("BQQ32s"), read.text()) for _ in range(files)]
     read.end()
     return out

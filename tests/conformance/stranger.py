@@ -19,26 +19,35 @@ def local(location: str) -> Path:
     return Path(urlparse(location).path)
 
 
-def find_file(metadata: dict[str, Any], index: str) -> Path:
-    """The Puffin file that the tag of an index leads to."""
+def find_files(metadata: dict[str, Any], index: str) -> list[Path]:
+    """The Puffin file that the tag of an index leads to, and its packs."""
     bound = metadata["refs"][f"ann_{index}"]["snapshot-id"]
     snapshot = next(item for item in metadata["snapshots"] if item["snapshot-id"] == bound)
     reader.need(snapshot["summary"]["ann.index"] == index, "not this index")
-    statistics = next(item for item in metadata["statistics"] if item["snapshot-id"] == bound)
-    return local(statistics["statistics-path"])
+    packs = [int(holder) for holder in snapshot["summary"].get("ann.packs", "").split(",") if holder]
+    paths = {item["snapshot-id"]: local(item["statistics-path"]) for item in metadata["statistics"]}
+    return [paths[snapshot_id] for snapshot_id in (bound, *packs)]
 
 
 class Version:
     """All blobs of one file."""
 
     def __init__(self, metadata: dict[str, Any], index: str) -> None:
-        blobs, _ = reader.puffin(find_file(metadata, index).read_bytes())
+        own, *packs = find_files(metadata, index)
+        blobs, _ = reader.puffin(own.read_bytes())
         self.location = metadata["location"]
         self.routing = reader.routing(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-routing-v1"))
         self.centroid = reader.centroid(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-centroid-v1"))
         shards = [(blob, data) for blob, data in blobs if blob["type"] == "flockdb-ann-index-v1"]
-        self.shards = [reader.shard(data) for _, data in shards]
-        self.advice = [json.loads(blob["properties"].get("ann.recall_curve", "[]")) for blob, _ in shards]
+        named = next(blob for blob, _ in blobs if blob["type"] == "flockdb-ann-routing-v1")["properties"]
+        curves = [blob["properties"].get("ann.recall_curve", "") for blob, _ in shards]
+        self.advice = [json.loads(curve or "[]") for curve in json.loads(named.get("ann.recall_curves", "0")) or curves]
+        shared = [packs[pack - 1].read_bytes() if pack else b"" for pack, _ in self.routing["packs"]]
+        inline = iter([data for _, data in shards])
+        self.shards = [
+            reader.shard(file[offset : offset + entry[4]] if pack else next(inline))
+            for (pack, offset), entry, file in zip(self.routing["packs"], self.routing["shards"], shared, strict=True)
+        ]
         reader.need(len(self.shards) == len(self.routing["shards"]), "shards")
         for entry, shard in zip(self.routing["shards"], self.shards, strict=True):
             reader.need(entry[0] == len(shard["rows"]) and entry[1] + len(entry[-1]) == entry[0], "counts")

@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import packs
 from icepuffin.ops.recall_curve import widths
 from icepuffin.ops.search import open_index
 from icepuffin.ops.storage.local import to_path
@@ -56,9 +57,17 @@ def test_the_stranger_knows_nothing_of_this_project(name: str) -> None:
     assert {module for module in modules if module.startswith("tests")} <= {"tests.conformance"}
 
 
+@pytest.fixture(params=[False, True], ids=["one file", "packs"])
+def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the built shards lie in a pack, and the delta in the version's own file."""
+    if request.param:
+        monkeypatch.setattr(packs, "PACK_BYTES", 20_000)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("vectors", ["f32", "f16", "none"])
 @pytest.mark.parametrize("metric", ["l2", "cosine", "ip"])
-def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vectors: str) -> None:
+def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vectors: str, packed: bool) -> None:
     definition = replace(DEFINITION, metric=metric, vectors=vectors, target_recall=0.3)
     index_head(table, definition)
     change(table)
@@ -84,6 +93,8 @@ def test_a_stranger_finds_the_rows_that_we_find(table: Table, metric: str, vecto
                 atol=1e-5,
             )
     assert same >= 18
+    assert (version.routing["packs"][0][0] == 1) is packed
+    assert version.routing["packs"][-1] == (0, 0)
 
 
 def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
@@ -100,10 +111,14 @@ def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
         assert len(files) - result.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
 
 
+@pytest.mark.usefixtures("packed")
 def test_a_stranger_reads_the_advice(table: Table) -> None:
     index_head(table)
     metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
-    for points in stranger.Version(metadata, "e").advice:
+    advice = stranger.Version(metadata, "e").advice
+    assert len(advice) == 3
+    assert all(advice)
+    for points in advice:
         assert [tuple(point) for point in points] == [
             (point.search_list, point.oversample, point.recall, point.distances) for point in widths(json.dumps(points))
         ]

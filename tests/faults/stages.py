@@ -7,12 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index
+from icepuffin.ops.index import IndexDefinition, collect_garbage, materialize_index, packs
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
@@ -24,6 +26,8 @@ DEFINITION = IndexDefinition(
     name="e", column="embedding", metric="l2", max_degree=16, search_list=40, shards=3, target_recall=0.8
 )
 _FILE_ROWS = 80
+_PACK_BYTES = "pack-bytes"
+"""File with the bytes that are worth a pack: in a process that is to be killed, too"""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Outcome:
     """What a finished run has published."""
 
     index: bytes
+    """The version's file and its packs"""
     statistics: bytes
 
 
@@ -66,11 +71,18 @@ class Stage:
         if head is None:
             raise ValueError("the table has no snapshot")
         materialize_theta_sketches(table, head, runner=runner, storage=self.storage)
-        report = materialize_index(table, DEFINITION, head, runner=runner, storage=self.storage)
+        with pytest.MonkeyPatch.context() as patch:
+            if (self.folder / _PACK_BYTES).exists():
+                patch.setattr(packs, "PACK_BYTES", int((self.folder / _PACK_BYTES).read_text(encoding="ascii")))
+            report = materialize_index(table, DEFINITION, head, runner=runner, storage=self.storage)
         slot = find_statistics(table.refresh(), head)
         if report.puffin_path is None or slot is None:
             raise ValueError("nothing was published")
-        return Outcome(self._content(report.puffin_path), self._content(slot.statistics_path))
+        version = next(
+            item for item in index_versions(table, "e") if item.index_snapshot_id == report.index_snapshot_id
+        )
+        index = b"".join(map(self._content, (report.puffin_path, *(pack.path for pack in version.packs))))
+        return Outcome(index, self._content(slot.statistics_path))
 
     def _content(self, path: str) -> bytes:
         store = open_storage(path, self.storage)
@@ -137,12 +149,16 @@ SCENARIOS: dict[str, Callable[[Table, Stage], None] | None] = {
     "deletes and an append": _deleted_and_appended,
     "a compaction": _rewritten,
     "shards full of tombstones": _full_of_tombstones,
+    "a first build of a pack": None,
+    "an append that shares a pack": _deleted_and_appended,
 }
 
 
 def make_stage(folder: Path, scenario: str, *, bucket: str = "", storage: StorageConfig = STORAGE) -> Stage:
     stage = Stage(folder, bucket, storage)
     (folder / "live").mkdir(parents=True)
+    if "pack" in scenario:
+        (folder / _PACK_BYTES).write_text("10000", encoding="ascii")
     catalog = stage.catalog()
     catalog.create_namespace("db")
     table = catalog.create_table("db.t", ROWS, properties={"format-version": "2"})

@@ -85,7 +85,7 @@ def test_a_killed_driver_costs_one_retry_and_nothing_else(
 
 
 def test_every_step_that_is_listed_is_reached(stages: dict[str, Stage]) -> None:
-    stage = stages["a first build"]
+    stage = stages["a first build of a pack"]
     stage.restore()
     assert {at.partition("#")[0] for at in reached_in(stage)} == {str(step) for step in RunStep}
 

@@ -13,7 +13,7 @@ from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions,
 from icepuffin.ops.catalog.live_files import EqualityDeletesError
 from icepuffin.ops.catalog.manifest_lists import UnsupportedFormatError
 from icepuffin.ops.catalog.snapshots import hides_snapshots
-from icepuffin.ops.index import Action, create_index
+from icepuffin.ops.index import Action, create_index, drop_index, packs
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
@@ -22,7 +22,7 @@ from tests.conftest import STORAGE, make_rows
 from tests.interop.lakes import Lake, open_lake
 from tests.ops.catalog.bindings import binding
 from tests.ops.catalog.equality import write_delete_file
-from tests.ops.index.comparison import DEFINITION, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 
 pytestmark = pytest.mark.jvm
 
@@ -156,3 +156,31 @@ def test_a_v3_table_of_a_sql_catalog_is_refused_before_any_work(lake: Lake) -> N
             refused(table)
     store = open_storage(table.location(), STORAGE)
     assert not [item.path for item in store.list(table.location()) if "ann-" in item.path or "_icepuffin" in item.path]
+
+
+def test_a_pack_outlives_what_spark_expires_and_holds_no_data(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
+    table = lake.create("packed", **AGED_REFS)
+    for first in range(0, 600, 200):
+        table.append(make_rows(first, first + 200))
+    index_head(table)
+    data_files = [task.file.file_path for task in table.scan().plan_files()]
+    lake.compact("packed")
+    table.refresh().append(make_rows(600, 620))
+    report = index_head(table)
+    version = next(item for item in index_versions(table, "e") if item.index_snapshot_id == report.index_snapshot_id)
+    lake.expire("packed")
+    lake.delete_orphans("packed")
+    assert_intact(lake, "packed", version, 620)
+    assert lake.duckdb_count(table.refresh()) == 620
+    holder_id = version.packs[0].holder_id
+    assert lake.count("packed", f"VERSION AS OF {holder_id}") == 0
+    assert all(open_storage(pack.path, STORAGE).exists(pack.path) for pack in version.packs)
+    assert not any(open_storage(path, STORAGE).exists(path) for path in data_files)
+    table.refresh().append(make_rows(620, 640))
+    again = index_head(table)
+    assert again.bytes_shared
+    assert found_and_true(table)[1] >= 0.95
+    drop_index(table, "e")
+    lake.expire("packed")
+    assert not any(open_storage(pack.path, STORAGE).exists(pack.path) for pack in version.packs)

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.row_deletes import deleted_positions
-from icepuffin.ops.index import Action, IndexReport, materialize_index
+from icepuffin.ops.index import Action, IndexReport, materialize_index, packs
 from icepuffin.ops.model import DeleteKind
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -47,7 +47,9 @@ def row_ids(lake: Lake) -> dict[int, int]:
     return {row[0]: row[1] for row in lake.sql(f"SELECT id, _row_id FROM {lake.sql_name('t')}")}
 
 
-def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake) -> None:
+def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pack of the first version's shards, and a delta in the second version's own file."""
+    monkeypatch.setattr(packs, "PACK_BYTES", 10_000)
     lake.sql(
         f"CREATE TABLE {lake.sql_name('t')} (id bigint, name string, section string, embedding array<float>) "
         f"USING iceberg LOCATION '{lake.root}/t' "
@@ -65,6 +67,7 @@ def test_a_v3_table_is_indexed_and_stays_whole(lake: Lake) -> None:
     assert {delete.kind for file in vectors for delete in file.deletes} == {DeleteKind.DELETION_VECTOR}
     assert sum(len(deleted_positions(open_storage(file.path, STORAGE), file)) for file in vectors) == 30
     assert (report.action, report.inserted, report.tombstones) == (Action.REFRESHED, 40, 30)
+    assert report.bytes_shared
     _, recall = found_and_true(table)
     assert recall >= 0.95
     sketches = materialize_theta_sketches(table, report.snapshot_id, runner=RUNNER, storage=STORAGE)

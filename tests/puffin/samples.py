@@ -1,5 +1,7 @@
 """Small blobs of every type, made of a seed."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from icepuffin.puffin.blobs.centroid import CentroidIndex
@@ -63,3 +65,9 @@ def routing() -> Routing:
             CoveredFile("data/gone-é.parquet", 3, 0, bytes(32), present=False),
         ),
     )
+
+
+def packed_routing() -> Routing:
+    """The same, with a shard in the second pack."""
+    first, second = routing().shards
+    return replace(routing(), shards=(first, replace(second, pack=2, offset=2**33 + 64)))

@@ -38,6 +38,7 @@ def same(one: Any, other: Any) -> bool:
 ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("centroid", centroid.encode(samples.centroid()), centroid.decode),
     ("routing", routing.encode(samples.routing()), routing.decode),
+    ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("shard", shard_bytes(samples.shard(12, pq=False)), shard.decode),
     ("deletion vector", deletion_vector.encode(np.array([0, 5, 70_000, 2**40])), deletion_vector.decode),
 ]
@@ -58,6 +59,13 @@ def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq: bool) -
 def test_centroids_and_routing_are_read_as_written() -> None:
     assert same(centroid.decode(centroid.encode(samples.centroid())), samples.centroid())
     assert same(routing.decode(routing.encode(samples.routing())), samples.routing())
+    assert same(routing.decode(routing.encode(samples.packed_routing())), samples.packed_routing())
+    assert samples.packed_routing().packs == 2
+
+
+def test_older_releases_read_a_routing_blob_without_packs() -> None:
+    versions = [routing.encode(value)[4] for value in (samples.routing(), samples.packed_routing())]
+    assert versions == [1, 2]
 
 
 def test_one_section_is_read_alone() -> None:
@@ -223,6 +231,9 @@ def test_routing_refuses_numbers_that_do_not_agree() -> None:
         replace(value, shards=(replace(value.shards[0], medoid=100), value.shards[1])),
         replace(value, shards=(replace(value.shards[0], tombstones=np.array([1, 50, 100])), value.shards[1])),
         replace(value, files=(replace(value.files[0], live_rows=61),)),
+        replace(
+            samples.packed_routing(), shards=(replace(value.shards[0], offset=64), samples.packed_routing().shards[1])
+        ),
     ):
         with pytest.raises(BadBlobError, match="routing blob"):
             routing.decode(routing.encode(wrong))

@@ -137,10 +137,10 @@ def test_blobs_of_a_later_format_are_said_to_be_so_and_not_to_be_damaged(
     table: Table, monkeypatch: pytest.MonkeyPatch, blob: ModuleType
 ) -> None:
     newest = tagged_version(table, "e") or pytest.fail("gone")
-    monkeypatch.setattr(blob, "VERSION", blob.VERSION - 1)
+    monkeypatch.setattr(blob, "VERSION", 0)
     checked = check_integrity(table, newest, STORAGE)
     assert checked.from_later_release
-    assert f"blob of version {blob.VERSION + 1}: a later release wrote it" in checked.faults[0]
+    assert "blob of version 1: a later release wrote it" in checked.faults[0]
 
 
 def test_an_index_with_properties_of_another_release_leaves_the_others_alone(table: Table) -> None:

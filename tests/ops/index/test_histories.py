@@ -39,9 +39,18 @@ from pyiceberg.types import DoubleType, StringType
 
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.expiration import expire_packs
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import data_snapshots
-from icepuffin.ops.index import IndexDefinition, collect_garbage, dead_nodes, drop_index, materialize_index, refresh
+from icepuffin.ops.index import (
+    IndexDefinition,
+    collect_garbage,
+    dead_nodes,
+    drop_index,
+    materialize_index,
+    packs,
+    refresh,
+)
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import Coverage, SearchResult, open_index
@@ -90,10 +99,13 @@ class TableHistory(RuleBasedStateMachine):
         deltas=st.sampled_from([4, 4, 2, 1, 0]),
         share=st.sampled_from([0.25, 1.0]),
         recorded=st.booleans(),
+        pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
     )
-    def create(self, version: str, followed: bool, deltas: int, share: float, recorded: bool) -> None:
+    def create(self, version: str, followed: bool, deltas: int, share: float, recorded: bool, pack_bytes: int) -> None:
         """`recorded`: no work is so small that a retry does not find what is done."""
         self.followed = followed
+        self._patch.setattr(packs, "PACK_BYTES", pack_bytes)
+        self._patch.setattr(packs, "MAX_PACKS", 4)
         if recorded:
             self._patch.setattr(refresh, "SMALL_WORK", 0)
             self._patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
@@ -284,6 +296,12 @@ class TableHistory(RuleBasedStateMachine):
         assert not index_versions(self.table.refresh(), "e")
         COUNTS["drop, gc"] += 1
 
+    @rule()
+    def sweep(self) -> None:
+        expire_packs(self.table)
+        COUNTS["sweep"] += 1
+        collect_garbage(self.table, storage=STORAGE, grace=timedelta(0))
+
     @rule(pick=st.integers(0, 50))
     def search_an_old_snapshot(self, pick: int) -> None:
         snapshots = data_snapshots(self.table)
@@ -391,3 +409,4 @@ def test_random_histories_give_no_wrong_answer(
         assert COUNTS["rows dealt out of deltas"]
         assert COUNTS["driver lost"]
         assert COUNTS["drop, gc"]
+        assert COUNTS["sweep"]

@@ -1,0 +1,57 @@
+"""A Puffin file that a thread writes while its last parts are still being made."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+
+from icepuffin.ops.model import ObjectRange
+from icepuffin.ops.storage import Storage, StorageError
+
+Segments = tuple[bytes | ObjectRange, ...]
+"""One blob, preceded by its padding"""
+
+
+class BackgroundFile:
+    """The writer of one file, which appears under its name when it is whole."""
+
+    def __init__(self, store: Storage, path: str) -> None:
+        self.path = path
+        self._store = store
+        self._first: Sequence[Segments] = ()
+        self._rest: Future[Sequence[Segments]] = Future()
+        self._thread = ThreadPoolExecutor(1)
+        self._written: Future[int] | None = None
+        self._is_left = False
+
+    def begin(self, first: Sequence[Segments]) -> None:
+        """Start writing with the file's first blobs, which are final."""
+        self._first = first
+        self._written = self._thread.submit(self._store.concat, self.path, self._segments())
+
+    def finish(self, segments: Sequence[Segments]) -> None:
+        """Write the rest, and wait until the file is there. `segments`: all blobs, those of `begin` included, and the
+        footer. Raises StorageError.
+        """
+        self._rest.set_result(segments[len(self._first) :])
+        if self._written is None:
+            self._written = self._thread.submit(self._store.concat, self.path, self._segments())
+        self._written.result()
+
+    def leave(self, *, failed: bool) -> None:
+        """Stop writing; where the work `failed`, the file does not stay."""
+        self._is_left = True
+        self._rest.cancel()
+        self._thread.shutdown()
+        if failed and self._written is not None and self._written.exception() is None:
+            with contextlib.suppress(StorageError, OSError):  # the first error matters more; gc removes the file
+                self._store.delete(self.path)
+
+    def _segments(self) -> Iterator[bytes | ObjectRange]:
+        for segments in itertools.chain(self._first, self._later()):
+            if self._is_left:
+                raise CancelledError
+            yield from segments
+
+    def _later(self) -> Iterator[Segments]:
+        yield from self._rest.result()

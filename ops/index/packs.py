@@ -1,0 +1,41 @@
+"""Packs: files of shards that several versions of an index share. See docs/concepts.md.
+
+A version names the shards that it has in common with its base version, instead of copying them. Which ones, and which
+shards go to a new pack, follows from lengths alone, so that equal versions are equal to the byte.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion
+from icepuffin.ops.tasks.shard import ShardResult
+
+PACK_BYTES = 64 * 1024**2
+"""Bytes of shards that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
+MAX_PACKS = 32
+"""Packs of one version. The ones with the fewest bytes in use are written into a new one."""
+_LEAST_USE = 0.5
+"""Share of a pack's bytes that a version must use; else its shards are written into a new pack, or the own file"""
+
+
+def is_pack(shards: Iterable[ShardResult]) -> bool:
+    """Whether the shards are worth a pack of their own."""
+    return sum(shard.length for shard in shards) >= PACK_BYTES
+
+
+def packs_to_share(version: DerivedVersion, kept: Iterable[ShardResult]) -> tuple[BoundPack, ...]:
+    """Packs of the base version that the new one shares, of those that `kept` shards lie in."""
+    used_bytes = Counter[str]()
+    for shard in kept:
+        used_bytes.update({part.path: part.length for part in shard.parts})
+    full = [pack for pack in version.packs if pack.is_kept and used_bytes[pack.path] >= max(1, _LEAST_USE * pack.size)]
+    fullest = sorted(full, key=lambda pack: -used_bytes[pack.path])[: MAX_PACKS - 1]  # the sort is stable
+    return tuple(pack for pack in full if pack in fullest)
+
+
+def pack_number(shard: ShardResult, packs: Sequence[BoundPack]) -> int:
+    """Number, from 1, of the pack among `packs` that the shard lies in; 0 where it lies in none."""
+    if len(shard.parts) != 1:
+        return 0
+    paths = [pack.path for pack in packs]
+    return paths.index(shard.parts[0].path) + 1 if shard.parts[0].path in paths else 0

@@ -1,0 +1,367 @@
+"""Packs: shards that versions share. They stay as long as a version names them, and are then gone."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog import bindings, expiration
+from icepuffin.ops.catalog.blob_kind import pack_tag
+from icepuffin.ops.catalog.bound_versions import BoundPack, index_versions, tagged_version
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
+from icepuffin.ops.catalog.snapshots import PartialMetadataError, UnknownSnapshotError, data_snapshots, resolve_snapshot
+from icepuffin.ops.index import Action, CoverageError, collect_garbage, create_index, drop_index, materialize, packs
+from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.packs import pack_number, packs_to_share
+from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.model import How, ObjectRange, ShardId
+from icepuffin.ops.runs.maintenance import collect_table_garbage
+from icepuffin.ops.search import open_index
+from icepuffin.ops.search.overview import overview
+from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.shard import ShardResult
+from tests.conftest import STORAGE, make_rows
+from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.fixture(autouse=True)
+def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """30,000 bytes are worth a pack here: three shards of 200 rows, and not a delta of 20."""
+    monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
+
+
+@pytest.fixture
+def table(table_factory: TableFactory, request: pytest.FixtureRequest) -> Table:
+    """600 rows in three files, indexed: its three shards lie in a pack. The parameter is the format version."""
+    made = table_factory(**{"format-version": getattr(request, "param", "2")})
+    for first in range(0, 600, 200):
+        made.append(make_rows(first, first + 200))
+    index_head(made)
+    return made.refresh()
+
+
+def head_version(table: Table) -> bindings.DerivedVersion:
+    version = tagged_version(table.refresh(), "e")
+    assert version is not None
+    return version
+
+
+def packs_of(table: Table) -> set[str]:
+    """Paths of the packs in the store."""
+    root = f"{table.location()}/metadata"
+    return {item.path for item in open_storage(root, STORAGE).list(root) if "/ann-e-pack-" in item.path}
+
+
+def holders(table: Table) -> set[int]:
+    return set(unnamed_packs(table, [version.index_snapshot_id for version in index_versions(table.refresh(), "e")]))
+
+
+def sweep(table: Table, scope: RetentionScope = RetentionScope.NEWEST) -> None:
+    """What `icepuffin gc` does, without a grace period."""
+    retention = RetentionPolicy(scope)
+    collect_table_garbage(table, storage=STORAGE, retentions={}, default=retention, grace_hours=-1)
+
+
+def assert_right(table: Table) -> None:
+    _, recall = found_and_true(table)
+    assert recall >= 0.95
+    assert check_integrity(table, head_version(table), STORAGE).faults == ()
+
+
+@pytest.mark.parametrize("table", ["1", "2"], indirect=True)
+def test_a_build_lies_in_a_pack_and_a_refresh_shares_it(table: Table) -> None:
+    base = head_version(table)
+    index_bytes = sum(pack.size for pack in base.packs)
+    assert len(base.packs) == 1
+    assert base.packs[0].is_kept
+    table.append(make_rows(600, 620))
+    report = index_head(table)
+    version = head_version(table)
+    assert version.packs == base.packs
+    assert report.action is Action.REFRESHED
+    assert (report.shards, report.shards_copied) == (4, 3)
+    assert 0.9 * index_bytes < report.bytes_shared < index_bytes
+    assert report.bytes_written < 0.3 * index_bytes
+    assert report.bytes_total - report.bytes_shared == len(content(report))
+    shown = overview(table, DEFINITION, STORAGE)
+    assert shown is not None
+    assert [state.pack for state in shown.shards] == [1, 1, 1, 0]
+    assert (shown.packs[0].versions, shown.packs[0].used_bytes) == (2, report.bytes_shared)
+    assert (shown.bytes_alone, shown.bytes_shared) == (len(content(report)), index_bytes)
+    assert_right(table)
+
+
+def test_many_versions_take_little_more_than_one(table: Table) -> None:
+    index_bytes = sum(pack.size for pack in head_version(table).packs)
+    for first in range(600, 700, 10):
+        table.append(make_rows(first, first + 10))
+        index_head(table)
+    root = f"{table.location()}/metadata"
+    stored = sum(item.size for item in open_storage(root, STORAGE).list(root) if "/ann-e-" in item.path)
+    assert len(index_versions(table.refresh(), "e")) == 11
+    assert stored < 4 * index_bytes
+    assert_right(table)
+    for version in index_versions(table, "e"):
+        assert check_integrity(table, version, STORAGE).faults == ()
+
+
+def test_a_pack_outlives_the_version_that_made_it(table: Table) -> None:
+    first = head_version(table)
+    pack = first.packs[0].path
+    table.append(make_rows(600, 620))
+    index_head(table)
+    sweep(table)
+    assert [version.index_snapshot_id for version in index_versions(table.refresh(), "e")] != [first.index_snapshot_id]
+    assert not open_storage(first.puffin_path, STORAGE).exists(first.puffin_path)
+    assert packs_of(table) == {pack}
+    assert_right(table)
+
+
+def test_a_pack_that_no_version_names_goes_with_its_tag(table: Table) -> None:
+    holder = head_version(table).packs[0].holder_id
+    table.overwrite(make_rows(5000, 5600))  # other rows: a new build
+    index_head(table)
+    new = head_version(table).packs[0]
+    assert len(packs_of(table)) == 2
+    sweep(table)
+    assert packs_of(table) == {new.path}
+    assert holders(table) == {new.holder_id}
+    assert pack_tag("e", holder) not in table.metadata.refs
+    assert_right(table)
+
+
+def test_a_refresh_drops_packs_whose_versions_have_expired(table: Table) -> None:
+    old = head_version(table)
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    table.refresh().maintenance.expire_snapshots().by_ids([old.index_snapshot_id]).commit()
+    table.append(make_rows(5600, 5620))
+    index_head(table)
+    assert holders(table) == {pack.holder_id for pack in head_version(table).packs}
+    assert old.packs[0].holder_id not in holders(table)
+    assert_right(table)
+
+
+def test_packs_stay_where_a_catalog_hides_snapshots(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = head_version(table)
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    monkeypatch.setattr("icepuffin.ops.catalog.snapshots.hides_snapshots", lambda _: True)
+    table.refresh().maintenance.expire_snapshots().by_ids([old.index_snapshot_id]).commit()
+    with pytest.raises(PartialMetadataError):
+        expire_packs(table)
+    table.append(make_rows(5600, 5620))
+    index_head(table)
+    assert old.packs[0].holder_id in holders(table)
+
+
+def test_a_dry_run_counts_what_goes_and_removes_nothing(table: Table) -> None:
+    old = head_version(table)
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    report = collect_table_garbage(
+        table,
+        storage=STORAGE,
+        retentions={},
+        default=RetentionPolicy(RetentionScope.NEWEST),
+        grace_hours=-1,
+        dry_run=True,
+    )
+    assert {old.puffin_path, old.packs[0].path} <= set(report.deleted)
+    assert len(packs_of(table)) == 2
+    assert len(holders(table)) == 2
+
+
+def test_gc_of_a_dropped_index_takes_its_packs(table: Table) -> None:
+    tags = drop_index(table, "e")
+    assert len(tags) == 2
+    sweep(table)
+    assert not packs_of(table)
+    assert not [snapshot for snapshot in table.refresh().metadata.snapshots if snapshot.parent_snapshot_id is None][1:]
+
+
+def test_an_index_that_is_created_again_has_its_packs_again(table: Table) -> None:
+    create_index(table, DEFINITION)
+    drop_index(table, "e")
+    assert not any(pack.is_kept for version in index_versions(table.refresh(), "e") for pack in version.packs)
+    create_index(table, DEFINITION)
+    assert index_head(table).action is Action.RETAGGED
+    assert all(pack.is_kept for pack in head_version(table).packs)
+    sweep(table)
+    assert_right(table)
+
+
+def test_a_pack_without_a_tag_is_copied_and_not_shared(table: Table) -> None:
+    pack = head_version(table).packs[0]
+    bindings.drop(table, pack_tag("e", pack.holder_id))
+    table.append(make_rows(600, 620))
+    report = index_head(table)
+    assert report.bytes_shared == 0
+    assert [new.holder_id for new in head_version(table).packs] != [pack.holder_id]
+    sweep(table)
+    assert_right(table)
+
+
+def test_a_version_whose_pack_has_expired_is_no_base_and_no_answer(table: Table) -> None:
+    pack = head_version(table).packs[0]
+    bindings.drop(table, pack_tag("e", pack.holder_id))
+    table.maintenance.expire_snapshots().by_ids([pack.holder_id]).commit()
+    version = head_version(table)
+    assert version.packs[0].path == ""
+    assert "has expired" in check_integrity(table, version, STORAGE).faults[0]
+    table.append(make_rows(600, 620))
+    assert index_head(table).action is Action.BUILT
+    assert_right(table)
+
+
+def test_a_pack_that_goes_while_a_version_is_made_is_not_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = head_version(table).packs[0]
+    real = bindings.publish
+
+    def late(*args: object) -> object:
+        bindings.drop(table, pack_tag("e", pack.holder_id))
+        return real(*args)  # type: ignore[arg-type]
+
+    table.append(make_rows(600, 620))
+    before = packs_of(table)
+    with monkeypatch.context() as patch:
+        patch.setattr(materialize.bindings, "publish", late)
+        with pytest.raises(bindings.LostRaceError, match="dropped meanwhile"):
+            index_head(table)
+    assert packs_of(table) == before
+    index_head(table)
+    sweep(table)
+    assert_right(table)
+
+
+def test_a_sweep_does_not_take_a_pack_that_a_version_has_come_to_name(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep looks, a version is published, and the sweep commits."""
+    holder = head_version(table).packs[0].holder_id
+    refused: list[CommitOutcome] = []
+
+    def look(current: Table) -> dict[int, str]:
+        if refused:
+            return dict(unnamed_packs(current))
+        other = current.catalog.load_table(current.name())
+        other.append(make_rows(600, 620))
+        index_head(other)
+        return {holder: "e"}
+
+    def commit(*args: object) -> CommitOutcome:
+        table.refresh()  # as a REST catalog does, which compares requirements with the newest state
+        refused.append(attempt_commit(*args))  # type: ignore[arg-type]
+        return refused[-1]
+
+    monkeypatch.setattr(expiration, "attempt_commit", commit)
+    monkeypatch.setattr(expiration, "unnamed_packs", look)
+    assert expire_packs(table) == ()
+    assert refused == [CommitOutcome.REFUSED]
+    assert_right(table)
+
+
+def kept_shard(shard_id: int, pack: BoundPack, length: int) -> ShardResult:
+    part = ObjectRange(pack.path, 64, length)
+    empty = np.empty(0, np.int64)
+    return ShardResult(ShardId(shard_id), How.COPIED, (part,), bytes(32), 1, 0, 1.0, "", empty, 0, 0, None)
+
+
+def test_only_packs_that_are_used_by_half_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    used_bytes = [500, 499, 0, 700, 600]
+    bound = tuple(BoundPack(number, f"file:/pack-{number}", 1000, is_kept=number != 3) for number in range(5))
+    version = replace(head_version(table), packs=bound)
+    kept = [kept_shard(number, bound[number], used_bytes[number]) for number in (0, 1, 3, 4)]
+    shared = packs_to_share(version, kept)
+    assert [pack.holder_id for pack in shared] == [0, 4]
+    assert [pack_number(shard, shared) for shard in kept] == [1, 0, 0, 2]
+    monkeypatch.setattr(packs, "MAX_PACKS", 2)
+    assert [pack.holder_id for pack in packs_to_share(version, kept)] == [4]
+
+
+def test_shards_of_another_writer_in_a_pack_are_not_taken_for_one(table: Table) -> None:
+    """A shard of several parts is written anew, whatever its first part is."""
+    pack = head_version(table).packs[0]
+    shard = kept_shard(0, pack, pack.size)
+    assert pack_number(replace(shard, parts=shard.parts * 2), [pack]) == 0
+
+
+def test_no_version_has_more_packs_than_the_limit(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    monkeypatch.setattr(packs, "MAX_PACKS", 3)
+    for first in range(600, 720, 20):
+        table.append(make_rows(first, first + 20))
+        index_head(table)
+        assert 1 <= len(head_version(table).packs) <= 3
+    assert_right(table)
+
+
+def test_a_failure_leaves_neither_file_nor_pack(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise CoverageError("refused")
+
+    table.overwrite(make_rows(5000, 5600))
+    before = packs_of(table)
+    with monkeypatch.context() as patch:
+        patch.setattr(materialize, "require_rows", failing)
+        with pytest.raises(CoverageError):
+            index_head(table)
+    assert packs_of(table) == before
+    index_head(table)
+    assert_right(table)
+
+
+def test_the_loser_of_two_equal_builds_leaves_no_pack(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.append(make_rows(600, 900))
+    real = bindings.publish
+
+    def late(*args: object) -> object:
+        monkeypatch.setattr(materialize.bindings, "publish", real)
+        index_head(table.catalog.load_table(table.name()))
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(materialize.bindings, "publish", late)
+    index_head(table)
+    assert packs_of(table) == {pack.path for version in index_versions(table, "e") for pack in version.packs}
+    assert_right(table)
+
+
+def test_equal_chains_of_versions_are_equal_to_the_byte(table_factory: TableFactory, table: Table) -> None:
+    """But for the names of packs, which no file holds."""
+    table.append(make_rows(600, 620))
+    first = content(index_head(table))
+    drop_index(table, "e")
+    ours = {version.index_snapshot_id for version in index_versions(table.refresh(), "e")}
+    table.maintenance.expire_snapshots().by_ids([*ours, *holders(table)]).commit()
+    parent = data_snapshots(table.refresh())[-2].snapshot_id
+    from icepuffin.ops.index import materialize_index  # noqa: PLC0415
+    from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415
+
+    materialize_index(table, DEFINITION, parent, runner=LocalRunner(), storage=STORAGE)
+    assert content(index_head(table)) == first
+
+
+def test_a_holder_snapshot_is_nobodys_data(table: Table) -> None:
+    holder = head_version(table).packs[0].holder_id
+    assert holder not in {snapshot.snapshot_id for snapshot in data_snapshots(table)}
+    assert len(table.scan(snapshot_id=holder).to_arrow()) == 0
+    for named in (holder, pack_tag("e", holder)):
+        with pytest.raises(UnknownSnapshotError, match="only holds shards of index e"):
+            resolve_snapshot(table, named)
+        with pytest.raises(UnknownSnapshotError, match="only holds shards"):
+            open_index(table, DEFINITION, snapshot=named, storage=STORAGE)
+
+
+def test_files_without_a_name_in_the_metadata_are_garbage(table: Table) -> None:
+    pack = head_version(table).packs[0].path
+    stray = pack.replace("-pack-", "-pack-0")
+    open_storage(stray, STORAGE).create(stray, b"left by a run that was killed")
+    report = collect_garbage(table, storage=STORAGE, grace=timedelta(hours=-1))
+    assert report.deleted == (stray,)
+    assert_right(table)
