@@ -49,6 +49,8 @@ class Lake:
     `files`: data files of the table; None: open the one of so many rows that another process made in the folder.
     """
 
+    format_version = "2"
+
     def __init__(
         self,
         folder: Path,
@@ -59,11 +61,11 @@ class Lake:
         threads: int,
         tasks: str = "local",
     ) -> None:
-        self.properties = properties_in(folder)
+        self.properties = self._catalog_properties(folder)
         catalog = open_catalog("bench", self.properties)
         if files is not None:
             catalog.create_namespace("db")
-            catalog.create_table("db.t", SCHEMA, properties={"format-version": "2"})
+            catalog.create_table("db.t", SCHEMA, properties={"format-version": self.format_version})
         self.table: Table = catalog.load_table("db.t")
         self.definition = definition
         self.base_rows = rows
@@ -72,6 +74,9 @@ class Lake:
         self.runner = _runner_of(tasks, threads)
         for number in range(files or 0):
             self.append((number + 1) * rows // files - self._next)
+
+    def _catalog_properties(self, folder: Path) -> dict[str, str]:
+        return properties_in(folder)
 
     @property
     def head(self) -> int:
@@ -83,8 +88,11 @@ class Lake:
     def append(self, count: int) -> None:
         """The next rows, as one file."""
         ids = np.arange(self._next, self._next + count)
-        self.table.append(arrow_rows(ids, self._vectors[self._next : self._next + count]))
+        self._write(arrow_rows(ids, self._vectors[self._next : self._next + count]))
         self._next += count
+
+    def _write(self, rows: pa.Table) -> None:
+        self.table.append(rows)
 
     def rewrite(self, files: int) -> None:
         """The same rows in so many other files."""
@@ -236,17 +244,20 @@ def _by_query(rows: pa.Table, queries: int, k: int) -> npt.NDArray[np.int64]:
 
 
 def measured(work: Callable[[], IndexReport]) -> dict[str, Any]:
-    """Seconds, of those in graph kernels and in the store's copying, and bytes that this process read and wrote."""
+    """Seconds, of those in graph kernels and in the store's copying, CPU seconds of this process and bytes that it read
+    and wrote.
+    """
     before = _io()
     with _kernel_clock() as kernels:
-        begun = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), time.process_time()
         report = work()
-        seconds = time.perf_counter() - begun
+        seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
     after = _io()
     # what the store reads and writes by itself to join the file is counted as ours by the kernel
     joined = report.bytes_total - report.bytes_shared if "copy" in report.stage_seconds else 0
     return {
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "kernel_seconds": sum(kernels),
         "bytes_read": after["rchar"] - before["rchar"] - joined,
         "bytes_written": after["wchar"] - before["wchar"] - joined,

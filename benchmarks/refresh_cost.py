@@ -1,6 +1,7 @@
 """What a refresh costs beside a full rebuild, in one run: every scenario from an equal start, end to end.
 
     python -m benchmarks.refresh_cost --vectors embeddings.npy --out refresh.json [--shards 16] [--tasks spark]
+        [--format-version 3]
 
 The table holds 90 % of the rows in `--files` files and is indexed. Each scenario makes its change and times
 `materialize_index` (plan, reading Parquet, kernels, gate, writing, commit); then the same snapshot is indexed from
@@ -10,8 +11,11 @@ Recall@10 is of 200 queries against exact search, of the refreshed and the fresh
 
 Tasks run in this process, or in Spark's workers, whose session is warm by then; on both sides. `ratio_to_rebuild` is
 of all seconds, `ratio_without_copying` leaves out those in which nothing was done but join the file's parts: shards
-that stay are copied while others are made. Bytes are what this process read and wrote by system calls, the store's
-copying and Spark's workers not among them; nor are the workers' kernels among `kernel_seconds`.
+that stay are copied while others are made. `cpu_ratio_to_rebuild` is of this process's CPU seconds, which others on the
+machine move less. Bytes are what this process read and wrote by system calls, the store's copying and Spark's workers
+not among them; nor are the workers' kernels among `kernel_seconds`.
+
+Spark writes and compacts a table of format v3 (`benchmarks.spark_lake`), whose scenarios are those without deletes.
 
 At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 of them.
 """
@@ -20,6 +24,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +98,9 @@ SCENARIOS: dict[str, Callable[[Lake], None]] = {
     )
 }
 
+DELETING = {delete_only.__name__, one_shard_rebuild.__name__}
+"""Scenarios that PyIceberg cannot make in a table of format v3"""
+
 
 def main() -> None:
     """Run the scenarios; what is done so far is written after each."""
@@ -103,9 +111,11 @@ def main() -> None:
         name="bench", column="embedding", metric=options.metric, shards=options.shards, target_recall=0.0
     )
     out: dict[str, Any] = {"rows": rows, "dims": vectors.shape[1], "shards": options.shards, "tasks": options.tasks}
-    out["scenarios"] = {}
-    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-        lake = Lake(Path(folder), vectors, rows, options.files, definition, options.threads, options.tasks)
+    out |= {"format_version": options.format_version, "scenarios": {}}
+    with (
+        tempfile.TemporaryDirectory(dir=options.scratch) as folder,
+        _lake(Path(folder), vectors, rows, definition, options) as lake,
+    ):
         start = lake.head
         lake.index(replace(definition, name="warm", max_degree=8, search_list=8))
         lake.forget("warm")
@@ -113,7 +123,7 @@ def main() -> None:
         out["rebuild"] = first
         print("first build", json.dumps(first), flush=True)
         first_recall = lake.recall(definition)
-        for name in filter(None, options.scenarios.split(",")):
+        for name in _scenarios(options):
             SCENARIOS[name](lake)
             refreshed = measured(lake.index)
             rebuild, recall_fresh = first, first_recall
@@ -124,6 +134,7 @@ def main() -> None:
                 "rebuild_seconds": rebuild["seconds"],
                 "ratio_to_rebuild": refreshed["seconds"] / rebuild["seconds"],
                 "ratio_without_copying": (refreshed["seconds"] - refreshed["copy_seconds"]) / rebuild["seconds"],
+                "cpu_ratio_to_rebuild": refreshed["cpu_seconds"] / rebuild["cpu_seconds"],
                 "recall": lake.recall(definition),
                 "recall_fresh": recall_fresh,
             }
@@ -149,6 +160,22 @@ def probe_cost(lake: Lake) -> dict[str, dict[str, float]]:
     return milliseconds
 
 
+def _lake(
+    folder: Path, vectors: Any, rows: int, definition: IndexDefinition, options: argparse.Namespace
+) -> AbstractContextManager[Lake]:
+    arguments = (folder, vectors, rows, options.files, definition, options.threads, options.tasks)
+    if options.format_version == 2:
+        return nullcontext(Lake(*arguments))
+    from benchmarks.spark_lake import spark_lake  # noqa: PLC0415  needs Java
+
+    return spark_lake(*arguments)
+
+
+def _scenarios(options: argparse.Namespace) -> list[str]:
+    names = list(filter(None, options.scenarios.split(",")))
+    return names if options.format_version == 2 else [name for name in names if name not in DELETING]
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vectors", type=Path, required=True)
@@ -157,6 +184,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--tasks", choices=("local", "spark"), default="local", help="where they run")
+    parser.add_argument("--format-version", type=int, choices=(2, 3), default=2, help="3 needs Java")
     parser.add_argument("--metric", choices=("l2", "cosine", "ip"), default="l2")
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="[default: %(default)s]")
     parser.add_argument("--rebuild", choices=("each", "once"), default="each", help="beside which a refresh is held")
