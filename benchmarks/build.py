@@ -92,7 +92,7 @@ def _build(options: argparse.Namespace) -> dict[str, Any]:
         warm = _table(catalog, "warm", np.load(options.vectors, mmap_mode="r")[:2000], 1)
         materialize_index(warm, definition, warm.metadata.current_snapshot_id, **common)
         table = _table(catalog, "t", np.load(options.vectors, mmap_mode="r"), options.files)
-        before = _peak_now()
+        before = restart_peak_mib()
         start = time.perf_counter()
         report = materialize_index(table, definition, table.metadata.current_snapshot_id, **common)
         seconds = time.perf_counter() - start
@@ -103,8 +103,8 @@ def _build(options: argparse.Namespace) -> dict[str, Any]:
             "shards": report.shards,
             "bytes": report.bytes_total,
             "rss_before_mb": before,
-            "peak_rss_mb": _peak(),
-            "work_mb": _peak() - before,
+            "peak_rss_mb": peak_mib(),
+            "work_mb": peak_mib() - before,
         }
 
 
@@ -131,15 +131,16 @@ def _table(catalog: Any, name: str, vectors: Any, files: int) -> Any:
     return table
 
 
-def _peak() -> float:
+def peak_mib() -> float:
+    """Largest resident set of this process, in MiB, since it started or `restart_peak_mib` was called."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def _peak_now() -> float:
+def restart_peak_mib() -> float:
     """Start the high-water mark anew; -> MiB resident now."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _peak()
+    return peak_mib()
 
 
 def _options() -> argparse.Namespace:
