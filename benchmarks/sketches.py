@@ -3,9 +3,10 @@
     python -m benchmarks.sketches --out sketches.json [--rows 10000000] [--systems icepuffin,duckdb]
 
 The file is made first: ten row groups, four columns without nulls, each with a known number of distinct values. Each
-system runs in a process of its own, after one call to warm up. A figure is the median wall time from the file, in the
-page cache, to the finished answer: of each column, and of all in one call. `peak_mb` is the process's, the JVM's
-included. `error` is the estimate over the truth, less 1.
+system runs in a process of its own, after one call to warm up. A figure is the median time from the file, in the page
+cache, to the finished answer: of each column, and of all in one call. `seconds` are of the clock, `cpu_seconds` of all
+threads, the JVM's included; others on the machine move these less. So is `peak_mb`. `error` is the estimate over the
+truth, less 1.
 
 icepuffin         `materialize_theta_sketches` of a snapshot without sketches, both commits included
 icepuffin-count   the same without the commits
@@ -121,24 +122,35 @@ def inside(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"start_seconds": time.perf_counter() - started, "columns": {}}
     columns = list(DISTINCT)
     for single in ([column] for column in columns):
-        seconds, answer = _timed(system, single, spec["repeats"])
-        out["columns"][single[0]] = {"seconds": seconds}
+        times, answer = _timed(system, single, spec["repeats"])
+        out["columns"][single[0]] = dict(zip(("seconds", "cpu_seconds"), times, strict=True))
         if single[0] in answer:
             truth = min(DISTINCT[single[0]], spec["rows"])
             out["columns"][single[0]]["error"] = answer[single[0]][0] / truth - 1
-    out["all_seconds"], _ = _timed(system, columns, spec["repeats"])
+    (out["all_seconds"], out["all_cpu_seconds"]), _ = _timed(system, columns, spec["repeats"])
     out["peak_mb"] = sum(map(_peak_mb, [os.getpid(), *_children(os.getpid())]))
     return out
 
 
-def _timed(system: Any, columns: list[str], repeats: int) -> tuple[float, dict[str, Any]]:
+def _timed(system: Any, columns: list[str], repeats: int) -> tuple[tuple[float, float], dict[str, Any]]:
+    """(median seconds, median CPU seconds), and the answer."""
     system.many(columns)
     durations = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), _cpu_seconds()
         answer = system.many(columns)
-        durations.append(time.perf_counter() - started)
-    return statistics.median(durations), answer
+        durations.append((time.perf_counter() - begun, _cpu_seconds() - cpu_begun))
+    seconds, cpu_seconds = map(statistics.median, zip(*durations, strict=True))
+    return (seconds, cpu_seconds), answer
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it started and that run."""
+    ticks = 0
+    for pid in _children(os.getpid()):
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        ticks += int(user) + int(system)
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _children(pid: int) -> list[int]:
@@ -173,8 +185,11 @@ def main() -> None:
         make_file(file, options.rows)
         for name in options.systems.split(","):
             results[name] = _run(name, file, options)
-            columns = ", ".join(f"{c} {r['seconds']:.2f}" for c, r in results[name]["columns"].items())
-            print(f"{name:16} {columns}, all {results[name]['all_seconds']:.2f} s, {results[name]['peak_mb']:.0f} MB")
+            figures = results[name]["columns"] | {
+                "all": {"seconds": results[name]["all_seconds"], "cpu_seconds": results[name]["all_cpu_seconds"]}
+            }
+            shown = ", ".join(f"{c} {r['seconds']:.2f} ({r['cpu_seconds']:.2f})" for c, r in figures.items())
+            print(f"{name:16} s (CPU): {shown}; {results[name]['peak_mb']:.0f} MB", flush=True)
     if options.out:
         options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
