@@ -10,11 +10,13 @@ from benchmarks import kernels
 LIST = """Benchmarks, each with its own --help:
   python -m benchmarks.kernels        our graph beside diskannpy, svs and hnswlib, where they are installed
   python -m benchmarks.build          materialising an index of a table, in the driver and on Spark
+  python -m benchmarks.build_steps    where the time and the memory of a graph build go
   python -m benchmarks.refresh_cost   a refresh beside a rebuild
   python -m benchmarks.drift          recall over many refreshes
   python -m benchmarks.search         searches of a table, end to end, beside DuckDB
   python -m benchmarks.distributed    searches by Spark tasks, beside Spark's empty job
   python -m benchmarks.sketches       theta sketches of a file's columns, beside Iceberg on Spark and DuckDB
+  python -m benchmarks.sketch_kernels theta sketching without files
   python -m benchmarks.quantizers     k-means and product quantization, beside faiss where it is installed
   python -m benchmarks.scale          one table of any size, end to end, each step in a process of its own
   python -m benchmarks.layout         shards, codebook and bytes of a table's size: arithmetic alone

@@ -80,7 +80,7 @@ def _plot(points: list[dict[str, Any]], path: Path) -> None:
     )
     compared = [point for point in points if "recall_fresh" in point]
     axes.plot(
-        [point["refresh"] for point in compared], [point["recall_fresh"] for point in compared], "o", label="built anew"
+        [point["refresh"] for point in compared], [point["recall_fresh"] for point in compared], "o", label="full build"
     )
     lowest = min(point[name] for point in points for name in ("recall", "recall_fresh") if name in point)
     axes.set(xlabel="refreshes, 2 % deleted and 2 % inserted each", ylabel="recall@10", ylim=(lowest - 0.01, 1.001))

@@ -1,7 +1,7 @@
 """Our graph beside the peers that are installed: build time, recall, queries a second, latency; one process a system.
 
     python -m benchmarks.kernels [--vectors X.npy] [--queries 1000] [--systems icepuffin,diskannpy,svs,hnswlib]
-        [--threads 2] [--seeds 5] [--peers PYTHON] [--diskannpy PYTHON]
+        [--threads 2] [--seeds 5] [--widths 20 70] [--peers PYTHON] [--diskannpy PYTHON]
 
 Squared L2, k = 10, R = 64, L = 100, alpha = 1.2. Rows are permuted, the first are held out as queries. Recall counts
 equal distances as hits. With --seeds ours is built that many times, and recall is reported as mean and spread. Only
@@ -63,16 +63,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _over_seeds(base: Any, queries: Any, true: Any, options: argparse.Namespace) -> None:
     """Whether a graph's quality is luck: recall over builds that differ in their seed alone."""
-    recalls = np.empty((options.seeds, len(SWEEP)))
+    recalls = np.empty((options.seeds, len(options.widths)))
     for seed in range(options.seeds):
         graph = vamana.build(base, Metric.L2, vamana.VamanaParams(seed=seed), threads=options.threads)
         searcher = Searcher(graph, base, Metric.L2, threads=options.threads)
-        for at, width in enumerate(SWEEP):
+        for at, width in enumerate(options.widths):
             ids, _, _ = searcher.search(queries, K, search_list=width, threads=options.threads)
             recalls[seed, at] = _recall(base, queries, ids, true)
     shown = "; ".join(
         f"{width}: {mean:.4f} ({low:.4f} to {high:.4f})"
-        for width, mean, low, high in zip(SWEEP, recalls.mean(0), recalls.min(0), recalls.max(0), strict=True)
+        for width, mean, low, high in zip(options.widths, recalls.mean(0), recalls.min(0), recalls.max(0), strict=True)
     )
     print(f"recall of {options.seeds} seeds, mean (least to most), by width: {shown}", flush=True)
 
@@ -85,6 +85,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--seeds", type=int, default=0, help="builds of ours to tell recall's spread by")
     parser.add_argument("--insert", type=int, default=0, help="rows that are inserted into an index of the others")
+    parser.add_argument("--widths", type=int, nargs="+", default=SWEEP, help="of the searches [default: %(default)s]")
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers/bin/python")
     parser.add_argument("--diskannpy", type=Path, default=ROOT / ".venv-diskannpy/bin/python")
     return parser.parse_args(arguments)
@@ -111,7 +112,15 @@ def _run(name: str, base: Any, queries: Any, options: argparse.Namespace) -> dic
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "scratch").mkdir()
-        spec = {"R": 64, "L": 100, "alpha": 1.2, "k": K, "metric": "l2", "threads": options.threads, "sweep": SWEEP}
+        spec = {
+            "R": 64,
+            "L": 100,
+            "alpha": 1.2,
+            "k": K,
+            "metric": "l2",
+            "threads": options.threads,
+            "sweep": options.widths,
+        }
         spec["insert"] = options.insert
         (folder / "spec.json").write_text(json.dumps(spec | {"scratch": str(folder / "scratch")}))
         np.save(folder / "base.npy", base)
