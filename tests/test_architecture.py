@@ -1,6 +1,7 @@
 """The rules of the house that no tool checks by itself: layers, documents that tell the truth, nothing private."""
 
 import ast
+import importlib
 import io
 import pkgutil
 import re
@@ -63,6 +64,7 @@ PRIVATE = {
     "a key": r"-----BEGIN [A-Z ]*PRIVATE KEY|AKIA[0-9A-Z]{16}|ghp_[A-Za-z0-9]{30}",
 }
 _SHELLS = {"sh", "bash", "console", ""}
+_COMMANDS = r"(?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+|python -m benchmarks\b[^`]*"
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)\]`*\"'%])[.?!][\"'*)]* +(?=[A-Z`*\[(\"])")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -432,11 +434,9 @@ def commands_of_documents() -> list[tuple[str, str]]:
     for document in DOCUMENTS:
         text = (REPOSITORY / document).read_text(encoding="utf-8")
         lines = [line.strip() for _, kind, line in lines_of(document) if kind in _SHELLS]
-        lines += re.findall(r"`((?:make|sh|icepuffin|dagster[a-z-]*|dg) [^`]+)`", text)
+        lines += re.findall(rf"`({_COMMANDS})`", text)
         matches += [(document, re.split(r"\s{2,}#|\s#\s", line)[0].strip()) for line in lines]
-    return [
-        (document, line) for document, line in matches if re.match(r"(make|sh|icepuffin|dagster[a-z-]*|dg)\b ", line)
-    ]
+    return [(document, line) for document, line in matches if re.match(_COMMANDS, line)]
 
 
 def test_the_documents_tell_commands() -> None:
@@ -444,7 +444,9 @@ def test_the_documents_tell_commands() -> None:
 
 
 @pytest.mark.parametrize(("document", "line"), commands_of_documents())
-def test_a_command_that_a_document_names_exists(document: str, line: str) -> None:
+def test_a_command_that_a_document_names_exists(
+    document: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     program, *words = line.split()
     if program == "make":
         targets = re.search(r"^\.PHONY: (.+)$", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -455,6 +457,14 @@ def test_a_command_that_a_document_names_exists(document: str, line: str) -> Non
         assert re.search(rf"^    (?:\S+ \| )*{words[1]}(?: \| \S+)*\)", script, re.MULTILINE) or words[1] == "help"
     elif program == "icepuffin":
         assert_options_exist(words)
+    elif program == "python":
+        name = words[1] if "." in words[1] else "benchmarks.kernels"  # whose options `benchmarks` takes
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(name).main()
+        assert ended.value.code == 0
+        options = set(re.findall(r"^ +(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+        assert {word for word in words[2:] if word.startswith("--")} <= options
     else:
         assert Path(sys.executable).with_name(program).exists()
 
@@ -471,6 +481,21 @@ def assert_options_exist(words: list[str]) -> None:
             options |= {option for item in command.get_params(click.Context(command)) for option in item.opts}
         elif re.match(r"-{1,2}[a-z]", word):
             assert word in options, f"there is no option {word}"
+
+
+def test_every_benchmark_is_imported() -> None:
+    for path in (REPOSITORY / "benchmarks").glob("*.py"):
+        importlib.import_module(f"benchmarks.{path.stem}")
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name.startswith("docs/performance/")])
+def test_a_table_of_figures_stands_beside_the_command_that_gives_it(document: str) -> None:
+    without = []
+    for section in re.split(r"^## ", (REPOSITORY / document).read_text(encoding="utf-8"), flags=re.MULTILINE):
+        figures = re.search(r"^\|.*\d", section, re.MULTILINE)
+        if figures and not re.search(r"\bpython -m benchmarks\b|`make \w", section):
+            without.append(section.splitlines()[0])
+    assert without == []
 
 
 def test_the_lock_holds_what_is_asked_for() -> None:
