@@ -28,13 +28,15 @@ class SettingsModel(BaseModel):
 def _cron(value: str) -> str:
     if value == "off":
         return value
-    from dagster._utils.schedules import is_valid_cron_schedule  # noqa: PLC0415  most commands start without Dagster
+    import dagster as dg  # noqa: PLC0415  most commands start without Dagster
 
-    if len(value.split()) != _CRON_FIELDS or not is_valid_cron_schedule(value):
-        raise ValueError(
-            "is no schedule: write five cron fields (minute, hour, day of month, month, day of week) or off"
-        )
-    return value
+    try:
+        if len(value.split()) == _CRON_FIELDS:
+            dg.ScheduleDefinition(name="cron", job_name="cron", cron_schedule=value)
+            return value
+    except dg.DagsterInvalidDefinitionError:
+        pass
+    raise ValueError("is no schedule: write five cron fields (minute, hour, day of month, month, day of week) or off")
 
 
 Cron = Annotated[str, AfterValidator(_cron)]

@@ -21,8 +21,6 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.executor.in_process import InProcessExecutor
 
 PROCESS_TAG = "icepuffin/process"
 _INITIAL = "pid:[4026531836]"
@@ -30,7 +28,7 @@ _INITIAL = "pid:[4026531836]"
 _CONTAINER = re.compile(r"/([0-9a-f]{64})/\S* /etc/hostname ")
 """Docker, containerd and Podman mount /etc/hostname from a folder that has the container's or the pod's id."""
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
-_INTERRUPTS = (DagsterExecutionInterruptedError.__name__, KeyboardInterrupt.__name__)
+_INTERRUPTS = (dg.DagsterExecutionInterruptedError.__name__, KeyboardInterrupt.__name__)
 _IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 
 
@@ -155,21 +153,32 @@ def end_lost_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
     return tuple(run_ids)
 
 
-class _RunProcessExecutor(InProcessExecutor):
-    """Runs steps in this process, and records the process in the run's tags first.
+class _RunProcessExecutor(dg.Executor):
+    """Records this process in the run's tags, then runs the steps by another executor.
 
     A run that is cancelled or interrupted ends. Dagster alone would repeat the step, by its retry policy.
     """
 
+    def __init__(self, executor: dg.Executor) -> None:
+        self._executor = executor
+
+    @property
+    def retries(self) -> Any:
+        return self._executor.retries
+
+    @property
+    def step_dependency_config(self) -> Any:
+        return self._executor.step_dependency_config
+
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
         run_id = plan_context.run_id
         plan_context.instance.add_run_tags(run_id, process_tags(run_id))
-        events: Any = super().execute(plan_context, execution_plan)
+        events: Any = self._executor.execute(plan_context, execution_plan)
         with closing(events):
             for event in events:
                 yield event
                 if (event.is_step_up_for_retry or event.is_step_failure) and _is_to_end(plan_context, event):
-                    raise DagsterExecutionInterruptedError
+                    raise dg.DagsterExecutionInterruptedError
 
 
 def _is_to_end(plan_context: Any, event: dg.DagsterEvent) -> bool:
@@ -184,11 +193,10 @@ def _is_to_end(plan_context: Any, event: dg.DagsterEvent) -> bool:
 
 
 @dg.executor(name="in_process", config_schema=dg.in_process_executor.config_schema.as_field())
-def run_process_executor(context: dg.InitExecutorContext) -> InProcessExecutor:
+def run_process_executor(context: dg.InitExecutorContext) -> dg.Executor:
     """Dagster's in-process executor; its runs can be failed once their process is gone."""
     create: Any = dg.in_process_executor.executor_creation_fn
-    plain = create(context)
-    return _RunProcessExecutor(plain.retries, plain.step_dependency_config, plain.marker_to_close)
+    return _RunProcessExecutor(create(context))
 
 
 def main() -> None:
