@@ -10,6 +10,7 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import version_glance
 from icepuffin.assets.metadata import bullet_list, picture, readable_bytes, report_metadata, snapshot_metadata
 from icepuffin.assets.partitions import snapshot_partitions
+from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.vended_config import storage_of
@@ -18,7 +19,6 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import Action, IndexReport
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.search.overview import overview
 
@@ -130,7 +130,9 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
     @dg.asset(
         key=key,
         deps=[spec.key],
-        kinds={"python", "puffin"},
+        kinds=set(spec.attributes.kinds or ("python", "puffin")),
+        owners=spec.attributes.owners,
+        tags=spec.attributes.tags,
         description=(
             f"Vamana graphs over column {definition.column} ({definition.metric}), tag ann_{definition.name}. "
             f"Published only with recall of at least {definition.target_recall:g}."
@@ -151,15 +153,17 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
             ),
         ],
         partitions_def=snapshot_partitions(spec),
-        group_name=spec.slug,
+        group_name=spec.group,
+        automation_condition=spec.attributes.automation,
+        required_resource_keys={spec.resources.catalogs, spec.resources.engine},
         pool=spec.pool,
         retry_policy=spec.retry_policy,
     )
     @no_vain_retries()
-    def ann_index(
-        context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
-    ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
-        table = catalogs.table(spec.catalog, spec.identifier)
+    def ann_index(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+        limit_pool(context.instance, spec.pool)
+        engine = spec.resources.engine_of(context)
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         report = refresh_index(
             table,
             definition,

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.scheduler.instigation import InstigatorStatus
 from pyiceberg.table import Table
 
 from icepuffin.assets.metadata import line_chart
@@ -18,7 +16,6 @@ from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.integrity import check_integrity, remedy
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.index.report import Action
-from icepuffin.ops.resources import Catalogs
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
@@ -95,8 +92,9 @@ def freshness_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         f"Is the index up to date? Warns if more than {spec.settings.max_freshness_lag} of the newest data snapshots "
         f"lack a version{since}. A snapshot with nothing to index needs none. Reads metadata only.",
     )
-    def freshness(context: dg.AssetCheckExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
-        lag = current_lag(context.instance, spec, definition, catalogs.table(spec.catalog, spec.identifier))
+    def freshness(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
+        lag = current_lag(context.instance, spec, definition, table)
         late = is_late(spec, lag)
         why = {"what to do": _SWITCH_ON.format(spec.sensor_name)} if late and _sensor_is_off(context, spec) else {}
         return dg.AssetCheckResult(
@@ -117,6 +115,7 @@ def _index_check(
         name=f"check_{name}__{key.to_python_identifier()}",
         specs=[dg.AssetCheckSpec(name, asset=key, description=description)],
         description=description,
+        required_resource_keys={spec.resources.catalogs},
     )
     checked: Callable[[Callable[..., dg.AssetCheckResult]], dg.AssetChecksDefinition] = decorator
     return checked
@@ -127,13 +126,13 @@ def _sensor_is_off(context: dg.AssetCheckExecutionContext, spec: TableSpec) -> b
     if context.instance.schedule_storage is None:  # an instance in memory keeps no switches
         return not spec.settings.sensor_running
     switches = [
-        state.status
-        for state in context.instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-        if state.instigator_name == spec.sensor_name
+        state.status.value
+        for state in context.instance.all_instigator_state()
+        if state.instigator_type.value == "SENSOR" and state.instigator_name == spec.sensor_name
     ]
-    if InstigatorStatus.RUNNING in switches:
+    if "RUNNING" in switches:
         return False
-    return InstigatorStatus.STOPPED in switches or not spec.settings.sensor_running
+    return "STOPPED" in switches or not spec.settings.sensor_running
 
 
 def recall_so_far(history: Sequence[RecallMeasurement], target: float) -> dict[str, dg.MetadataValue[Any]]:
@@ -164,8 +163,8 @@ def integrity_check(spec: TableSpec, definition: IndexDefinition) -> dg.AssetChe
         "decodes, every live row has a node with its own vector, and some rows of each shard are searched by their own "
         "vectors. Reads the whole file and all vectors.",
     )
-    def integrity(catalogs: dg.ResourceParam[Catalogs]) -> dg.AssetCheckResult:
-        table = catalogs.table(spec.catalog, spec.identifier)
+    def integrity(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         version = tagged_version(table, definition.name)
         if version is None:
             return dg.AssetCheckResult(

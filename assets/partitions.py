@@ -10,7 +10,7 @@ from icepuffin.assets.spec import TableSpec
 
 
 def partitions_name(spec: TableSpec) -> str:
-    return f"snapshots/{'/'.join(spec.path)}"
+    return spec.attributes.partitions or f"snapshots/{'/'.join(spec.path)}"
 
 
 def snapshot_partitions(spec: TableSpec) -> dg.DynamicPartitionsDefinition:

@@ -4,9 +4,9 @@ Only the properties that return Dagster's own types import Dagster: the command 
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from icepuffin.assets.table_settings import TableSettings
 
@@ -15,6 +15,51 @@ if TYPE_CHECKING:
 
     from icepuffin.ops.index.definition import IndexDefinition
     from icepuffin.ops.index.retention_policy import RetentionPolicy
+    from icepuffin.ops.resources import Catalogs, Engine
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKeys:
+    """Keys of the resources that assets, jobs, sensors and schedules use. Definitions with equal keys do not merge."""
+
+    catalogs: str = "icepuffin_catalogs"
+    engine: str = "icepuffin_engine"
+
+    @classmethod
+    def prefixed(cls, name: str) -> "ResourceKeys":
+        """Keys of one set of definitions among others in a code location."""
+        return cls(f"icepuffin_{name}_catalogs", f"icepuffin_{name}_engine")
+
+    def catalogs_of(self, context: Any) -> "Catalogs":
+        """The catalogs, from the context of a step, a sensor or a schedule."""
+        catalogs: Catalogs = getattr(context.resources, self.catalogs)
+        return catalogs
+
+    def engine_of(self, context: Any) -> "Engine":
+        """The engine, from the context of a step."""
+        engine: Engine = getattr(context.resources, self.engine)
+        return engine
+
+
+@dataclass(frozen=True, slots=True)
+class AssetAttributes:
+    """What a Dagster project may set of a table's assets; empty where icepuffin's own values hold."""
+
+    key: tuple[str, ...] = ()
+    """Key of the table's asset, under which the derived assets stand."""
+    key_prefix: tuple[str, ...] = ()
+    """First parts of the key, before those of catalog, namespace and table."""
+    upstream: tuple[str, ...] = ()
+    """Key of an asset of the project that writes the table, in place of an external asset of ours."""
+    group: str = ""
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    kinds: frozenset[str] = frozenset()
+    """Kinds of the derived assets."""
+    automation: "dg.AutomationCondition[dg.AssetKey] | None" = None
+    """Condition under which Dagster requests runs of the derived assets, in place of the sensor."""
+    partitions: str = ""
+    """Name of the partitions definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +71,8 @@ class TableSpec:
     """Indexes of the settings, and those that the table's own properties define."""
     note: str = ""
     """A remark for the UI, such as why the table's properties could not be read."""
+    attributes: AssetAttributes = AssetAttributes()
+    resources: ResourceKeys = ResourceKeys()
 
     @property
     def catalog(self) -> str:
@@ -67,14 +114,30 @@ class TableSpec:
 
     @property
     def key(self) -> "dg.AssetKey":
-        return _key(*self.path)
+        """The key of the table's own asset, whoever defines that."""
+        return _verbatim(self.attributes.upstream or self._root)
 
     @property
     def theta_key(self) -> "dg.AssetKey":
-        return _key(*self.path, "theta_sketches")
+        return _verbatim((*self._root, "theta_sketches"))
 
     def index_key(self, index: str) -> "dg.AssetKey":
-        return _key(*self.path, "ann_index", index)
+        return _verbatim((*self._root, "ann_index", _part(index)))
+
+    @property
+    def _root(self) -> tuple[str, ...]:
+        """The key under which derived assets stand."""
+        default = (*self.attributes.key_prefix, *map(_part, self.path))
+        return self.attributes.key or self.attributes.upstream or default
+
+    @property
+    def group(self) -> str:
+        return self.attributes.group or self.slug
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the sensor records snapshots as materialisations of the table: a project's asset has its own."""
+        return not self.attributes.upstream
 
     @property
     def derived_keys(self) -> tuple["dg.AssetKey", ...]:
@@ -113,8 +176,12 @@ def node(catalog: str, identifier: str) -> str:
     return "__".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (catalog, *identifier.split(".")))
 
 
-def _key(*path: str) -> "dg.AssetKey":
-    """An asset key, without the characters that Dagster refuses, such as spaces."""
+def _part(name: str) -> str:
+    """A part of an asset key, without the characters that Dagster refuses, such as spaces."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+def _verbatim(path: Sequence[str]) -> "dg.AssetKey":
     import dagster as dg  # noqa: PLC0415
 
-    return dg.AssetKey([re.sub(r"[^A-Za-z0-9_.-]", "_", part) for part in path])
+    return dg.AssetKey(list(path))

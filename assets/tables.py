@@ -10,8 +10,10 @@ def table_asset(spec: TableSpec) -> dg.AssetSpec:
     return dg.AssetSpec(
         key=spec.key,
         partitions_def=snapshot_partitions(spec),
-        group_name=spec.slug,
+        group_name=spec.group,
         kinds={"iceberg", "table"},
+        owners=spec.attributes.owners,
+        tags=spec.attributes.tags,
         description=" ".join(filter(None, (_what_it_is(spec), _who_watches(spec), spec.note))),
         metadata={
             "catalog": spec.catalog,

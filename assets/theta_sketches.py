@@ -8,9 +8,9 @@ from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.glance import value_bars
 from icepuffin.assets.metadata import bar_chart, bullet_list, readable_bytes, report_metadata, snapshot_metadata
 from icepuffin.assets.partitions import snapshot_partitions
+from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.theta.report import ThetaReport
 
@@ -33,21 +33,25 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=spec.theta_key,
         deps=[spec.key],
-        kinds={"python", "puffin"},
+        kinds=set(spec.attributes.kinds or ("python", "puffin")),
+        owners=spec.attributes.owners,
+        tags=spec.attributes.tags,
         description=(
             "Estimated number of distinct values (NDV) of each column, in the snapshot's statistics file, where Spark "
             "and Trino look for it."
         ),
         partitions_def=snapshot_partitions(spec),
-        group_name=spec.slug,
+        group_name=spec.group,
+        automation_condition=spec.attributes.automation,
+        required_resource_keys={spec.resources.catalogs, spec.resources.engine},
         pool=spec.pool,
         retry_policy=spec.retry_policy,
     )
     @no_vain_retries()
-    def theta_sketches(
-        context: dg.AssetExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
-    ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
-        table = catalogs.table(spec.catalog, spec.identifier)
+    def theta_sketches(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]  # dagster tells checks from outputs by the bare class
+        limit_pool(context.instance, spec.pool)
+        engine = spec.resources.engine_of(context)
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         report = refresh_sketches(
             table,
             int(context.partition_key),

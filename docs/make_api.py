@@ -28,6 +28,8 @@ ORDER = (
     "knn_join",
     "register_vector_search",
     "SparkRunner",
+    "build_defs",
+    "IcepuffinTableComponent",
     "StorageConfig",
     "errors",
 )

@@ -10,7 +10,8 @@ An index belongs to a snapshot of a table. `create_index` defines one, `refresh`
     reader = icepuffin.open_index(table)
     reader.search(query, k=10, where="section = 'web'").to_pandas()
 
-Reading needs neither Dagster nor Spark nor Java. Dagster's definitions lie in `icepuffin.orchestration.definitions`.
+Reading needs neither Dagster nor Spark nor Java. In a Dagster project, `build_defs` and `IcepuffinTableComponent` give
+the definitions of a table.
 The names below are the interface that is kept; what lies deeper may change between releases. Each is imported when it
 is first used.
 """
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.spark.table_function import register_vector_search
     from icepuffin.ops.sql.session import SqlSession
     from icepuffin.ops.theta.ndv import read_ndv
+    from icepuffin.orchestration.component import IcepuffinTableComponent, build_defs
 
 _HOMES = {
     "open_index": "icepuffin.ops.search.opening",
@@ -50,16 +52,20 @@ _HOMES = {
     "SparkRunner": "icepuffin.ops.spark.runner",
     "register_vector_search": "icepuffin.ops.spark.table_function",
     "StorageConfig": "icepuffin.ops.model",
+    "build_defs": "icepuffin.orchestration.component",
+    "IcepuffinTableComponent": "icepuffin.orchestration.component",
 }
 
 __all__ = [
     "FollowingReader",
+    "IcepuffinTableComponent",
     "IndexDefinition",
     "IndexReader",
     "SearchResult",
     "SparkRunner",
     "SqlSession",
     "StorageConfig",
+    "build_defs",
     "create_index",
     "drop_index",
     "errors",

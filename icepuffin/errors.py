@@ -20,6 +20,7 @@ from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.storage import AccessError, StorageError
 from icepuffin.ops.tasks.runner import RunnerError
 from icepuffin.ops.theta.errors import ThetaError
+from icepuffin.orchestration.settings import SettingsError
 from icepuffin.puffin.errors import PuffinError
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "QueryError",
     "RepeatedFileError",
     "RunnerError",
+    "SettingsError",
     "ShardTooLargeError",
     "SqlError",
     "StorageError",

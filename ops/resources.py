@@ -7,8 +7,10 @@ and these hold secrets. The run process builds them again from the settings.
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -51,12 +53,18 @@ class NoSparkError(IcepuffinError):
     """Something was to run on Spark, and the settings have none, or it cannot be started here."""
 
 
+def is_pattern(name: str) -> bool:
+    """Whether the name of a table stands for all tables that match it."""
+    return any(letter in name for letter in "*?[")
+
+
 class Catalogs:
     """The Iceberg catalogs of the settings, opened when first used."""
 
     def __init__(self, properties: Mapping[str, Mapping[str, str]]) -> None:
         self._properties = {name: dict(items) for name, items in properties.items()}
         self._opened: dict[str, Catalog] = {}
+        self._opening = threading.Lock()
         self._away: dict[str, tuple[float, str]] = {}
 
     def __repr__(self) -> str:
@@ -72,10 +80,11 @@ class Catalogs:
             raise IcepuffinError(
                 f"no catalog '{name}' in the settings; there is: {', '.join(sorted(self._properties))}"
             )
-        if name not in self._opened:
-            require_database(name, self._properties[name])
-            self._opened[name] = open_catalog(name, self._properties[name])
-        return self._opened[name]
+        with self._opening:
+            if name not in self._opened:
+                require_database(name, self._properties[name])
+                self._opened[name] = open_catalog(name, self._properties[name])
+            return self._opened[name]
 
     def table(self, catalog: str, identifier: str) -> Table:
         """Load `namespace.table`, fresh from the catalog. Raises TableMissingError or CatalogUnavailableError."""
@@ -108,6 +117,25 @@ class Catalogs:
             raise
         self._away.pop(catalog, None)
         return table
+
+    def matching(self, catalog: str, pattern: str) -> tuple[str, ...]:
+        """Names of the tables that match `namespace.pattern`, sorted: `*`, `?` and `[...]` stand for letters, as in a
+        shell. Raises TableMissingError or CatalogUnavailableError.
+        """
+        namespace, _, name = pattern.rpartition(".")
+        if is_pattern(namespace):
+            raise TableMissingError(f"{catalog}: '{pattern}' has a wildcard in the namespace; write namespace.*")
+        try:
+            with answering_within(POLL_SECONDS):
+                listed = self.catalog(catalog).list_tables(namespace)
+        except NoSuchNamespaceError as error:
+            raise TableMissingError(f"{catalog}: there is no namespace {namespace}; check the name") from error
+        except IcepuffinError:
+            raise
+        except Exception as error:
+            self._opened.pop(catalog, None)
+            raise self._unreachable(catalog, pattern, error) from without_values(error, self._properties[catalog])
+        return tuple(sorted(".".join(path) for path in listed if fnmatchcase(path[-1], name)))
 
     def _unreachable(self, name: str, identifier: str, error: Exception) -> CatalogUnreachableError:
         if isinstance(error, OSError) and not isinstance(error, RequestException | ConnectionError | TimeoutError):

@@ -1,17 +1,23 @@
-"""From settings to specs: indexes of the settings file, and indexes that a table's own properties define."""
+"""From settings to specs: the tables of a pattern, and the indexes of the settings and of a table's own properties."""
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pyiceberg.table import Table
 
-from icepuffin.assets.spec import TableSpec
+from icepuffin.assets.spec import TableSpec, is_within, node, slug
 from icepuffin.assets.table_settings import IndexSettings, TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import list_definitions
 from icepuffin.ops.index.definition import IndexDefinition, find_name_clash
-from icepuffin.ops.resources import Catalogs
+from icepuffin.ops.resources import Catalogs, is_pattern
+
+_log = logging.getLogger(__name__)
+_TABLES_AT_ONCE = 8
+"""Tables that are loaded at the same time: most of the time is waiting for the catalog."""
 
 
 def index_definition(name: str, settings: IndexSettings) -> IndexDefinition:
@@ -25,6 +31,18 @@ class PropertyIndexes:
     definitions: tuple[IndexDefinition, ...] = ()
     unknown: str = ""
     """The error that kept the properties from being read; empty where they were."""
+    lacking: tuple[str, ...] = ()
+    """Names of indexes of the settings whose column the table lacks; looked up for the tables of a pattern alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableListing:
+    """The tables that one entry of the settings stands for."""
+
+    tables: Mapping[str, PropertyIndexes]
+    """Indexes in the properties of each table, by the table's name."""
+    unknown: str = ""
+    """The error that kept the tables of a pattern from being listed; empty where they were."""
 
 
 def indexes_of(table: Table, settings: TableSettings) -> PropertyIndexes:
@@ -32,34 +50,106 @@ def indexes_of(table: Table, settings: TableSettings) -> PropertyIndexes:
     return PropertyIndexes(list_definitions(table)) if settings.indexes_from_table else PropertyIndexes()
 
 
-def find_indexes(settings: TableSettings, catalogs: Catalogs) -> PropertyIndexes:
+def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: bool = False) -> PropertyIndexes:
     """The indexes in a table's properties, by one call of the catalog. An error is a result, as `unknown`: the indexes
     of the settings are there all the same.
     """
-    if not settings.indexes_from_table:
+    if not settings.indexes_from_table and not by_pattern:
         return PropertyIndexes()
     try:
-        return indexes_of(catalogs.poll(settings.catalog, settings.name), settings)
+        table = catalogs.poll(settings.catalog, settings.name)
+        indexes = indexes_of(table, settings)
     except IcepuffinError as error:
         return PropertyIndexes(unknown=str(error))
+    return replace(indexes, lacking=_lacking(table, settings)) if by_pattern else indexes
 
 
-def to_text(indexes: Mapping[str, PropertyIndexes]) -> str:
-    """The indexes of each table as JSON, for processes that need not load the tables again."""
+def _lacking(table: Table, settings: TableSettings) -> tuple[str, ...]:
+    columns = {field.name for field in table.schema().fields}
+    return tuple(name for name, index in settings.indexes.items() if index.column not in columns)
+
+
+def list_tables(tables: Mapping[str, TableSettings], catalogs: Catalogs) -> dict[str, TableListing]:
+    """The tables of each entry of the settings: one call of the catalog per pattern, and one per table at most."""
+    unlisted: dict[str, str] = {}
+    pairs: list[tuple[str, TableSettings]] = []
+    for key, table in tables.items():
+        try:
+            names = catalogs.matching(table.catalog, table.name) if is_pattern(table.name) else (table.name,)
+        except IcepuffinError as error:
+            unlisted[key] = str(error)
+        else:
+            pairs += [(key, table.model_copy(update={"name": name})) for name in names]
+
+    def read(pair: tuple[str, TableSettings]) -> PropertyIndexes:
+        return find_indexes(pair[1], catalogs, by_pattern=is_pattern(tables[pair[0]].name))
+
+    with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
+        indexes = list(threads.map(read, pairs))
+    listings: dict[str, dict[str, PropertyIndexes]] = {key: {} for key in tables}
+    for (key, table), entry in zip(pairs, indexes, strict=True):
+        listings[key][table.name] = entry
+        if entry.unknown:
+            _log.warning("%s: its own indexes are unknown: %s", table.name, entry.unknown)
+    return {key: TableListing(listings[key], unlisted.get(key, "")) for key in tables}
+
+
+def listed_tables(
+    tables: Mapping[str, TableSettings], listings: Mapping[str, TableListing]
+) -> Iterator[tuple[str, TableSettings, PropertyIndexes]]:
+    """(key in the settings, settings, indexes) of each table. Of two tables of patterns whose names are one in Dagster,
+    the first is taken, and the log names the other one.
+    """
+    labels: dict[str, str] = {}
+    nodes: dict[str, str] = {}
+    for key in sorted(tables, key=lambda name: is_pattern(tables[name].name)):
+        for name, indexes in listings[key].tables.items():
+            table = tables[key].model_copy(update={"name": name})
+            label, place = slug(table.catalog, name), node(table.catalog, name)
+            within = next((other for other, there in nodes.items() if is_within(place, there)), None)
+            other = labels.get(label, within)
+            if other is not None and is_pattern(tables[key].name):
+                if other != name:
+                    _log.warning("%s is not shown: its name and that of %s are one in Dagster", name, other)
+                continue
+            labels[label], nodes[name] = name, place
+            yield key, table, indexes
+
+
+def to_text(listings: Mapping[str, TableListing]) -> str:
+    """The tables and their indexes as JSON, for processes that need not load the tables again."""
     document = {
-        key: {"definitions": [definition.to_json() for definition in table.definitions], "unknown": table.unknown}
-        for key, table in indexes.items()
+        key: {
+            "unknown": listing.unknown,
+            "tables": {
+                name: {
+                    "definitions": [definition.to_json() for definition in table.definitions],
+                    "unknown": table.unknown,
+                    "lacking": list(table.lacking),
+                }
+                for name, table in listing.tables.items()
+            },
+        }
+        for key, listing in listings.items()
     }
     return json.dumps(document)
 
 
-def from_text(text: str) -> dict[str, PropertyIndexes]:
+def from_text(text: str) -> dict[str, TableListing]:
     """What `to_text` wrote."""
     return {
-        key: PropertyIndexes(
-            tuple(IndexDefinition.from_json(definition) for definition in table["definitions"]), table["unknown"]
+        key: TableListing(
+            {
+                name: PropertyIndexes(
+                    tuple(IndexDefinition.from_json(definition) for definition in table["definitions"]),
+                    table["unknown"],
+                    tuple(table["lacking"]),
+                )
+                for name, table in listing["tables"].items()
+            },
+            listing["unknown"],
         )
-        for key, table in json.loads(text).items()
+        for key, listing in json.loads(text).items()
     }
 
 
@@ -88,7 +178,9 @@ def shown_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexe
 def table_spec(table: TableSettings, catalogs: Catalogs, indexes: PropertyIndexes | None = None) -> TableSpec:
     """The spec of one table. Without `indexes` its properties are read now."""
     indexes = indexes or find_indexes(table, catalogs)
-    definitions = {name: index_definition(name, item) for name, item in table.indexes.items()}
+    definitions = {
+        name: index_definition(name, index) for name, index in table.indexes.items() if name not in indexes.lacking
+    }
     for definition in indexes.definitions:
         in_settings = definitions.get(definition.name)
         definitions[definition.name] = replace(in_settings, field_id=definition.field_id) if in_settings else definition

@@ -1,12 +1,12 @@
 """The jobs of one table: refresh a snapshot, verify the index files, and maintain the versions."""
 
+from typing import Any, TypeAlias
+
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from icepuffin.assets.failures import no_vain_retries
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
-from icepuffin.ops.resources import Catalogs, Engine
 from icepuffin.ops.runs.index import maintain_index
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.orchestration.gc_report import render_gc_report
@@ -14,8 +14,11 @@ from icepuffin.orchestration.processes import run_process_executor
 from icepuffin.orchestration.sensor.facts import job_tags
 from icepuffin.orchestration.settings import GarbageSettings
 
+AssetJob: TypeAlias = Any
+"""A job over assets, as `define_asset_job` returns it: Dagster does not export the class."""
 
-def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+
+def refresh_job(spec: TableSpec) -> AssetJob:
     """Sketches and index versions of one snapshot, in one process: one process per op would start one JVM per op."""
     return dg.define_asset_job(
         name=f"refresh_{spec.slug}",
@@ -26,7 +29,7 @@ def refresh_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
     )
 
 
-def verify_job(spec: TableSpec) -> UnresolvedAssetJobDefinition:
+def verify_job(spec: TableSpec) -> AssetJob:
     """The checks that read whole index files, and the freshness checks."""
     freshness = dg.AssetSelection.checks(
         *(dg.AssetCheckKey(spec.index_key(index.name), "freshness") for index in spec.indexes)
@@ -53,13 +56,13 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
         name=f"rebuild_tombstoned_shards_{spec.slug}",
         pool=spec.pool,
         retry_policy=spec.retry_policy,
+        required_resource_keys={spec.resources.catalogs, spec.resources.engine},
         out=dg.Out(dg.Nothing),
     )
     @no_vain_retries()
-    def rebuild(
-        context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs], engine: dg.ResourceParam[Engine]
-    ) -> None:
-        table = catalogs.table(spec.catalog, spec.identifier)
+    def rebuild(context: dg.OpExecutionContext) -> None:
+        engine = spec.resources.engine_of(context)
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         storage = storage_of(table)
         for definition in spec.indexes:
             report = maintain_index(table, definition, engine=engine, storage=storage, watched_ref=spec.first_ref)
@@ -73,11 +76,12 @@ def maintenance_job(spec: TableSpec, garbage: GarbageSettings) -> dg.JobDefiniti
         name=f"sweep_{spec.slug}",
         pool=spec.pool,
         retry_policy=spec.retry_policy,
+        required_resource_keys={spec.resources.catalogs},
         ins={"after": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
     )
-    def sweep(context: dg.OpExecutionContext, catalogs: dg.ResourceParam[Catalogs]) -> None:
-        table = catalogs.table(spec.catalog, spec.identifier)
+    def sweep(context: dg.OpExecutionContext) -> None:
+        table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         report = collect_table_garbage(
             table,
             storage=storage_of(table),

@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.jobs import AssetJob
 from icepuffin.orchestration.sensor.facts import run_tags, snapshot_materialization, watched_snapshots
 
 
 def schedules(
     spec: TableSpec,
-    refresh: UnresolvedAssetJobDefinition,
+    refresh: AssetJob,
     maintenance: dg.JobDefinition,
-    verify: UnresolvedAssetJobDefinition | None,
+    verify: AssetJob | None,
 ) -> Iterator[dg.ScheduleDefinition]:
     """The schedules that the settings name. They run if `schedules_running` is set, or once switched on in the UI."""
     settings = spec.settings
@@ -42,7 +42,7 @@ def schedules(
 
 def _nightly(
     spec: TableSpec,
-    refresh: UnresolvedAssetJobDefinition,
+    refresh: AssetJob,
     status: dg.DefaultScheduleStatus,
 ) -> dg.ScheduleDefinition:
     @dg.schedule(
@@ -50,13 +50,13 @@ def _nightly(
         job=refresh,
         cron_schedule=spec.settings.nightly,
         default_status=status,
+        required_resource_keys={spec.resources.catalogs},
         description="A run per watched ref, for its newest snapshot: what is there stays, what failed is repeated.",
     )
-    def nightly(
-        context: dg.ScheduleEvaluationContext, catalogs: dg.ResourceParam[Catalogs]
-    ) -> dg.SkipReason | list[dg.RunRequest]:
+    def nightly(context: dg.ScheduleEvaluationContext) -> dg.SkipReason | list[dg.RunRequest]:
+        limit_pool(context.instance, spec.pool)
         try:
-            table = catalogs.poll(spec.catalog, spec.identifier)
+            table = spec.resources.catalogs_of(context).poll(spec.catalog, spec.identifier)
         except IcepuffinError as error:
             return dg.SkipReason(str(error))
         heads = [item for item in watched_snapshots(table, spec.settings.watched_refs) if item.is_head]
@@ -65,7 +65,7 @@ def _nightly(
         partitions = set(context.instance.get_dynamic_partitions(partitions_name(spec)))
         for head in heads:
             snapshot = table.metadata.snapshot_by_id(head.snapshot_id)
-            if snapshot is not None and head.key not in partitions:
+            if snapshot is not None and head.key not in partitions and spec.is_recorded:
                 context.instance.report_runless_asset_event(snapshot_materialization(spec, snapshot, newest_of=table))
         context.instance.add_dynamic_partitions(partitions_name(spec), [head.key for head in heads])
         return [

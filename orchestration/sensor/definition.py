@@ -4,11 +4,10 @@ import time
 from dataclasses import replace
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.resources import Catalogs
+from icepuffin.orchestration.jobs import AssetJob
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
 from icepuffin.orchestration.sensor.facts import freshness_events, run_tags, unknown_freshness_events
 from icepuffin.orchestration.sensor.plan import SensorCursor, run_key
@@ -18,7 +17,7 @@ _AWAY_MINUTES = 15
 _UNKNOWN = "unknown"
 
 
-def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+def snapshot_sensor(spec: TableSpec, job: AssetJob) -> dg.SensorDefinition:
     """Reads metadata only. Where the catalog does not answer, the tick is skipped with the reason; nothing is lost."""
 
     settings = spec.settings
@@ -29,11 +28,12 @@ def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.Se
         job=job,
         minimum_interval_seconds=settings.sensor_interval_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if settings.sensor_running else dg.DefaultSensorStatus.STOPPED,
+        required_resource_keys={spec.resources.catalogs},
         description=f"New snapshots of {spec.identifier} on {', '.join(settings.watched_refs)}; a run for {which}.",
     )
-    def watch_table(context: dg.SensorEvaluationContext, catalogs: dg.ResourceParam[Catalogs]) -> dg.SensorResult:
+    def watch_table(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult:  # a direct call has resources
         try:
-            table = catalogs.poll(spec.catalog, spec.identifier)
+            table = spec.resources.catalogs_of(context).poll(spec.catalog, spec.identifier)
         except IcepuffinError as error:
             return _catalog_away(spec, SensorCursor.parse(context.cursor), str(error))
         uuid = str(table.metadata.table_uuid)
@@ -49,7 +49,7 @@ def snapshot_sensor(spec: TableSpec, job: UnresolvedAssetJobDefinition) -> dg.Se
             )
         for run_id in evaluation.ended_runs:
             context.log.warning("run %s was ended: its process is gone", run_id)
-        requests = [_request(spec, uuid, key) for key in plan.request]
+        requests = [] if spec.attributes.automation else [_request(spec, uuid, key) for key in plan.request]
         if plan.returned_to:
             requests.append(_request(spec, uuid, plan.returned_to, returns=plan.cursor.returns))
         if plan.merge:

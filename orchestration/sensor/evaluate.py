@@ -12,6 +12,7 @@ import dagster as dg
 from pyiceberg.table import Table
 
 from icepuffin.assets.partitions import partitions_name
+from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import hides_snapshots
 from icepuffin.orchestration.processes import end_lost_runs
@@ -52,6 +53,7 @@ def evaluate(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor
     An evaluation that was cut off is repeated with the same cursor: nothing is recorded, added or requested twice.
     """
     settings = spec.settings
+    limit_pool(instance, spec.pool)
     until = time.monotonic() + WRITING_SECONDS
     ended_runs = end_lost_runs(instance)
     facts = gather_facts(instance, spec, table, cursor)
@@ -86,7 +88,7 @@ def _record(
     newest = facts.watched[-1].key if facts.watched else ""
 
     def record(key: str) -> None:
-        if key not in already:
+        if key not in already and spec.is_recorded:
             listed = table if key == newest else None
             instance.report_runless_asset_event(snapshot_materialization(spec, snapshots[key], newest_of=listed))
 

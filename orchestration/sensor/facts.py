@@ -102,7 +102,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     done = [_materialized(instance, key, keys) for key in spec.derived_keys]
     return replace(
         bare,
-        recorded=_materialized(instance, spec.key, keys),
+        recorded=_materialized(instance, spec.key, keys) if spec.is_recorded else keys & set(bare.partitions),
         done=set.intersection(*done) if done else set(),
     )
 

@@ -20,9 +20,9 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.assets.table_settings import TableSettings
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.definitions import build
-from icepuffin.orchestration.discovery import find_indexes, indexes_of, shown_spec
+from icepuffin.orchestration.discovery import indexes_of, list_tables, listed_tables, shown_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION
 from icepuffin.orchestration.processes import lost_runs, process_tags
 from icepuffin.orchestration.sensor.evaluate import SensorEvaluation, evaluate
@@ -174,13 +174,16 @@ def _root_message(error: SerializableErrorInfo | None) -> str:
 def tick(settings: Settings, instance: dg.DagsterInstance) -> Iterator[TableTick | LocalRun | SkippedTable]:
     """Evaluate every table and run what is due, oldest snapshot first. Yields each result when it is there."""
     catalogs = catalogs_of(settings)
-    indexes = {key: find_indexes(table, catalogs) for key, table in settings.tables.items()}
-    definitions = build(settings, indexes)
-    for key, table in settings.tables.items():
-        if indexes[key].unknown:  # else a snapshot would count as processed, without the versions of these indexes
-            yield SkippedTable(_path(table), indexes[key].unknown)
+    listings = list_tables(settings.tables, catalogs)
+    definitions = build(settings, listings)
+    yield from (
+        SkippedTable(_path(settings.tables[key]), entry.unknown) for key, entry in listings.items() if entry.unknown
+    )
+    for _, table, indexes in listed_tables(settings.tables, listings):
+        if indexes.unknown:  # else a snapshot would count as processed, without the versions of these indexes
+            yield SkippedTable(_path(table), indexes.unknown)
             continue
-        spec = shown_spec(table, catalogs, indexes[key])
+        spec = shown_spec(table, catalogs, indexes)
         try:
             ticked = evaluate_table(instance, spec, catalogs)
         except IcepuffinError as error:

@@ -53,7 +53,7 @@ def indexed(lake: Lake, spec: TableSpec) -> Path:
 
 
 def result(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dg.AssetCheckResult:
-    found: Any = check(catalogs=catalogs)
+    found: Any = check(dg.build_asset_check_context(resources={"icepuffin_catalogs": catalogs}))
     assert isinstance(found, dg.AssetCheckResult)
     return found
 
@@ -61,7 +61,7 @@ def result(check: dg.AssetChecksDefinition, catalogs: Catalogs) -> dg.AssetCheck
 def freshness(spec: TableSpec, catalogs: Catalogs, instance: dg.DagsterInstance | None = None) -> dg.AssetCheckResult:
     with instance or dg.DagsterInstance.ephemeral() as opened:
         check: Any = freshness_check(spec, spec.indexes[0])
-        found = check(dg.build_asset_check_context(instance=opened), catalogs=catalogs)
+        found = check(dg.build_asset_check_context(instance=opened, resources={"icepuffin_catalogs": catalogs}))
     assert isinstance(found, dg.AssetCheckResult)
     return found
 

@@ -17,7 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import WORKSPACE_YAML
 from icepuffin.orchestration.settings import SettingsError, load
 from tests.deploy.wheel import build_wheel, copied_sources

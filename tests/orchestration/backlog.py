@@ -21,8 +21,8 @@ from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from icepuffin.ops.resources import Catalogs
-from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.settings import Settings, load
 from tests.orchestration.lake import make_rows
 
@@ -169,7 +169,7 @@ class Daemon:
             instance=self.instance,
             cursor=self._cursors.get(name),
             definitions=self.definitions,
-            resources={"catalogs": self.catalogs},
+            resources={"icepuffin_catalogs": self.catalogs},
         )
         result: dg.SensorResult = self.sensors[name](context)
         looked = time.perf_counter() - begun

@@ -15,7 +15,8 @@ from icepuffin.ops.index import IndexDefinition, create_index, drop_index, list_
 from icepuffin.ops.index.definition import CHECKS, DefinitionError
 from icepuffin.ops.resources import Catalogs
 from icepuffin.orchestration import definitions as entry_point
-from icepuffin.orchestration.definitions import build
+from icepuffin.orchestration import factory
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load
@@ -118,11 +119,17 @@ def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
 
     create_index(lake.table, IndexDefinition(name="second", column="embedding"))
     monkeypatch.setenv("ICEPUFFIN_SETTINGS", str(lake.settings_file))
-    result = entry_point.defs()
+    server = DefinitionsLoadContext(DefinitionsLoadType.INITIALIZATION)
+    with DefinitionsLoadContext.scoped(server):
+        result = entry_point.defs()
     assert isinstance(result, dg.Definitions)
     monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was asked"))
     context = DefinitionsLoadContext(
-        DefinitionsLoadType.RECONSTRUCTION, RepositoryLoadData(reconstruction_metadata=dict(result.metadata or {}))
+        DefinitionsLoadType.RECONSTRUCTION,
+        RepositoryLoadData(
+            reconstruction_metadata=server.get_pending_reconstruction_metadata(),
+            defs_state_info=server.accessed_defs_state_info,
+        ),
     )
     with DefinitionsLoadContext.scoped(context):
         again = entry_point.defs()
@@ -208,14 +215,14 @@ def test_a_table_that_dagster_does_not_take_is_explained_and_the_others_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = two_tables(tmp_path)
-    through = entry_point.table_definitions
+    through = factory.table_definitions
 
     def table_definitions(spec: TableSpec, *rest: Any) -> dg.Definitions:
         if spec.identifier == "demo.packages":
             raise dg.DagsterInvalidDefinitionError("the cron is wrong")
         return through(spec, *rest)
 
-    monkeypatch.setattr(entry_point, "table_definitions", table_definitions)
+    monkeypatch.setattr(factory, "table_definitions", table_definitions)
     definitions = build(load(lake.settings_file))
     definitions.get_repository_def()
     graph = definitions.resolve_asset_graph()

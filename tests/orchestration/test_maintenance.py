@@ -16,8 +16,8 @@ from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.storage.local import LocalStorage, to_path
-from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
 from icepuffin.orchestration.sensor.local import LocalRun, tick
 from icepuffin.orchestration.settings import load

@@ -10,9 +10,9 @@ from dagster import RunsFilter
 
 from icepuffin.assets.partitions import partitions_name
 from icepuffin.ops.storage.local import to_path
-from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import open_instance
 from icepuffin.orchestration.sensor.facts import SNAPSHOT_TAG, TABLE_TAG
 from icepuffin.orchestration.sensor.local import LocalRun, TableTick, tick
@@ -48,7 +48,7 @@ def evaluated(
     context = dg.build_schedule_context(
         instance=instance,
         scheduled_execution_time=time,
-        resources={"catalogs": catalogs_of(settings)},
+        resources={"icepuffin_catalogs": catalogs_of(settings)},
         repository_def=definitions.get_repository_def(),
     )
     found = definitions.resolve_schedule_def(schedule).evaluate_tick(context)

@@ -19,9 +19,9 @@ from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.snapshots import base_snapshot_id
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.theta import read_ndv
-from icepuffin.orchestration.definitions import build
 from icepuffin.orchestration.discovery import table_spec
 from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
 from icepuffin.orchestration.instance import LOCATION, WORKSPACE_YAML, open_instance
 from icepuffin.orchestration.processes import PROCESS_TAG, this_process
 from icepuffin.orchestration.sensor.facts import TABLE_TAG
@@ -43,7 +43,10 @@ def evaluated(settings: Settings, instance: dg.DagsterInstance, cursor: str | No
     (sensor,) = definitions.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     context = dg.build_sensor_context(
-        instance=instance, cursor=cursor, definitions=definitions, resources={"catalogs": catalogs_of(settings)}
+        instance=instance,
+        cursor=cursor,
+        definitions=definitions,
+        resources={"icepuffin_catalogs": catalogs_of(settings)},
     )
     found: Any = sensor(context)
     assert isinstance(found, dg.SensorResult)

@@ -1,0 +1,439 @@
+"""Components of Dagster: the tables of a code location, and the one that a project's `defs.yaml` names.
+
+The code server asks the catalogs once, and Dagster hands the answer to the processes of its runs as the component's
+state.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from icepuffin.assets.spec import AssetAttributes, ResourceKeys, slug
+from icepuffin.assets.table_settings import IndexSettings
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.resources import is_pattern
+from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
+from icepuffin.orchestration.engines import catalogs_of
+from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.settings import Settings, SettingsError
+
+_NO_PYTHON = "\0"
+"""A character that no Python expression has."""
+_ENTRY = "table"
+"""Key of the component's only entry in the settings that it makes of its attributes."""
+
+
+class TablesComponent(dg.StateBackedComponent):
+    """Tables of catalogs. The state is what the catalogs have of them: names, and the indexes in table properties."""
+
+    _state = ""
+
+    @property
+    @abstractmethod
+    def table_settings(self) -> Settings:
+        """The tables, their catalogs, and the engine."""
+
+    @property
+    def asset_attributes(self) -> AssetAttributes:
+        return AssetAttributes()
+
+    @property
+    def resource_keys(self) -> ResourceKeys:
+        return ResourceKeys()
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Ask the catalogs. An error is part of the state, unless that outlives the code server: it is raised then."""
+        settings = self.table_settings
+        listings = list_tables(settings.tables, catalogs_of(settings))
+        errors = [text for listing in listings.values() for text in (listing.unknown, *_unread(listing.tables)) if text]
+        if errors and self.defs_state_config.management_type.value != "LEGACY_CODE_SERVER_SNAPSHOTS":
+            raise IcepuffinError(f"the state of {self.defs_state_config.key} is not refreshed: {errors[0]}")
+        self._state = to_text(listings)
+        state_path.write_text(self._state, encoding="utf-8")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions. Dagster keeps no state for a process that it did not start, such as a script: the catalogs
+        are asked then.
+        """
+        try:
+            return super().build_defs(context)
+        except KeyError as error:
+            if self.defs_state_config.key not in str(error):
+                raise
+        return self.build_defs_from_state(context, None)
+
+    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+        del context
+        text = state_path.read_text(encoding="utf-8") if state_path else self._state
+        listings = from_text(text) if text else None
+        return build(self.table_settings, listings, attributes=self.asset_attributes, resources=self.resource_keys)
+
+
+def _unread(tables: Mapping[str, PropertyIndexes]) -> list[str]:
+    return [table.unknown for table in tables.values()]
+
+
+class SettingsComponent(TablesComponent):
+    """The tables of a settings file: the code location of `icepuffin ui` and `deploy/`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @property
+    def table_settings(self) -> Settings:
+        return self._settings
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        return DefsStateConfig.from_args(DefsStateConfigArgs.legacy_code_server_snapshots(), "icepuffin")
+
+
+class CatalogAttributes(BaseModel):
+    """An Iceberg catalog: its name, and every property that PyIceberg takes."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str = Field(description="Name of the catalog: the first part of the assets' keys.")
+    type: str | None = Field(default=None, description="rest, sql, hive, glue, dynamodb or bigquery.")
+    uri: str | None = Field(default=None, description="Address of the catalog.")
+    warehouse: str | None = Field(default=None, description="The catalog's warehouse.")
+
+
+def _plain(value: Any) -> Any:
+    """Models as dictionaries of what was written."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
+    return {key: _plain(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
+
+
+def _resolve_plain(context: dg.ResolutionContext, value: Any) -> Any:
+    return context.resolve_value(_plain(value))
+
+
+def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
+    """Texts stay what they are: Dagster's templates read the result as Python, and a password `1e5` as a number."""
+    if isinstance(value, BaseModel | Mapping):
+        return {key: _resolve_texts(context, entry) for key, entry in _plain(value).items()}
+    if not isinstance(value, str) or context.resolve_value(value) is None:
+        return context.resolve_value(value)
+    return str(context.resolve_value(_NO_PYTHON + value)).removeprefix(_NO_PYTHON)
+
+
+def _several(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _about(description: str, *examples: Any) -> dg.Resolver:
+    resolver: dg.Resolver = dg.Resolver.default(description=description, examples=list(examples))
+    return resolver
+
+
+@dataclass(kw_only=True)
+class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
+    """Theta sketches and vector indexes of an Iceberg table, or of all tables that match a pattern.
+
+    A table gets an asset `theta_sketches` and an asset per index, partitioned by snapshot, with checks, a sensor, jobs
+    and schedules. Indexes that the table's own properties define are assets, too. Write secrets as `{{ env.NAME }}`.
+
+    Examples
+    --------
+    >>> component = icepuffin.IcepuffinTableComponent(
+    ...     catalog={"name": "demo", "type": "sql", "uri": "sqlite:///demo-data/catalog.db"},
+    ...     table="demo.packages",
+    ...     indexes={"embedding": {"column": "embedding", "metric": "cosine"}},
+    ... )
+    >>> component.defs_state_config.key
+    'icepuffin[demo/demo.packages]'
+    """
+
+    catalog: Annotated[
+        Mapping[str, Any],
+        dg.Resolver(
+            _resolve_texts,
+            model_field_type=CatalogAttributes,
+            inject_before_resolve=False,
+            description="The catalog: its `name`, and the properties that PyIceberg takes.",
+            examples=[{"name": "lake", "type": "rest", "uri": "https://catalog.example.com"}],
+        ),
+    ] = field(repr=False)
+    table: Annotated[
+        str,
+        _about("The table, `namespace.name`. With `*` or `?` in the name: every table that matches.", "search.docs"),
+    ]
+    indexes: Annotated[
+        Mapping[str, Any],
+        dg.Resolver(
+            _resolve_plain,
+            model_field_type=dict[str, IndexSettings],
+            description="Vector indexes by name: `column`, `metric` and parameters.",
+            examples=[{"embedding": {"column": "embedding", "metric": "cosine"}}],
+        ),
+    ] = field(default_factory=dict)
+    upstream: Annotated[
+        dg.ResolvedAssetKey | None,
+        _about("An asset of the project that writes the table; without it the table is an external asset.", "docs"),
+    ] = None
+    key: Annotated[
+        dg.ResolvedAssetKey | None,
+        _about("Key of the table's asset, and start of the derived keys; by default catalog, namespace, table."),
+    ] = None
+    key_prefix: Annotated[Sequence[str], _about("First parts of the assets' keys.", ["lake"])] = ()
+    group: Annotated[str | None, _about("Group of the assets; by default one per table.")] = None
+    owners: Annotated[Sequence[str], _about("Owners of the assets.", ["team:search"])] = ()
+    tags: Annotated[
+        Mapping[str, str],
+        dg.Resolver(_resolve_texts, model_field_type=dict[str, str], description="Tags of the assets."),
+    ] = field(default_factory=dict)
+    kinds: Annotated[Sequence[str], _about("Kinds of the derived assets.")] = ()
+    automation: Annotated[
+        dg.AutomationCondition[dg.AssetKey] | None,
+        dg.Resolver.default(
+            model_field_type=str | None,
+            description="Condition under which Dagster requests the runs of new snapshots, in place of the sensor.",
+            examples=["{{ dg.AutomationCondition.on_missing() }}"],
+        ),
+    ] = None
+    partitions: Annotated[str | None, _about("Name of the partitions definition of the table's snapshots.")] = None
+    snapshots: Annotated[Literal["every", "newest"], _about("Which snapshots get a version.")] = "every"
+    sensor_running: Annotated[bool, _about("Whether the sensor runs from the start.")] = False
+    theta_sketches: Annotated[bool, _about("Whether numbers of distinct values are kept.")] = True
+    settings: Annotated[
+        Mapping[str, Any], _about("Other keys of `[tables.<key>]` in docs/settings.md.", {"runs_ahead": 2})
+    ] = field(default_factory=dict)
+    spark: Annotated[
+        Mapping[str, Any],
+        dg.Resolver(
+            _resolve_texts,
+            model_field_type=dict[str, Any],
+            description="Keys of `[spark]`.",
+            examples=[{"master": "spark://spark:7077"}],
+        ),
+    ] = field(default_factory=dict, repr=False)
+    threads: Annotated[int, _about("Threads of one process; 0 is one per core.")] = 0
+    retention: Annotated[Mapping[str, Any], _about("Keys of `[retention]`.")] = field(default_factory=dict)
+    prices: Annotated[Mapping[str, Any] | None, _about("Keys of `[prices]`.")] = None
+    defs_state: ResolvedDefsStateConfig = field(default_factory=DefsStateConfigArgs.legacy_code_server_snapshots)
+
+    def __post_init__(self) -> None:
+        if is_pattern(self.table) and (self.key or self.upstream or self.partitions):
+            raise SettingsError(
+                f"{self._name}: key, upstream and partitions are of one table, and {self.table} may match several: "
+                "use key_prefix, or a component per table"
+            )
+        self._settings = self._made_settings()
+
+    def _made_settings(self) -> Settings:
+        properties = dict(self.catalog)
+        name = properties.pop("name", None)
+        if not isinstance(name, str) or not name:
+            raise SettingsError(f"the catalog of {self.table} has no name: add one, it is the first part of asset keys")
+        table = {
+            "catalog": name,
+            "name": self.table,
+            "snapshots": self.snapshots,
+            "sensor_running": self.sensor_running,
+            "theta_sketches": self.theta_sketches,
+            "indexes": self.indexes,
+            **self.settings,
+        }
+        document = {
+            "catalogs": {name: properties},
+            "tables": {_ENTRY: table},
+            "spark": self.spark,
+            "threads": self.threads,
+            "retention": self.retention,
+            "prices": self.prices,
+        }
+        try:
+            return Settings.model_validate(document)
+        except ValidationError as error:
+            raise SettingsError(f"{self._name}: {_problems(error)}") from None  # pydantic's own text has the values
+
+    @property
+    def _name(self) -> str:
+        return f"icepuffin[{self.catalog.get('name', '')}/{self.table}]"
+
+    @property
+    def table_settings(self) -> Settings:
+        return self._settings
+
+    @property
+    def asset_attributes(self) -> AssetAttributes:
+        return AssetAttributes(
+            key=tuple(self.key.path) if self.key else (),
+            key_prefix=_several(self.key_prefix),
+            upstream=tuple(self.upstream.path) if self.upstream else (),
+            group=self.group or "",
+            owners=_several(self.owners),
+            tags=dict(self.tags),
+            kinds=frozenset(_several(self.kinds)),
+            automation=self.automation,
+            partitions=self.partitions or "",
+        )
+
+    @property
+    def resource_keys(self) -> ResourceKeys:
+        return ResourceKeys.prefixed(slug(str(self.catalog["name"]), self.table))
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        return DefsStateConfig.from_args(self.defs_state, self._name)
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        return dg.ComponentTypeSpec(
+            tags=["iceberg", "puffin", "vector search"],
+            produces=["asset", "asset_check", "job", "resource", "schedule", "sensor"],
+        )
+
+
+IcepuffinTableComponent.__module__ = "icepuffin"  # the name by which projects refer to it
+
+
+def _problems(error: ValidationError) -> str:
+    """Each wrong attribute and what is wrong with it; never the value, which may be secret."""
+    lines = []
+    for detail in error.errors(include_input=False, include_url=False):
+        place = detail["loc"]
+        place = (
+            place[2:] if place[:1] == ("tables",) else ("catalog", *place[2:]) if place[:1] == ("catalogs",) else place
+        )
+        text = "no such setting; see docs/settings.md" if detail["type"] == "extra_forbidden" else detail["msg"]
+        lines.append(": ".join(filter(None, (".".join(map(str, place)), text.removeprefix("Value error, ")))))
+    return "; ".join(lines)
+
+
+def build_defs(
+    catalog: Mapping[str, Any],
+    table: str,
+    *,
+    indexes: Mapping[str, Mapping[str, Any]] | None = None,
+    upstream: Any = None,
+    key: Any = None,
+    key_prefix: str | Sequence[str] = (),
+    group: str | None = None,
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
+    kinds: Sequence[str] = (),
+    automation: dg.AutomationCondition[dg.AssetKey] | None = None,
+    partitions: str | None = None,
+    snapshots: Literal["every", "newest"] = "every",
+    sensor_running: bool = False,
+    theta_sketches: bool = True,
+    settings: Mapping[str, Any] | None = None,
+    spark: Mapping[str, Any] | None = None,
+    threads: int = 0,
+    retention: Mapping[str, Any] | None = None,
+    prices: Mapping[str, Any] | None = None,
+) -> dg.Definitions:
+    """Dagster definitions of an Iceberg table, or of all tables that match a pattern, to merge with a project's own.
+
+    Assets, checks, jobs, a sensor and schedules per table. There is no executor, and the keys of the two resources
+    begin with `icepuffin_` and name the table. Runs of one table take turns, whatever `dagster.yaml` has. The catalog
+    is asked once per table, by the code server.
+
+    Parameters
+    ----------
+    catalog : mapping
+        `name`, which is the first part of the assets' keys, and the properties that PyIceberg takes. Secrets in it
+        reach neither Dagster's events nor its pages.
+    table : str
+        `namespace.table`. With `*` or `?` in the last part: every table of the namespace that matches. An index is then
+        made for the tables that have its column.
+    indexes : mapping of str to mapping, optional
+        Vector indexes by name: `column`, `metric`, and the parameters of `IndexDefinition`. Indexes that the table's
+        own properties define are assets, too.
+    upstream : AssetKey, str, AssetsDefinition or AssetSpec, optional
+        An asset of the project that writes the table. Without it the table is an external asset, whose materialisations
+        the sensor records.
+    key : AssetKey, str or sequence of str, optional
+        Key of the table's asset, under which the keys of derived assets stand. Default: that of `upstream`, else
+        catalog, namespace and table.
+    key_prefix : str or sequence of str
+        First parts of the default key.
+    group : str, optional
+        Group of the assets. Default: one per table.
+    owners : sequence of str
+        Owners of the assets.
+    tags : mapping of str to str, optional
+        Tags of the assets.
+    kinds : sequence of str
+        Kinds of the derived assets, in place of `python` and `puffin`.
+    automation : AutomationCondition, optional
+        Condition under which Dagster requests runs of the derived assets. The sensor then adds partitions, and requests
+        runs only where the head returns to an older snapshot, and where sketches of another engine are to be merged.
+    partitions : str, optional
+        Name of the dynamic partitions definition that has a key per snapshot. Default: `snapshots/<catalog>/<table>`.
+    snapshots : {"every", "newest"}
+        Which snapshots get a version.
+    sensor_running : bool
+        Whether the sensor runs from the start; otherwise it is switched on in the UI.
+    theta_sketches : bool
+        Whether numbers of distinct values are kept.
+    settings : mapping, optional
+        Other keys of `[tables.<key>]` in docs/settings.md.
+    spark : mapping, optional
+        Keys of `[spark]`.
+    threads : int
+        Threads of one process; 0 is one per core.
+    retention : mapping, optional
+        Keys of `[retention]`.
+    prices : mapping, optional
+        Keys of `[prices]`.
+
+    Returns
+    -------
+    dagster.Definitions
+        Definitions to give to `dagster.Definitions.merge`.
+
+    Raises
+    ------
+    SettingsError
+        A value cannot be used; the message names it.
+
+    Examples
+    --------
+    >>> definitions = icepuffin.build_defs(
+    ...     {"name": "demo", "type": "sql", "uri": "sqlite:///demo-data/catalog.db"},
+    ...     "demo.packages",
+    ...     indexes={"embedding": {"column": "embedding", "metric": "cosine"}},
+    ... )
+    >>> [sensor.name for sensor in definitions.sensors]
+    ['watch_demo_demo_packages']
+    """
+    return dg.build_defs_for_component(
+        IcepuffinTableComponent(
+            catalog=catalog,
+            table=table,
+            indexes=indexes or {},
+            upstream=_asset_key(upstream),
+            key=_asset_key(key),
+            key_prefix=_several(key_prefix),
+            group=group,
+            owners=owners,
+            tags=tags or {},
+            kinds=kinds,
+            automation=automation,
+            partitions=partitions,
+            snapshots=snapshots,
+            sensor_running=sensor_running,
+            theta_sketches=theta_sketches,
+            settings=settings or {},
+            spark=spark or {},
+            threads=threads,
+            retention=retention or {},
+            prices=prices,
+        )
+    )
+
+
+def _asset_key(asset: Any) -> dg.AssetKey | None:
+    """The key of an asset, or from a text with slashes."""
+    if asset is None:
+        return None
+    return dg.AssetKey.from_user_string(asset) if isinstance(asset, str) else dg.AssetDep(asset).asset_key

@@ -1,0 +1,94 @@
+"""Definitions of tables, for any code location: no executor, and keys of resources that are icepuffin's own."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import dagster as dg
+from dagster_shared.check import CheckError
+
+from icepuffin.assets.ann_index import ann_index_asset
+from icepuffin.assets.checks import freshness_check, integrity_check
+from icepuffin.assets.spec import AssetAttributes, ResourceKeys, TableSpec, slug
+from icepuffin.assets.table_settings import TableSettings
+from icepuffin.assets.tables import table_asset
+from icepuffin.assets.theta_sketches import theta_sketches_asset
+from icepuffin.orchestration.discovery import TableListing, list_tables, listed_tables, shown_spec
+from icepuffin.orchestration.engines import catalogs_of, engine_of
+from icepuffin.orchestration.jobs import maintenance_job, refresh_job, verify_job
+from icepuffin.orchestration.schedules import schedules
+from icepuffin.orchestration.sensor.definition import snapshot_sensor
+from icepuffin.orchestration.settings import GarbageSettings, Settings
+
+_log = logging.getLogger(__name__)
+
+
+def build(
+    settings: Settings,
+    listings: Mapping[str, TableListing] | None = None,
+    *,
+    attributes: AssetAttributes | None = None,
+    resources: ResourceKeys | None = None,
+) -> dg.Definitions:
+    """The definitions of every table of the settings.
+
+    `listings`: by a table's key in the settings, what the catalog has there; without it the catalogs are asked now.
+    """
+    catalogs = catalogs_of(settings)
+    keys = resources or ResourceKeys()
+    listings = list_tables(settings.tables, catalogs) if listings is None else listings
+    parts = [
+        _isolated(
+            replace(shown_spec(table, catalogs, indexes), attributes=attributes or AssetAttributes(), resources=keys),
+            settings.retention,
+        )
+        for _, table, indexes in listed_tables(settings.tables, listings)
+    ]
+    unlisted = [
+        _unlisted(settings.tables[key], listing.unknown) for key, listing in listings.items() if listing.unknown
+    ]
+    return dg.Definitions.merge(
+        dg.Definitions(assets=unlisted, resources={keys.catalogs: catalogs, keys.engine: engine_of(settings)}), *parts
+    )
+
+
+def _unlisted(table: TableSettings, why: str) -> dg.AssetSpec:
+    """A pattern whose tables the catalog did not list, as an asset whose description has the error."""
+    return dg.AssetSpec(
+        key=[table.catalog, slug(table.catalog, table.name)],
+        description=f"The tables {table.name} are not shown: {why}. Reload the code location to try again.",
+        kinds={"iceberg"},
+    )
+
+
+def _isolated(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
+    """The definitions of one table. Where Dagster refuses them, the table's asset says why, and other tables load."""
+    try:
+        return table_definitions(spec, garbage)
+    except (dg.DagsterError, CheckError) as error:
+        _log.exception("%s: Dagster refuses its definitions, and shows its name only", spec.identifier)
+        note = f"Nothing is derived from it here, since Dagster does not take its definitions: {error}."
+        if spec.is_recorded:
+            return dg.Definitions(assets=[table_asset(replace(spec, note=note))])
+        return dg.Definitions(assets=[dg.AssetSpec(spec.theta_key, deps=[spec.key], description=note)])
+
+
+def table_definitions(spec: TableSpec, garbage: GarbageSettings) -> dg.Definitions:
+    """Assets, checks, jobs, sensor and schedules of one table."""
+    assets: list[dg.AssetSpec | dg.AssetsDefinition] = [table_asset(spec)] if spec.is_recorded else []
+    if spec.settings.theta_sketches:
+        assets.append(theta_sketches_asset(spec))
+    assets += [ann_index_asset(spec, index) for index in spec.indexes]
+    checks = [check(spec, index) for index in spec.indexes for check in (freshness_check, integrity_check)]
+    maintenance = maintenance_job(spec, garbage)
+    if not spec.derived_keys:
+        return dg.Definitions(assets=assets, jobs=[maintenance])
+    refresh = refresh_job(spec)
+    verify = verify_job(spec) if spec.indexes else None
+    return dg.Definitions(
+        assets=assets,
+        asset_checks=checks,
+        jobs=[refresh, maintenance, *([verify] if verify else [])],
+        sensors=[snapshot_sensor(spec, refresh)],
+        schedules=list(schedules(spec, refresh, maintenance, verify)),
+    )

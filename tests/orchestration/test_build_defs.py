@@ -1,0 +1,274 @@
+"""`icepuffin.build_defs` beside what a project has: its executor, its resources, its assets, and other tables."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+import icepuffin
+from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.orchestration.processes import run_process_executor
+from icepuffin.orchestration.settings import SettingsError
+from tests.orchestration.lake import Lake, make_lake
+
+INDEX = {"column": "embedding", "pq_m": 4, "max_degree": 16, "search_list": 32}
+TABLE = dg.AssetKey(["demo", "demo", "packages"])
+POOL = "table_demo_demo_packages"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setattr("icepuffin.orchestration.sensor.evaluate.WRITING_SECONDS", 60.0)
+    return make_lake(tmp_path / "lake", snapshots=2)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Any:
+    """An instance without a `dagster.yaml`."""
+    (tmp_path / "home").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:
+        yield instance
+
+
+def catalog_of(lake: Lake) -> dict[str, str]:
+    folder = lake.directory
+    return {
+        "name": "demo",
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+    }
+
+
+def definitions_of(lake: Lake, table: str = "demo.packages", **parameters: Any) -> dg.Definitions:
+    defaults = {"indexes": {"embedding": INDEX}, "settings": {"retry_delay_seconds": 0}, "threads": 2}
+    return icepuffin.build_defs(catalog_of(lake), table, **{**defaults, **parameters})
+
+
+@dg.asset
+def docs() -> None:
+    """The project's own asset."""
+
+
+def foreign() -> dg.Definitions:
+    """Definitions of a project, with names that icepuffin uses inside itself."""
+
+    @dg.asset(required_resource_keys={"engine"})
+    def report(context: dg.AssetExecutionContext) -> str:
+        return str(context.resources.engine)
+
+    @dg.sensor(job_name="reports")
+    def watch(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        return dg.SkipReason("nothing to do")
+
+    return dg.Definitions(
+        assets=[docs, report, dg.AssetSpec(["lake", "docs"], kinds={"iceberg"}), dg.AssetSpec("model", deps=[docs])],
+        jobs=[dg.define_asset_job("reports", [report])],
+        sensors=[watch],
+        resources={"engine": "theirs", "catalogs": "theirs", "io_manager": dg.mem_io_manager},
+        executor=dg.multiprocess_executor,
+        loggers={"console": dg.colored_console_logger},
+    )
+
+
+def tick(definitions: dg.Definitions, instance: dg.DagsterInstance, sensor: str = "watch_demo_demo_packages") -> Any:
+    """One evaluation of a sensor, by what the merged definitions have."""
+    watch: Any = definitions.resolve_sensor_def(sensor)
+    resources = {key: (definitions.resources or {})[key] for key in watch.required_resource_keys}
+    return watch(dg.build_sensor_context(instance=instance, definitions=definitions, resources=resources))
+
+
+def carried_out(definitions: dg.Definitions, instance: dg.DagsterInstance, request: dg.RunRequest) -> bool:
+    job = definitions.resolve_job_def("refresh_demo_demo_packages")
+    return job.execute_in_process(
+        instance=instance, partition_key=request.partition_key, tags=request.tags, raise_on_error=False
+    ).success
+
+
+def test_it_merges_with_an_executor_resources_and_assets_of_a_project(lake: Lake, stored: dg.DagsterInstance) -> None:
+    merged = dg.Definitions.merge(foreign(), definitions_of(lake))
+    assert merged.executor is dg.multiprocess_executor
+    merged.get_repository_def()
+    result = tick(merged, stored)
+    assert [request.partition_key for request in result.run_requests] == [
+        str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots
+    ]
+    assert carried_out(merged, stored, result.run_requests[-1])
+    assert icepuffin.open_index(lake.table.refresh()).coverage == "exact-version"
+    report = merged.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=stored, asset_selection=[dg.AssetKey("report")]
+    )
+    assert report.output_for_node("report") == "theirs"
+
+
+def test_two_of_them_and_the_projects_own_merge(lake: Lake) -> None:
+    lake.catalog.create_table("demo.other", lake.table.schema())
+    merged = dg.Definitions.merge(
+        foreign(), definitions_of(lake), definitions_of(lake, "demo.other", threads=1, sensor_running=True)
+    )
+    merged.get_repository_def()
+    keys = merged.resolve_asset_graph().get_all_asset_keys()
+    assert {TABLE, dg.AssetKey(["demo", "demo", "other", "ann_index", "embedding"])} <= keys
+    ours = [key for key in merged.resources or {} if key.startswith("icepuffin_")]
+    assert len(ours) == 4
+    assert [str(sensor.default_status.value) for sensor in merged.sensors or ()] == ["STOPPED", "STOPPED", "RUNNING"]
+
+
+def test_it_has_no_executor_and_takes_any(lake: Lake) -> None:
+    bare = definitions_of(lake)
+    assert bare.executor is None
+    merged = dg.Definitions.merge(bare, dg.Definitions(executor=run_process_executor))
+    assert merged.resolve_job_def("refresh_demo_demo_packages").executor_def is run_process_executor
+
+
+def test_runs_of_a_table_take_turns_without_a_dagster_yaml(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(lake)
+    nodes: Any = definitions.resolve_job_def("refresh_demo_demo_packages").nodes
+    assert {pool for node in nodes for pool in node.definition.pools} == {POOL}
+    tick(definitions, stored)
+    storage = stored.event_log_storage
+    assert storage.get_concurrency_info(POOL).slot_count == 1
+    storage.set_concurrency_slots(POOL, 3)
+    tick(definitions, stored)
+    assert storage.get_concurrency_info(POOL).slot_count == 3, "a limit that somebody set stays"
+
+
+def test_a_run_without_a_sensor_limits_the_pool_as_well(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(lake, theta_sketches=False)
+    stored.add_dynamic_partitions("snapshots/demo/demo/packages", [str(lake.head())])
+    assert carried_out(definitions, stored, dg.RunRequest(partition_key=str(lake.head())))
+    assert stored.event_log_storage.get_concurrency_info(POOL).slot_count == 1
+
+
+@pytest.mark.parametrize("partitions_def", [None, dg.DailyPartitionsDefinition("2026-01-01")])
+def test_the_projects_own_asset_is_the_table(
+    lake: Lake, stored: dg.DagsterInstance, partitions_def: dg.PartitionsDefinition | None
+) -> None:
+    @dg.asset(key=["warehouse", "docs"], partitions_def=partitions_def)
+    def writes_the_table() -> None: ...
+
+    merged = dg.Definitions.merge(
+        dg.Definitions(assets=[writes_the_table]), definitions_of(lake, upstream=writes_the_table)
+    )
+    merged.get_repository_def()
+    graph = merged.resolve_asset_graph()
+    index = dg.AssetKey(["warehouse", "docs", "ann_index", "embedding"])
+    assert graph.get(index).parent_keys == {dg.AssetKey(["warehouse", "docs"])}
+    assert TABLE not in graph.get_all_asset_keys()
+    result = tick(merged, stored)
+    assert len(result.run_requests) == 2
+    assert carried_out(merged, stored, result.run_requests[-1])
+    events = stored.fetch_materializations(dg.AssetKey(["warehouse", "docs"]), limit=9).records
+    assert events == [], "the project records what its own asset does"
+    assert stored.get_latest_materialization_event(index) is not None
+    assert tick(merged, stored).run_requests
+
+
+def test_what_a_project_may_set_of_the_assets_is_set(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(
+        lake,
+        key="search/docs",
+        group="search",
+        owners=["team:search"],
+        tags={"tier": "1"},
+        kinds=["faiss"],
+        partitions="docs_snapshots",
+    )
+    graph = definitions.resolve_asset_graph()
+    derived = [
+        dg.AssetKey(["search", "docs", "theta_sketches"]),
+        dg.AssetKey(["search", "docs", "ann_index", "embedding"]),
+    ]
+    assert graph.get_all_asset_keys() == {dg.AssetKey(["search", "docs"]), *derived}
+    for key in graph.get_all_asset_keys():
+        node = graph.get(key)
+        assert (node.group_name, list(node.owners), node.tags["tier"]) == ("search", ["team:search"], "1")
+        assert node.partitions_def == dg.DynamicPartitionsDefinition(name="docs_snapshots")
+    assert {frozenset(graph.get(key).kinds) for key in derived} == {frozenset({"faiss"})}
+    tick(definitions, stored)
+    assert len(stored.get_dynamic_partitions("docs_snapshots")) == 2
+
+
+def test_a_prefix_stands_before_the_key(lake: Lake) -> None:
+    keys = definitions_of(lake, key_prefix="prod").resolve_asset_graph().get_all_asset_keys()
+    assert dg.AssetKey(["prod", "demo", "demo", "packages", "ann_index", "embedding"]) in keys
+
+
+@pytest.mark.filterwarnings("ignore:.*include_sources")
+def test_a_condition_requests_the_runs_in_place_of_the_sensor(lake: Lake, stored: dg.DagsterInstance) -> None:
+    definitions = definitions_of(lake, automation=dg.AutomationCondition.on_missing())
+    before = dg.evaluate_automation_conditions(definitions, stored)
+    assert before.total_requested == 0
+    assert tick(definitions, stored).run_requests == []
+    after = dg.evaluate_automation_conditions(definitions, stored, cursor=before.cursor)
+    assert after.total_requested == 4, "sketches and an index of two snapshots"
+    lake.append()
+    tick(definitions, stored)
+    third = dg.evaluate_automation_conditions(definitions, stored, cursor=after.cursor)
+    index = dg.AssetKey([*TABLE.path, "ann_index", "embedding"])
+    assert third.get_requested_partitions(index) == {str(lake.head())}
+
+
+def test_a_pattern_is_every_table_that_matches(lake: Lake, stored: dg.DagsterInstance) -> None:
+    schema = lake.table.schema()
+    lake.catalog.create_table("demo.pages", schema)
+    lake.catalog.create_table("demo.users", schema)
+    plain = lake.catalog.create_table("demo.p_plain", schema.select("id", "name"))
+    assert plain.name() == ("demo", "p_plain")
+    create_index(lake.table, IndexDefinition(name="second", column="embedding"))
+    definitions = definitions_of(lake, "demo.p*")
+    definitions.get_repository_def()
+    names = {"/".join(key.path[2:]) for key in definitions.resolve_asset_graph().get_all_asset_keys()}
+    assert names == {
+        "packages",
+        "packages/theta_sketches",
+        "packages/ann_index/embedding",
+        "packages/ann_index/second",
+        "pages",
+        "pages/theta_sketches",
+        "pages/ann_index/embedding",
+        "p_plain",
+        "p_plain/theta_sketches",
+    }
+    assert len(tick(definitions, stored).run_requests) == 2
+
+
+def test_tables_of_a_pattern_that_are_one_in_dagster_keep_nothing_from_loading(lake: Lake) -> None:
+    lake.catalog.create_table("demo.pack-ages", lake.table.schema())
+    lake.catalog.create_table("demo.pack_ages", lake.table.schema())
+    definitions = definitions_of(lake, "demo.*")
+    definitions.get_repository_def()
+    assert len([sensor for sensor in definitions.sensors or () if "pack_ages" in sensor.name]) == 1
+
+
+def test_a_pattern_of_a_catalog_that_is_away_is_an_asset_that_says_so(lake: Lake) -> None:
+    catalog = {**catalog_of(lake), "uri": "sqlite:////no/such/folder/lake.db?secret=hunter2"}
+    definitions = icepuffin.build_defs(catalog, "demo.*")
+    (asset,) = definitions.resolve_all_asset_specs()
+    assert "The tables demo.* are not shown: catalog 'demo'" in str(asset.description)
+    assert "hunter2" not in str(asset.description)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"indexes": {"e": {"column": "v", "max_degree": 1}}}, r"indexes\.e\.max_degree: Input should be greater"),
+        ({"settings": {"colour": "red"}}, r"colour: no such setting"),
+        ({"table": "packages"}, r"name: String should match"),
+        ({"catalog": {"type": "sql"}}, "has no name"),
+        ({"catalog": {"name": "demo", "token": None}}, "catalog: token is null"),
+        ({"table": "demo.*", "key": "docs"}, "may match several"),
+    ],
+)
+def test_a_wrong_value_is_named(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as raised:
+        icepuffin.build_defs(**{"catalog": {"name": "demo", "token": "hunter2"}, "table": "demo.t", **parameters})
+    assert "hunter2" not in str(raised.value)
+
+
+def test_secrets_are_in_no_repr() -> None:
+    component = icepuffin.IcepuffinTableComponent(
+        catalog={"name": "demo", "token": "hunter2"}, table="demo.t", spark={"conf": {"x": "hunter2"}}
+    )
+    assert "hunter2" not in repr(component)
