@@ -3,16 +3,13 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
-from dagster._core.definitions.repository_definition.valid_definitions import SINGLETON_REPOSITORY_NAME
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.events import RunFailureReason
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
-from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster_shared.error import SerializableErrorInfo
 from pyiceberg.table import Table
 
@@ -35,7 +32,7 @@ _EVALUATED = "icepuffin/tick-time/"
 """Prefix of the key under which the time of the last evaluation is stored, in seconds since the epoch."""
 _WRAPPERS = frozenset({"DagsterExecutionStepExecutionError", "Failure", "RetryRequestedFromPolicy"})
 """Errors of Dagster that wrap the error of a step."""
-_REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), SINGLETON_REPOSITORY_NAME)
+_REPOSITORY = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__")
 """Origin of the jobs of these runs. Without it the runs would belong to no code location in the UI."""
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Run config: the instance keeps every event, and the terminal belongs to the command."""
@@ -116,11 +113,12 @@ def _daemon_cursor(instance: dg.DagsterInstance, spec: TableSpec, uuid: str) -> 
     """(the cursor that the daemon stores for the table's sensor, the time of its last tick)."""
     if instance.schedule_storage is None:  # an instance in memory has no daemon
         return SensorCursor(uuid), 0.0
-    stored = [
-        (state.instigator_data.last_tick_timestamp or 0.0, state.instigator_data.cursor)
-        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-        if state.instigator_name == spec.sensor_name and isinstance(state.instigator_data, SensorInstigatorData)
+    states: list[Any] = [
+        state.instigator_data
+        for state in instance.all_instigator_state()
+        if state.instigator_type.value == "SENSOR" and state.instigator_name == spec.sensor_name
     ]
+    stored = [(state.last_tick_timestamp or 0.0, state.cursor) for state in states if state is not None]
     seconds, text = max(stored, default=(0.0, None), key=lambda pair: pair[0])
     return SensorCursor.parse(text, uuid), seconds
 
@@ -154,7 +152,7 @@ def run_partition(instance: dg.DagsterInstance, definitions: dg.Definitions, spe
     )
     result = execute_run(InMemoryJob(job), run, instance)
     ends = [event.job_failure_data.failure_reason for event in result.all_events if event.is_job_failure]
-    if RunFailureReason.UNEXPECTED_TERMINATION in ends:
+    if any(reason is not None and reason.value == "UNEXPECTED_TERMINATION" for reason in ends):
         raise KeyboardInterrupt
     failures = [event for event in result.all_events if event.is_step_failure]
     message = _root_message(failures[0].step_failure_data.error) if failures else ""
