@@ -1,0 +1,264 @@
+"""A project as `create-dagster` makes it, with the YAML and the Python of docs/dagster.md."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
+from dagster._core.definitions.repository_definition.repository_definition import RepositoryLoadData
+from pyiceberg.catalog import load_catalog
+
+import icepuffin
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index import IndexDefinition, create_index
+from icepuffin.ops.resources import Catalogs
+from tests.orchestration.lake import make_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "dagster.md").read_text(encoding="utf-8")
+INDEX = dg.AssetKey(["lake", "search", "docs", "ann_index", "embedding"])
+PYPROJECT = """\
+[project]
+name = "search_project"
+version = "0.1.0"
+[tool.dg]
+directory_type = "project"
+[tool.dg.project]
+root_module = "search_project"
+registry_modules = ["search_project.components.*"]
+"""
+DEFINITIONS = """\
+from pathlib import Path
+from dagster import definitions, load_from_defs_folder
+
+@definitions
+def defs():
+    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+pytestmark = [  # Dagster warns of its own code, and of components of other packages
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+    pytest.mark.filterwarnings("ignore::dagster.PreviewWarning"),
+]
+
+
+def block(language: str) -> str:
+    """The first block of that language on the page."""
+    return str(re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0])
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The table `search.docs`, in one snapshot."""
+    uri = f"sqlite:///{tmp_path}/lake.db"
+    catalog = load_catalog("lake", type="sql", uri=uri, warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("search")
+    made = catalog.create_table("search.docs", make_rows(0, 1).schema)
+    made.append(make_rows(0, 200))
+    monkeypatch.setenv("LAKE_URI", uri)
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path, table: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a project whose only definition is the component."""
+    root = tmp_path / "search_project"
+    defs = root / "src" / "search_project" / "defs"
+    (defs / "docs").mkdir(parents=True)
+    (root / "pyproject.toml").write_text(PYPROJECT, encoding="utf-8")
+    (defs.parent / "__init__.py").touch()
+    (defs / "__init__.py").touch()
+    (defs.parent / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
+    (defs / "docs" / "defs.yaml").write_text(block("yaml"), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(root / "src"))
+    yield root
+    for name in [name for name in sys.modules if name.partition(".")[0] == "search_project"]:
+        del sys.modules[name]
+
+
+def dg_command(project: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("dg")), *arguments],
+        env={**os.environ, "PYTHONPATH": str(project / "src"), "DG_CLI_DISABLE_TELEMETRY": "1", "COLUMNS": "200"},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def loaded(project: Path) -> dg.Definitions:
+    return dg.load_from_defs_folder(path_within_project=project)
+
+
+def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Any:
+    watch: Any = definitions.resolve_sensor_def("watch_lake_search_docs")
+    resources = {key: (definitions.resources or {})[key] for key in watch.required_resource_keys}
+    return watch(dg.build_sensor_context(instance=instance, definitions=definitions, resources=resources))
+
+
+def made_by_the_sensor(definitions: dg.Definitions, instance: dg.DagsterInstance) -> bool:
+    (request,) = tick(definitions, instance).run_requests
+    job = definitions.resolve_job_def("refresh_lake_search_docs")
+    return job.execute_in_process(instance=instance, partition_key=request.partition_key, tags=request.tags).success
+
+
+def test_dg_checks_the_project_and_shows_the_component(project: Path) -> None:
+    output = dg_command(project, "check", "defs")
+    assert "All component YAML validated successfully" in output
+    assert "All definitions loaded successfully" in output
+    listed = dg_command(project, "list", "components", "--package", "icepuffin")
+    assert "IcepuffinTableComponent" in listed
+    assert "Theta sketches and vector indexes of an Iceberg table" in listed
+
+
+def test_the_component_makes_the_first_version(project: Path, table: Any, instance: dg.DagsterInstance) -> None:
+    definitions = loaded(project)
+    definitions.get_repository_def()
+    (sensor,) = definitions.sensors or ()
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert made_by_the_sensor(definitions, instance)
+    reader = icepuffin.open_index(table.refresh())
+    assert (reader.coverage, reader.row_count) == ("exact-version", 200)
+
+
+def test_the_function_makes_the_first_version(table: Any, instance: dg.DagsterInstance) -> None:
+    names: dict[str, Any] = {}
+    exec(block("python"), names)  # noqa: S102  our own page
+    definitions = names["defs"]
+    definitions.get_repository_def()
+    graph = definitions.resolve_asset_graph()
+    assert graph.get(dg.AssetKey(["docs", "ann_index", "embedding"])).parent_keys == {dg.AssetKey("docs")}
+    assert made_by_the_sensor(definitions, instance)
+    assert icepuffin.open_index(table.refresh()).coverage == "exact-version"
+
+
+def test_the_page_has_ten_lines_of_each() -> None:
+    assert len(block("yaml").splitlines()) <= 10
+    call = block("python").partition("icepuffin.build_defs(")[2]
+    assert len(call.splitlines()) <= 10
+
+
+def test_the_component_of_the_readme_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_URI", "https://catalog.example.com")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    attributes = yaml.safe_load(example)["attributes"]
+    component = icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes=attributes)
+    assert component.table_settings.catalogs["lake"].properties["uri"] == "https://catalog.example.com"
+
+
+def test_what_an_attribute_of_the_yaml_sets_is_set(project: Path) -> None:
+    file = project / "src" / "search_project" / "defs" / "docs" / "defs.yaml"
+    lines = (
+        "  upstream: warehouse/docs\n  group: search\n  owners: ['team:search']\n  tags: {tier: '1'}\n"
+        "  automation: '{{ dg.AutomationCondition.on_missing() }}'\n  snapshots: newest\n  settings: {runs_ahead: 2}\n"
+    )
+    file.write_text(file.read_text(encoding="utf-8") + lines, encoding="utf-8")
+    graph = loaded(project).resolve_asset_graph()
+    node = graph.get(dg.AssetKey(["warehouse", "docs", "ann_index", "embedding"]))
+    assert (node.group_name, list(node.owners), node.tags["tier"]) == ("search", ["team:search"], "1")
+    assert node.automation_condition is not None
+    assert node.parent_keys == {dg.AssetKey(["warehouse", "docs"])}
+
+
+def test_a_wrong_attribute_is_named_without_its_value(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = project / "src" / "search_project" / "defs" / "docs" / "defs.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("type: sql", 'type: sql\n    token: "{{ env.NO_SUCH_TOKEN }}"'), encoding="utf-8")
+    monkeypatch.setenv("LAKE_URI", "sqlite:///hunter2")
+    with pytest.raises(Exception, match="IcepuffinTableComponent") as raised:
+        loaded(project)
+    lines = "".join(traceback.format_exception(raised.value))
+    assert "SettingsError: icepuffin[lake/search.docs]: catalog: token is null; it takes a text" in lines
+    assert "hunter2" not in lines
+
+
+@pytest.mark.parametrize("text", ["1e5", "0x1F", "True", "007", "('a', 'b')", "{}"])
+def test_a_secret_stays_the_text_that_it_is(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_TOKEN", text)
+    attributes = {
+        "catalog": {"name": "lake", "token": "{{ env.LAKE_TOKEN }}", "credential": "id:{{ env.LAKE_TOKEN }}"},
+        "table": "search.docs",
+        "key_prefix": "prod",
+        "spark": {"conf": {"spark.secret": "{{ env.LAKE_TOKEN }}"}},
+    }
+    component = icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes=attributes)
+    assert component.table_settings.catalogs["lake"].properties == {"token": text, "credential": f"id:{text}"}
+    assert component.table_settings.spark.conf["spark.secret"].get_secret_value() == text
+    assert component.asset_attributes.key_prefix == ("prod",)
+
+
+def test_a_run_process_receives_the_state_and_asks_no_catalog(
+    project: Path, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_index(table, IndexDefinition(name="second", column="embedding"))
+    server = DefinitionsLoadContext(DefinitionsLoadType.INITIALIZATION)
+    with DefinitionsLoadContext.scoped(server):
+        keys = loaded(project).resolve_asset_graph().get_all_asset_keys()
+    assert dg.AssetKey([*INDEX.path[:-1], "second"]) in keys
+    monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was asked"))
+    handed_over = RepositoryLoadData(
+        reconstruction_metadata=server.get_pending_reconstruction_metadata(),
+        defs_state_info=server.accessed_defs_state_info,
+    )
+    with DefinitionsLoadContext.scoped(DefinitionsLoadContext(DefinitionsLoadType.RECONSTRUCTION, handed_over)):
+        assert loaded(project).resolve_asset_graph().get_all_asset_keys() == keys
+
+
+def test_a_process_without_state_asks_the_catalog(project: Path, table: Any) -> None:
+    """As `dagster job execute` has none, and a script."""
+    create_index(table, IndexDefinition(name="second", column="embedding"))
+    with DefinitionsLoadContext.scoped(DefinitionsLoadContext(DefinitionsLoadType.RECONSTRUCTION)):
+        keys = loaded(project).resolve_asset_graph().get_all_asset_keys()
+    assert dg.AssetKey([*INDEX.path[:-1], "second"]) in keys
+
+
+def test_state_on_disk_is_refreshed_by_dagster_and_stays_where_the_catalog_is_away(
+    project: Path, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attributes = {
+        "catalog": {"name": "lake", "type": "sql", "uri": os.environ["LAKE_URI"]},
+        "table": "search.*",
+        "defs_state": {"management_type": "VERSIONED_STATE_STORAGE"},
+    }
+    component = icepuffin.IcepuffinTableComponent.from_attributes_dict(attributes=attributes)
+    state = project / "state"
+    component.write_state_to_path(state)
+    assert list(json.loads(state.read_text(encoding="utf-8"))["table"]["tables"]) == ["search.docs"]
+    monkeypatch.setattr(Catalogs, "matching", lambda *_: (_ for _ in ()).throw(IcepuffinError("away")))
+    with pytest.raises(IcepuffinError, match=r"the state of icepuffin\[lake/search\.\*\] is not refreshed: away"):
+        component.write_state_to_path(state)
+    definitions = component.build_defs_from_state(dg.ComponentTree.for_test().load_context, state)
+    assert dg.AssetKey(["lake", "search", "docs"]) in definitions.resolve_asset_graph().get_all_asset_keys()
+    assert "search.docs" in state.read_text(encoding="utf-8")
+
+
+def test_many_tables_cost_one_call_each(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m benchmarks.definitions` times 500."""
+    for number in range(20):
+        table.catalog.create_table(f"search.t{number}", table.schema())
+    calls: list[str] = []
+    through = type(table.catalog).load_table
+    monkeypatch.setattr(
+        type(table.catalog),
+        "load_table",
+        lambda self, name: calls.append(name) or through(self, name),  # type: ignore[func-returns-value]
+    )
+    indexes = {"embedding": {"column": "embedding"}}
+    catalog = {"name": "lake", "type": "sql", "uri": os.environ["LAKE_URI"]}
+    with DefinitionsLoadContext.scoped(DefinitionsLoadContext(DefinitionsLoadType.INITIALIZATION)):
+        definitions = icepuffin.build_defs(catalog, "search.*", indexes=indexes)
+    definitions.get_repository_def()
+    assert sorted(calls) == sorted(["search.docs", *(f"search.t{number}" for number in range(20))])
