@@ -143,10 +143,11 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         snapshot = _derive_snapshot(table, binding, holder)
         sent.add(snapshot.snapshot_id)
         reached(RunStep.LIST_WRITTEN)
-        updates = (*_holder_updates(binding, holder), *_updates(binding, snapshot))
+        # the version first: catalogs refuse a sequence number that was taken, but not of a snapshot without a parent
+        updates = (*_updates(binding, snapshot), *_holder_updates(binding, holder))
         outcome = attempt_commit(table, updates, _requirements(binding), attempt)
         if outcome is CommitOutcome.UNKNOWN:
-            unanswered.append(holder or snapshot)
+            unanswered.append(snapshot)
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             reload_table(table, patient=True)
@@ -354,9 +355,14 @@ def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> De
 
 
 def _holder_snapshot(table: Table, binding: Binding) -> Snapshot:
-    """The snapshot that carries a pack: without a parent and without files, so that it keeps no data alive."""
+    """The snapshot that carries a pack: without a parent and without files, so that it keeps no data alive.
+
+    It comes in one commit with the version, and after it.
+    """
     snapshot_id = new_snapshot_id(table)
     sequence_number = table.metadata.next_sequence_number()
+    if not isinstance(table.metadata, TableMetadataV1):
+        sequence_number += 1
     return Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=None,
@@ -396,8 +402,6 @@ def _derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) ->
         },
     )
     sequence_number = table.metadata.next_sequence_number()
-    if holder and not isinstance(table.metadata, TableMetadataV1):
-        sequence_number += 1  # both come in one commit, the holder first
     path = write_own_manifest_list(table, base, snapshot_id, sequence_number)
     return Snapshot(
         snapshot_id=snapshot_id,

@@ -1,0 +1,47 @@
+"""Commits of others between a publication's look at the table and its own commit, where it brings a pack."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog import bindings
+from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import packs
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import make_rows
+from tests.ops.index.comparison import index_head
+
+TableFactory = Callable[..., Table]
+
+
+@pytest.mark.parametrize("commits", [1, 5])
+def test_a_pack_takes_no_sequence_number_back(
+    table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """Iceberg refuses a number that was taken, but not of a snapshot without a parent, such as a holder snapshot."""
+    monkeypatch.setattr(packs, "PACK_BYTES", 1)
+    table = table_factory()
+    table.append(make_rows(0, 200))
+    outcomes: list[CommitOutcome] = []
+
+    def commit(*args: object) -> CommitOutcome:
+        if not outcomes:
+            other = table.catalog.load_table(table.name())
+            for first in range(200, 200 + 10 * commits, 10):
+                other.append(make_rows(first, first + 10))
+        outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
+        return outcomes[-1]
+
+    monkeypatch.setattr(bindings, "attempt_commit", commit)
+    index_head(table)
+    metadata = table.refresh().metadata
+    numbers = [snapshot.sequence_number or 0 for snapshot in metadata.snapshots]
+    assert outcomes == [CommitOutcome.REFUSED, CommitOutcome.DONE]
+    assert numbers == list(range(1, commits + 4))
+    assert metadata.last_sequence_number == max(numbers)
+    newest = live_files(table, metadata.current_snapshot_id or 0).files[-1]
+    append_position_deletes(table, {newest.path: np.arange(newest.record_count)})
+    assert len(table.refresh().scan().to_arrow()) == 200 + 10 * commits - newest.record_count
