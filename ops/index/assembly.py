@@ -92,6 +92,7 @@ class Assembly:
         self._file = BackgroundFile(self._store, f"{stem}-snap-{plan.live.snapshot_id}-{uuid.uuid4().hex}.puffin")
         self._pack = BackgroundFile(self._store, f"{stem}-pack-{uuid.uuid4().hex}.puffin")
         self._shared: tuple[BoundPack, ...] = ()
+        self._shared_bytes = 0
         self._packed: tuple[ShardResult, ...] = ()
         self._inline: tuple[ShardResult, ...] = ()
 
@@ -109,7 +110,8 @@ class Assembly:
         if self._plan.base is not None:
             self._shared = packs_to_share(self._plan.base.version, kept.values())
         copied = [shard for shard in kept.values() if not pack_number(shard, self._shared)]
-        if is_pack(copied):
+        self._shared_bytes = sum(shard.length for shard in kept.values()) - sum(shard.length for shard in copied)
+        if is_pack(copied, self._shared_bytes):
             self._packed = tuple(copied)
             self._pack.begin(_bodies(self._pack_layout(self._packed), self._packed))
         else:
@@ -123,7 +125,7 @@ class Assembly:
         begun = {shard.shard_id for shard in (*self._packed, *self._inline)}
         written = [shard for shard in shard_set.shards if not pack_number(shard, self._shared)]
         rest = [shard for shard in written if shard.shard_id not in begun]
-        if self._packed or is_pack(rest):
+        if self._packed or is_pack(rest, self._shared_bytes):
             self._packed = (*self._packed, *rest)
         else:
             self._inline = (*self._inline, *rest)
@@ -139,7 +141,7 @@ class Assembly:
             file_size=layout.file_size,
             footer_size=layout.footer_size,
             bytes_copied=sum(part.length for shard in written for part in shard.parts if part.path in old),
-            bytes_shared=sum(shard.length for shard in shard_set.shards if pack_number(shard, self._shared)),
+            bytes_shared=self._shared_bytes,
             copy_seconds=copy_seconds,
             routing=routing,
             shards=shards,

@@ -12,15 +12,18 @@ from icepuffin.ops.tasks.shard import ShardResult
 
 PACK_BYTES = 64 * 1024**2
 """Bytes of shards that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
+WORTH_SHARE = 1 / 32
+"""Share of the bytes that a version shares already from which less is worth a pack, too"""
 MAX_PACKS = 32
 """Packs of one version. The ones with the fewest bytes in use are written into a new one."""
 _LEAST_USE = 0.5
 """Share of a pack's bytes that a version must use; else its shards are written into a new pack, or the own file"""
 
 
-def is_pack(shards: Iterable[ShardResult]) -> bool:
-    """Whether the shards are worth a pack of their own."""
-    return sum(shard.length for shard in shards) >= PACK_BYTES
+def is_pack(shards: Iterable[ShardResult], shared_bytes: int = 0) -> bool:
+    """Whether the shards are worth a pack of their own, in a version that shares so many bytes."""
+    threshold = min(PACK_BYTES, WORTH_SHARE * shared_bytes) if shared_bytes else PACK_BYTES
+    return sum(shard.length for shard in shards) >= threshold
 
 
 def packs_to_share(version: DerivedVersion, kept: Iterable[ShardResult]) -> tuple[BoundPack, ...]:

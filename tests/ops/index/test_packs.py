@@ -34,6 +34,7 @@ TableFactory = Callable[..., Table]
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     """30,000 bytes are worth a pack here: three shards of 200 rows, and not a delta of 20."""
     monkeypatch.setattr(packs, "PACK_BYTES", 30_000)
+    monkeypatch.setattr(packs, "WORTH_SHARE", 0.2)
 
 
 @pytest.fixture
@@ -94,6 +95,15 @@ def test_a_build_lies_in_a_pack_and_a_refresh_shares_it(table: Table) -> None:
     assert [state.pack for state in shown.shards] == [1, 1, 1, 0]
     assert (shown.packs[0].versions, shown.packs[0].used_bytes) == (2, report.bytes_shared)
     assert (shown.bytes_alone, shown.bytes_shared) == (len(content(report)), index_bytes)
+    assert_right(table)
+
+
+def test_less_is_worth_a_pack_where_packs_are_shared(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "WORTH_SHARE", 0.01)
+    table.append(make_rows(600, 620))
+    report = index_head(table)
+    assert len(head_version(table).packs) == 2
+    assert len(content(report)) < report.bytes_written
     assert_right(table)
 
 
