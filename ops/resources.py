@@ -207,7 +207,7 @@ class Engine:
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415  imports pyspark
         from pyspark.errors import PySparkException, PySparkRuntimeError  # noqa: PLC0415
 
-        from icepuffin.ops.spark.secrecy import redacted, start_jvm  # noqa: PLC0415
+        from icepuffin.ops.spark.secrecy import default_pattern, redacted, start_jvm  # noqa: PLC0415
 
         # Executors take `python3` from PATH by default; speculation would write attempts in vain.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -215,7 +215,7 @@ class Engine:
         try:
             if not self._remote:
                 start_jvm(conf)
-                conf = redacted(conf)
+                conf = redacted(conf, default_pattern())
             return LazyPySparkResource(spark_config=conf).spark_session
         except PySparkException as error:
             if not isinstance(error, PySparkRuntimeError) or error.getCondition() != "JAVA_GATEWAY_EXITED":

@@ -22,9 +22,19 @@ _OF_THE_START = ("spark.jars", "spark.driver.", "spark.kerberos.", "spark.submit
 """Beginnings of settings that act when a JVM starts, and not afterwards"""
 
 
-def redacted(conf: Mapping[str, str]) -> dict[str, str]:
-    """The configuration with a pattern that finds what `_MARKS` and the user's own find."""
-    return {**conf, REDACTION: "|".join(f"(?:{pattern})" for pattern in _patterns(conf))}
+def redacted(conf: Mapping[str, str], default: str | None = None) -> dict[str, str]:
+    """The configuration with a pattern that finds what `_MARKS` and the user's own find: the one in the configuration,
+    and `default`, the one in spark-defaults.conf.
+    """
+    patterns = [*_patterns(conf), *filter(None, [default])]
+    return {**conf, REDACTION: "|".join(f"(?:{pattern})" for pattern in patterns)}
+
+
+def default_pattern() -> str | None:
+    """The user's pattern in spark-defaults.conf, which the JVM of this process has read when it started."""
+    from pyspark import SparkConf  # noqa: PLC0415  only with a session
+
+    return SparkConf().get(REDACTION)
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:

@@ -25,6 +25,8 @@ SECRETS = {
     "spark.lake.api-key": CANARY,
     "spark.lake.pin": CANARY,  # by a pattern of the user's
 }
+DEFAULTS = {REDACTION: "(?i)lake[.]code", "spark.lake.code": CANARY}
+"""What spark-defaults.conf has"""
 PLAIN = {
     "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9000",
     "spark.hadoop.fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
@@ -59,6 +61,8 @@ print(json.dumps(report))
 def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     logs = tmp_path / "events"
     logs.mkdir()
+    defaults = tmp_path / "spark-defaults.conf"
+    defaults.write_text("".join(f"{key} {value}\n" for key, value in DEFAULTS.items()))
     conf = {
         "spark.master": "local[1]",
         "spark.ui.port": "0",
@@ -74,7 +78,7 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(list(SECRETS))],
         input=json.dumps(conf),
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
@@ -91,7 +95,7 @@ def test_spark_shows_no_secret_of_its_configuration(tmp_path: Path) -> None:
     (environment,) = [line for line in events.splitlines() if '"SparkListenerEnvironmentUpdate"' in line]
     shown = json.loads(environment)["Spark Properties"]
     assert {key: shown[key] for key in PLAIN} == PLAIN
-    assert set(SECRETS) <= set(shown)
+    assert {*SECRETS, "spark.lake.code"} <= set(shown)
 
 
 @pytest.mark.parametrize("more", [{}, {REDACTION: "(?i)lake[.]pin"}, {REDACTION: CANARY}])
