@@ -265,21 +265,21 @@ def assert_exact(
         assert result.rows["id"].to_pylist() == true.rows["id"].to_pylist(), reader.tier
 
 
-@pytest.mark.parametrize(("shards", "count"), [(1, 130), (8, 9)])
+@pytest.mark.parametrize(("shards", "count", "bundle"), [(1, 130, 12), (8, 9, 12), (8, 9, 6)])
 def test_directions_that_floats_cannot_tell_apart_are_settled_over_all_shards(
-    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, shards: int, count: int
+    table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch, shards: int, count: int, bundle: int
 ) -> None:
     """Eight bundles of directions are equally far from each query, and rounding decides which row of them is nearest.
 
     The list of a share has all its rows that may be among the nearest, and so has the longer one of all shares, and
-    that of many queries, which tasks divide among them.
+    that of many queries, which tasks divide among them. Lists of small bundles are short, and all count together.
     """
     monkeypatch.setattr(SeveralAtOnce, "parallelism", 8)
     rng = np.random.default_rng(shards)
     axes = np.linalg.qr(rng.standard_normal((16, 16)))[0]
-    near = np.repeat(axes[0] + axes[1:9], 12, axis=0)
+    near = np.repeat(axes[0] + axes[1:9], bundle, axis=0)
     far = np.repeat(0.3 * axes[0] + axes[1:9], 30, axis=0) + 0.01 * rng.standard_normal((240, 16))
-    vectors = rng.uniform(0.1, 10, (336, 1)) * np.concatenate([near, far])
+    vectors = rng.uniform(0.1, 10, (len(near) + 240, 1)) * np.concatenate([near, far])
     table = table_factory()
     table.append(rows_of(vectors.astype(np.float32)))
     definition = replace(DEFINITION, metric="cosine", shards=shards, target_recall=0.01)
