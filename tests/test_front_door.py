@@ -246,6 +246,16 @@ def test_a_follower_moves_to_what_is_newer(table: Table) -> None:
         assert len(first.search(queries(1), k=400)) == 300, "a reader that was taken stays what it is"
 
 
+def test_a_follower_sees_that_a_column_was_renamed(table: Table) -> None:
+    icepuffin.refresh(table, DEFINITION)
+    other = table.catalog.load_table(table.name())
+    with icepuffin.open_index(table).follow(interval=3600) as following:
+        with other.update_schema() as update:
+            update.rename_column("name", "title")
+        assert following.update(), "no snapshot is newer, and the schema is"
+        assert following.search(queries(1), k=1, columns=["title"]).rows.column_names[-1] == "title"
+
+
 def test_a_follower_moves_by_itself(table: Table) -> None:
     icepuffin.refresh(table, DEFINITION)
     with icepuffin.open_index(table).follow(interval=0.05) as following:
