@@ -149,18 +149,19 @@ def test_more_runs_are_asked_for_as_others_end(tmp_path: Path, instance: dg.Dags
     assert daemon.launched[WATCH] == ids(backlog)
 
 
-def queue_run(instance: dg.DagsterInstance) -> dg.DagsterRun:
+def queue_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus = dg.DagsterRunStatus.STARTED) -> dg.DagsterRun:
     """A run of the table that does not end."""
-    return create_run_for_test(
-        instance, status=dg.DagsterRunStatus.STARTED, tags={TABLE_TAG: "demo/demo/t0"}, job_name="refresh"
-    )
+    return create_run_for_test(instance, status=status, tags={TABLE_TAG: "demo/demo/t0"}, job_name="refresh")
 
 
-def test_newest_passes_over_what_comes_while_a_run_is_in_flight(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+@pytest.mark.parametrize("status", ["NOT_STARTED", "STARTING", "STARTED", "CANCELING"])
+def test_newest_passes_over_what_comes_while_a_run_is_in_flight(
+    tmp_path: Path, instance: dg.DagsterInstance, status: str
+) -> None:
     backlog = make_backlog(tmp_path, tables=1, snapshots=3)
     daemon = Daemon(instance, backlog.settings(snapshots="newest"))
     daemon.tick(WATCH)
-    run = queue_run(instance)
+    run = queue_run(instance, dg.DagsterRunStatus(status))
     for _ in range(4):
         backlog.grow("t0", 2)
         assert daemon.tick(WATCH).launched == ()

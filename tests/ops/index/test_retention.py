@@ -82,7 +82,7 @@ def test_the_last_few_are_those_of_the_newest_snapshots_whenever_they_were_made(
 
 def test_young_ones_stay(table: Table) -> None:
     assert going(table, RetentionPolicy(days=3), days=2) == []
-    assert going(table, RetentionPolicy(days=3), days=4) == [0, 1, 2]
+    assert going(table, RetentionPolicy(days=3), days=3.1) == [0, 1, 2]
 
 
 def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
@@ -124,6 +124,25 @@ def test_the_newest_stays_where_its_tag_was_taken_away(table: Table) -> None:
     table.manage_snapshots().remove_tag("ann_e").commit()
     assert going(table, RetentionPolicy(RetentionScope.NEWEST)) == [0, 1, 2]
     assert going(table, RetentionPolicy(RetentionScope.NONE)) == [0, 1, 2, 3]
+
+
+def test_without_its_tag_the_newest_is_one_whose_snapshot_is_there(table: Table) -> None:
+    """That of an expired snapshot has no use; the others have."""
+    *_, third, last = data_snapshots(table)
+    table.manage_snapshots().rollback_to_snapshot(third.snapshot_id).commit()
+    table.manage_snapshots().remove_tag("ann_e").commit()
+    table.maintenance.expire_snapshots().by_id(last.snapshot_id).commit()
+    retired = planned(table, RetentionPolicy(RetentionScope.NEWEST)).retire
+    assert last.snapshot_id in {item.base_snapshot_id for item in retired}
+    assert third.snapshot_id not in {item.base_snapshot_id for item in retired}
+
+
+def test_the_version_of_the_head_is_not_pinned_as_the_index_tag_returns_to_it(table: Table) -> None:
+    second = data_snapshots(table)[1].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(second).commit()
+    assert planned(table, RetentionPolicy()) == RetentionPlan()
+    table.manage_snapshots().create_branch(data_snapshots(table.refresh())[0].snapshot_id, "audit").commit()
+    assert len(planned(table, RetentionPolicy()).pin) == 1
 
 
 def test_a_branch_named_as_our_tag_keeps_what_it_points_at_and_protects_nothing_else(table: Table) -> None:
