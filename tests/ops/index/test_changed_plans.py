@@ -12,9 +12,11 @@ from icepuffin.ops.index import plan as plan_module
 from icepuffin.ops.index import refresh
 from icepuffin.ops.index.changes import Changes, find_changes
 from icepuffin.ops.index.plan import plan_version
+from icepuffin.ops.index.report import Action
 from icepuffin.ops.search import open_index
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 from tests.conftest import STORAGE, make_rows, vectors_of
 from tests.ops.index.comparison import DEFINITION, index_head
 from tests.ops.index.test_refresh_retries import DriverLostError, DyingRunner, refreshed
@@ -101,3 +103,46 @@ def test_a_retry_that_decides_otherwise_takes_nothing_of_the_first_attempt(
     refreshed(table, LocalRunner(1))
     assert wrong_answers(table) == 0
     assert one_folder or second.build_id != first.build_id
+
+
+def test_no_two_plans_that_decide_otherwise_have_one_build_id(table: Table) -> None:
+    plan = plan_version(table, DEFINITION, head(table), storage=STORAGE)
+    base, live, changes = plan.base, plan.live, plan.changes
+    assert base is not None
+    (slot, rows), *_ = changes.deleted.items()
+    shards = base.routing.shards
+    of_old = [
+        replace(base, routing=replace(base.routing, shards=(replace(shards[0], sha256=UNKNOWN_SHA256), *shards[1:]))),
+    ]
+    of_old.append(replace(of_old[0], version=replace(base.version, index_snapshot_id=7)))
+    mappings = [f'[{{"field-id": 4, "names": ["{name}"]}}]' for name in ("embedding", "vector")]
+    mapped = [tuple(replace(file, name_mapping=mapping) for file in live.files) for mapping in mappings]
+    plans = [
+        plan,
+        replace(plan, action=Action.BUILT),
+        replace(plan, live=replace(live, table_uuid="another")),
+        replace(plan, live=replace(live, snapshot_id=7)),
+        replace(plan, live=replace(live, files=live.files[1:])),
+        replace(plan, live=replace(live, files=tuple(replace(file, deletes=()) for file in live.files))),
+        *(replace(plan, live=replace(live, files=files)) for files in mapped),
+        *(
+            replace(plan, definition=replace(plan.definition, **{name: value}))
+            for name, value in {"max_degree": 7, "rebuild_ratio": 0.7, "max_deltas": 7, "delta_share": 0.7}.items()
+        ),
+        replace(plan, base=replace(base, version=replace(base.version, build_id="another"))),
+        replace(plan, base=replace(base, routing=replace(base.routing, base_snapshot_id=7))),
+        *(replace(plan, base=old) for old in of_old),
+        *(
+            replace(plan, changes=replace(changes, **other))
+            for other in (
+                {"added": changes.added[1:]},
+                {"emptied_slots": (7,)},
+                {"deleted": {slot: rows[1:]}},
+                {"deleted": {slot + 1: rows}},
+                {"lineage_files": ((slot, live.files[0]),)},
+            )
+        ),
+    ]
+    assert len({plan_module._build_id(it) for it in plans}) == len(plans)
+    tagged = replace(plan, base=replace(base, version=replace(base.version, tags=("release",), index_snapshot_id=7)))
+    assert plan_module._build_id(tagged) == plan_module._build_id(plan), "equal work is found again"
