@@ -31,14 +31,19 @@ def sketch(column: pa.ChunkedArray, kind: str) -> ThetaSketch:
 
 
 def stamp(
-    table: Table, snapshot: Snapshot, sketches: Mapping[int, ThetaSketch], more: Mapping[int, Mapping[str, str]] = {}
+    table: Table,
+    snapshot: Snapshot,
+    sketches: Mapping[int, ThetaSketch],
+    more: Mapping[int, Mapping[str, str]] = {},
+    without_ndv: Collection[int] = (),
 ) -> None:
     """Register sketches for a snapshot as Trino does: one blob a column, `ndv` its only property, but for `more`."""
     sink, store = io.BytesIO(), LocalStorage()
     writer, listed = PuffinWriter(sink), []
     for field_id, counted in sorted(sketches.items()):
         about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
-        properties = {"ndv": str(ndv_of(counted)), **more.get(field_id, {})}
+        ndv = {} if field_id in without_ndv else {"ndv": str(ndv_of(counted))}
+        properties = {**ndv, **more.get(field_id, {})}
         writer.add_blob(THETA_V1, fields=[field_id], data=encode(counted), codec="zstd", properties=properties, **about)
         listed.append(BlobMetadata(type=THETA_V1, fields=[field_id], properties=properties, **about))
     info = writer.finish({"created-by": "another engine"})

@@ -61,6 +61,17 @@ def test_a_foreign_sketch_stays_beside_its_own_snapshot_and_is_never_called_fres
     assert materialize(table, snapshot).ndv["id"] == ids(table, snapshot) == 110
 
 
+def test_a_sketch_without_an_ndv_is_kept_and_no_longer_listed(table: Table) -> None:
+    """Planners read nothing but the property."""
+    snapshot = append(table, 0, 100)
+    made = {i: foreign.sketch(rows(0, 100)[name], kind) for i, name, kind in ((1, "id", "long"), (2, "name", "string"))}
+    foreign.stamp(table, table.snapshot_by_id(snapshot) or pytest.fail("gone"), made, without_ndv=(2,))
+    assert set(materialize(table.refresh(), snapshot, columns=("size",)).ndv) == {"id", "size"}
+    slot = find_statistics(table.refresh(), snapshot) or pytest.fail("gone")
+    assert [blob.fields for blob in slot.blob_metadata] == [[6], [1]]
+    assert foreign.sketches_in(slot.statistics_path).keys() == {1, 2, 6}
+
+
 def test_our_own_sketch_is_extended_where_its_build_id_is_of_the_ancestors_files(table: Table) -> None:
     first = append(table, 0, 300)
     materialize(table, first, budget_bytes=0)
