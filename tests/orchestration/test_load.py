@@ -124,6 +124,17 @@ def test_an_evaluation_ends_when_its_time_is_up_however_slow_dagster_writes(
     assert written.count("report_runless_asset_event") == 30 + len(daemon.checks)
 
 
+def test_a_snapshot_of_which_only_the_sketches_are_made_has_its_run(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    backlog = make_backlog(tmp_path, tables=1, snapshots=2)
+    daemon = Daemon(instance, backlog.settings())
+    spec = table_spec(daemon.settings.tables["t0"], daemon.catalogs)
+    sketched, other = ids(backlog)
+    instance.report_runless_asset_event(dg.AssetMaterialization(spec.theta_key, partition=sketched))
+    assert daemon.tick(WATCH).launched == (sketched, other)
+
+
 def test_a_write_that_takes_longer_than_an_evaluation_still_gets_on(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
