@@ -7,6 +7,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,8 @@ def test_state_on_disk_is_refreshed_by_dagster_and_stays_where_the_catalog_is_aw
     assert "search.docs" in state.read_text(encoding="utf-8")
 
 
-def test_many_tables_cost_one_call_each(table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_server", [True, False])
+def test_many_tables_cost_one_call_each(table: Any, is_server: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m benchmarks.definitions` times 500."""
     for number in range(20):
         table.catalog.create_table(f"search.t{number}", table.schema())
@@ -258,7 +260,8 @@ def test_many_tables_cost_one_call_each(table: Any, tmp_path: Path, monkeypatch:
     )
     indexes = {"embedding": {"column": "embedding"}}
     catalog = {"name": "lake", "type": "sql", "uri": os.environ["LAKE_URI"]}
-    with DefinitionsLoadContext.scoped(DefinitionsLoadContext(DefinitionsLoadType.INITIALIZATION)):
+    server = DefinitionsLoadContext.scoped(DefinitionsLoadContext(DefinitionsLoadType.INITIALIZATION))
+    with server if is_server else nullcontext():
         definitions = icepuffin.build_defs(catalog, "search.*", indexes=indexes)
     definitions.get_repository_def()
     assert sorted(calls) == sorted(["search.docs", *(f"search.t{number}" for number in range(20))])
