@@ -222,14 +222,15 @@ def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
 
 def move_tag(table: Table, tag: str, index_snapshot_id: int, *, expected_ref: int | None) -> None:
     """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs, and tag
-    its packs again where their tags were dropped.
+    its packs again where their tags were dropped. Packs that have expired are left out.
 
     Raises LostRaceError where the tag was moved meanwhile, TagTakenError.
     """
     snapshot = table.metadata.snapshot_by_id(index_snapshot_id)
     owner = snapshot.summary.additional_properties.get("ann.index") if snapshot and snapshot.summary else None
     packs = holder_ids(snapshot) if snapshot and owner else ()
-    untagged = [holder_id for holder_id in packs if tag_target(table, pack_tag(str(owner), holder_id)) is None]
+    present = [holder_id for holder_id in packs if table.metadata.snapshot_by_id(holder_id) is not None]
+    untagged = [holder_id for holder_id in present if tag_target(table, pack_tag(str(owner), holder_id)) is None]
     more = (_tag_update(pack_tag(str(owner), holder_id), _tag(holder_id, LASTING_MS)) for holder_id in untagged)
     _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref, *more)
 

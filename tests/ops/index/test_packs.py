@@ -375,3 +375,18 @@ def test_files_without_a_name_in_the_metadata_are_garbage(table: Table) -> None:
     report = collect_garbage(table, storage=STORAGE, grace=timedelta(hours=-1))
     assert report.deleted == (stray,)
     assert_right(table)
+
+
+def test_a_version_that_lost_its_pack_stops_no_garbage_collection(table: Table) -> None:
+    """The owner has tagged its snapshot, so it is to be kept for good."""
+    version = head_version(table)
+    pack = version.packs[0]
+    table.manage_snapshots().create_tag(version.base_snapshot_id, "release").commit()
+    table.append(make_rows(600, 620))
+    bindings.drop(table, pack_tag("e", pack.holder_id))
+    index_head(table)
+    table.refresh().maintenance.expire_snapshots().by_ids([pack.holder_id]).commit()
+    create_index(table, DEFINITION)
+    sweep(table, RetentionScope.ALL)
+    assert f"ann_e-{version.base_snapshot_id}" in table.refresh().metadata.refs
+    assert_right(table)
