@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings, expiration
@@ -390,3 +391,19 @@ def test_a_version_that_lost_its_pack_stops_no_garbage_collection(table: Table) 
     sweep(table, RetentionScope.ALL)
     assert f"ann_e-{version.base_snapshot_id}" in table.refresh().metadata.refs
     assert_right(table)
+
+
+def test_a_refresh_is_done_where_its_packs_may_not_be_dropped(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog may grant the right to add snapshots, and not the one to remove them."""
+    old = head_version(table)
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    table.refresh().maintenance.expire_snapshots().by_ids([old.index_snapshot_id]).commit()
+    table.append(make_rows(5600, 5620))
+
+    def forbidden(*_: object) -> None:
+        raise ForbiddenError("may not remove snapshots")
+
+    monkeypatch.setattr(expiration, "attempt_commit", forbidden)
+    assert index_head(table).action is Action.REFRESHED
+    assert old.packs[0].holder_id in holders(table)
