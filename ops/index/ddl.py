@@ -6,8 +6,8 @@ from dataclasses import replace
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.catalog.bound_versions import own_tag_target, own_tags
+from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
+from icepuffin.ops.catalog.bound_versions import index_versions, own_tag_target, own_tags
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import require_table, table_name
 from icepuffin.ops.errors import require_type
@@ -118,6 +118,13 @@ def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:
     return ", ".join(f"{key} {value}" for key, value in current_identity.items() if value != requested_identity[key])
 
 
+def _packs_of_owners_versions(table: Table, name: str) -> frozenset[str]:
+    """Tags on the packs of versions that a ref of the table's owner points at: these versions stay."""
+    own = own_tags(table, index_tag(name))
+    kept = (version for version in index_versions(table, name) if not own.issuperset(version.tags))
+    return frozenset(pack_tag(name, pack.holder_id) for version in kept for pack in version.packs)
+
+
 def drop_index(table: Table, name: str) -> tuple[str, ...]:
     """Drop an index: its definition and its tags. Refs that icepuffin did not make stay, whatever their names.
 
@@ -148,7 +155,7 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     require_table(table, "drop_index")
     reload_table(table)
     keys = [key for key in table.properties if index_of_property(key) == name]
-    tags = sorted(own_tags(table, index_tag(name)))
+    tags = sorted(own_tags(table, index_tag(name)) - _packs_of_owners_versions(table, name))
     if not keys and not tags:
         load_definition(table, name)
     if keys:

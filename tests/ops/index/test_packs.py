@@ -407,3 +407,15 @@ def test_a_refresh_is_done_where_its_packs_may_not_be_dropped(table: Table, monk
     monkeypatch.setattr(expiration, "attempt_commit", forbidden)
     assert index_head(table).action is Action.REFRESHED
     assert old.packs[0].holder_id in holders(table)
+
+
+def test_a_dropped_index_keeps_the_packs_of_versions_that_the_owner_tagged(table: Table) -> None:
+    version = head_version(table)
+    table.manage_snapshots().create_tag(version.index_snapshot_id, "keep").commit()
+    create_index(table, DEFINITION)
+    drop_index(table, "e")
+    assert all(pack.is_kept for kept in index_versions(table.refresh(), "e") for pack in kept.packs)
+    table.manage_snapshots().remove_tag("keep").commit()
+    sweep(table)
+    assert not packs_of(table)
+    assert not holders(table)
