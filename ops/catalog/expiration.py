@@ -55,7 +55,8 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
 
 
 def unnamed_packs(table: Table, expiring: Iterable[int] = ()) -> Mapping[int, str]:
-    """Holder snapshots whose packs no version names, and the index of each. Reads the metadata that `table` shows.
+    """Holder snapshots whose packs no version names, and the index of each; those that a ref of the table's owner
+    points at are left out. Reads the metadata that `table` shows.
 
     expiring: ids of index snapshots that count as gone.
     """
@@ -63,7 +64,10 @@ def unnamed_packs(table: Table, expiring: Iterable[int] = ()) -> Mapping[int, st
     snapshots = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring_ids]
     named = {holder_id for snapshot in snapshots for holder_id in holder_ids(snapshot)}
     owners = {snapshot.snapshot_id: pack_owner(snapshot) for snapshot in snapshots}
-    return {holder_id: owner for holder_id, owner in owners.items() if owner is not None and holder_id not in named}
+    unnamed = {holder_id: owner for holder_id, owner in owners.items() if owner is not None and holder_id not in named}
+    tags = {pack_tag(index, holder_id) for holder_id, index in unnamed.items()}
+    foreign = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in tags}
+    return {holder_id: owner for holder_id, owner in unnamed.items() if holder_id not in foreign}
 
 
 def expire_packs(table: Table) -> tuple[int, ...]:
@@ -75,12 +79,10 @@ def expire_packs(table: Table) -> tuple[int, ...]:
         reload_table(table, patient=attempt > 0)
         refs = table.metadata.refs
         owners = unnamed_packs(table)
-        if owners:
-            require_all_snapshots(table)
-        foreign = {ref.snapshot_id for name, ref in refs.items() if name not in _pack_tags(owners)}
-        holders = sorted(owners.keys() - foreign)
-        if not holders:
+        if not owners:
             return ()
+        require_all_snapshots(table)
+        holders = sorted(owners)
         updates: list[TableUpdate] = [
             RemoveSnapshotRefUpdate(ref_name=name) for name, ref in refs.items() if ref.snapshot_id in holders
         ]
@@ -89,10 +91,6 @@ def expire_packs(table: Table) -> tuple[int, ...]:
             reload_table(table, patient=True)
             return tuple(holders)
     raise BindingError(f"{table_name(table)}: packs could not be expired in {_ATTEMPTS} attempts; try again")
-
-
-def _pack_tags(owners: Mapping[int, str]) -> frozenset[str]:
-    return frozenset(pack_tag(index, holder_id) for holder_id, index in owners.items())
 
 
 def _nothing_published(table: Table, owners: Mapping[int, str]) -> tuple[TableRequirement, ...]:

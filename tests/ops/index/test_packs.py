@@ -419,3 +419,21 @@ def test_a_dropped_index_keeps_the_packs_of_versions_that_the_owner_tagged(table
     sweep(table)
     assert not packs_of(table)
     assert not holders(table)
+
+
+def test_a_dry_run_leaves_a_pack_that_the_owner_tagged(table: Table) -> None:
+    old = head_version(table)
+    table.manage_snapshots().create_tag(old.packs[0].holder_id, "mine").commit()
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    expected = collect_table_garbage(
+        table,
+        storage=STORAGE,
+        retentions={},
+        default=RetentionPolicy(RetentionScope.NEWEST),
+        grace_hours=-1,
+        dry_run=True,
+    )
+    assert old.packs[0].path not in expected.deleted
+    sweep(table)
+    assert old.packs[0].path in packs_of(table)
