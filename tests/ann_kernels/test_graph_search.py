@@ -30,11 +30,11 @@ def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
 def test_exact_top_k_is_brute_force(metric: Metric) -> None:
     vectors, queries = clustered(200, 7), clustered(5, 7, seed=1)
     ids, distances = exact_top_k(prepare(queries, metric), prepare(vectors, metric), 6, metric)
-    wanted = naive.nearest(queries, vectors, 6, metric.label)
-    assert ids.tolist() == wanted
+    expected = naive.nearest(queries, vectors, 6, metric.label)
+    assert ids.tolist() == expected
     true = [
         [naive.distance(query, vectors[row], metric.label) for row in rows]
-        for query, rows in zip(queries, wanted, strict=True)
+        for query, rows in zip(queries, expected, strict=True)
     ]
     np.testing.assert_allclose(distances, true, rtol=1e-4, atol=1e-5)
 
@@ -69,10 +69,10 @@ def test_robust_prune_is_the_papers(seed: int, limit: int, alpha: float) -> None
     ids = rng.integers(0, 30, 20).astype(np.int32)
     distances = ((vectors[ids] - vectors[4]) ** 2).sum(axis=1).astype(np.float32)
     out = np.empty(limit, np.int32)
-    wanted = naive.robust_prune(vectors, 4, ids.tolist(), alpha, limit)
+    expected = naive.robust_prune(vectors, 4, ids.tolist(), alpha, limit)
     space, scratch = FloatSpace(read_only(vectors)), np.empty(0, np.int8)
     count = robust_prune(space, 4, PruneCandidates(ids, distances), 20, np.float32(alpha**2), out, scratch)
-    assert out[:count].tolist() == wanted
+    assert out[:count].tolist() == expected
 
 
 @pytest.mark.parametrize("metric", METRICS)

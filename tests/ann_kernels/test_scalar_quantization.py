@@ -91,12 +91,12 @@ def test_each_way_finds_the_nearest_in_a_leaf(count: int, dims: int) -> None:
     others = rng.permutation(140)[:70].astype(np.int32)
     for columns, same in ((rows, True), (others, False)):
         nearest = new_nearest(count, 4)
-        wanted = naive.nearest(signed, rows.tolist(), columns.tolist(), 4, same=same)
+        expected = naive.nearest(signed, rows.tolist(), columns.tolist(), 4, same=same)
         for way in (nearest_columns, nearest_by_blas):
             way(coded.space, rows, columns, nearest, same=same)
             for row in range(count):
                 some = nearest.places[row] >= 0
-                assert list(zip(nearest.keys[row][some], nearest.places[row][some], strict=True)) == wanted[row]
+                assert list(zip(nearest.keys[row][some], nearest.places[row][some], strict=True)) == expected[row]
 
 
 def test_floats_find_the_nearest_in_a_leaf() -> None:
@@ -125,13 +125,13 @@ def test_reservoirs_do_not_depend_on_the_order_of_offers(seed: int, limit: int) 
         for other, weight in zip(others, row, strict=True)
         if other >= 0
     ]
-    wanted = naive.reservoirs(pairs, 12, limit)
+    expected = naive.reservoirs(pairs, 12, limit)
     for order in (np.arange(40), rng.permutation(40)):
         ids, kept = np.full((12, limit), -1, np.int32), np.full((12, limit), 65535, np.uint16)
         reservoirs = Reservoirs(ids, kept, np.zeros(12, np.int32), np.zeros(12, np.int16))
         for low, high in ((0, 5), (5, 12)):
             offer_pairs(CandidatePairs(nodes[order], neighbors[order], weights[order]), low, high, reservoirs)
-        assert [set(row[:count].tolist()) for row, count in zip(ids, reservoirs.counts, strict=True)] == wanted
+        assert [set(row[:count].tolist()) for row, count in zip(ids, reservoirs.counts, strict=True)] == expected
 
 
 @pytest.mark.parametrize(("vectors", "kind"), [(clustered(500, 16), CodeSpace), (widely_spread(500, 16), FloatSpace)])

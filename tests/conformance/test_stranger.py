@@ -31,10 +31,10 @@ HERE = Path(__file__).parent
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
     """Files, a deleted part, and rows that came after the first version: a delta shard and tombstones."""
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 500))
-    return made
+    new_table = table_factory()
+    new_table.append(make_rows(0, 300))
+    new_table.append(make_rows(300, 500))
+    return new_table
 
 
 def change(table: Table) -> None:

@@ -73,13 +73,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def local(lake: Lake) -> Iterator[Local]:
     options = ("--port", "--code-port", "--spark-port", "--spark-ui-port")
     ports = tuple(text for option in options for text in (option, str(free_port())))
-    made = Local(lake.directory / "deployment", lake.settings_file, (*ports, "--memory", "512m"))
-    started = made.run("start")
+    deployment = Local(lake.directory / "deployment", lake.settings_file, (*ports, "--memory", "512m"))
+    started = deployment.run("start")
     try:
         assert started.returncode == 0, started.stdout
-        yield made
+        yield deployment
     finally:
-        made.run("stop")
+        deployment.run("stop")
 
 
 def session(leader: int) -> list[int]:

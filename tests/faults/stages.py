@@ -110,13 +110,13 @@ def assert_swept_and_nothing_else(stage: Stage) -> None:
     table, before = stage.load(), stage.files()
     assert collect_garbage(table, storage=stage.storage).deleted == ()
     collect_garbage(table, storage=stage.storage, grace=timedelta(0))
-    left = stage.files()
+    remaining = stage.files()
     named = {normalize(item.manifest_list) for item in table.metadata.snapshots}
     named |= {normalize(item.statistics_path) for item in table.metadata.statistics}
-    kept = {normalize(f"{stage.warehouse}/{name}") for name in left if _is_ours(name)}
+    kept = {normalize(f"{stage.warehouse}/{name}") for name in remaining if _is_ours(name)}
     assert kept <= named, "something of ours was left"
-    assert all(_is_ours(name) for name in before - left), "something that is not ours is gone"
-    assert stage.files("pristine") <= left, "something that was there before is gone"
+    assert all(_is_ours(name) for name in before - remaining), "something that is not ours is gone"
+    assert stage.files("pristine") <= remaining, "something that was there before is gone"
 
 
 def _append(table: Table) -> None:

@@ -205,15 +205,15 @@ def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
 ) -> None:
     monkeypatch.setattr(bindings, "_ATTEMPTS", 2)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, line):
-        wanted, table = binding(lake.load("t")), lake.load("t")
+        new_binding, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])
         with monkeypatch.context() as patch:
             patch.setattr(connection, "ANSWER_SECONDS", 2)
             with pytest.raises(UnknownOutcomeError, match="the catalog's answer was lost"):
-                bindings.publish(table, wanted)
+                bindings.publish(table, new_binding)
         line.released.set()
-        assert open_storage(wanted.puffin_path, STORAGE).exists(wanted.puffin_path)
-        assert bindings.publish(lake.load("t"), wanted).tags == ("ann_e",)
+        assert open_storage(new_binding.puffin_path, STORAGE).exists(new_binding.puffin_path)
+        assert bindings.publish(lake.load("t"), new_binding).tags == ("ann_e",)
 
 
 def test_a_catalog_that_goes_away_is_named_within_bounds(
@@ -222,10 +222,10 @@ def test_a_catalog_that_goes_away_is_named_within_bounds(
     monkeypatch.setattr(commit, "_PATIENCE_SECONDS", 1)
     with over_a_bad_line(rest_uri, tmp_path) as (lake, _):
         table = lake.load("t")
-        wanted = binding(table)
+        new_binding = binding(table)
     begun = time.monotonic()
     with pytest.raises(CatalogUnavailableError, match="does not answer"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert time.monotonic() - begun < 30
     with open_lake(f"bad_{tmp_path.name}", rest_uri, tmp_path) as again:
         assert index_versions(again.load("t"), "e") == ()

@@ -27,12 +27,12 @@ def robust_prune(vectors: np.ndarray, node: int, candidates: list[int], alpha: f
         gap = vectors[a] - vectors[b]
         return np.float32((gap * gap).sum())
 
-    left = sorted({(squared(node, other), other) for other in candidates if other != node})
+    remaining = sorted({(squared(node, other), other) for other in candidates if other != node})
     chosen: list[int] = []
-    while left and len(chosen) < limit:
-        _, best = left.pop(0)
+    while remaining and len(chosen) < limit:
+        _, best = remaining.pop(0)
         chosen.append(best)
-        left = [(d, other) for d, other in left if np.float32(alpha**2) * squared(best, other) > d]
+        remaining = [(d, other) for d, other in remaining if np.float32(alpha**2) * squared(best, other) > d]
     return chosen
 
 

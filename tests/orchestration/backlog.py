@@ -118,13 +118,13 @@ def make_backlog(directory: Path, tables: int, snapshots: int) -> Backlog:
     first: Table = catalog.create_table("demo.t0", make_rows(0, 1).schema)
     first.append(make_rows(0, 10))
     names = tuple(f"t{number}" for number in range(tables))
-    made = Backlog(directory, catalog, names)
+    backlog = Backlog(directory, catalog, names)
     if snapshots > 1:
-        made.grow("t0", snapshots - 1)
+        backlog.grow("t0", snapshots - 1)
     location = catalog.load_table("demo.t0").metadata_location
     for name in names[1:]:
         catalog.register_table(f"demo.{name}", location)
-    return made
+    return backlog
 
 
 @dataclass(frozen=True)

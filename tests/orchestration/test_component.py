@@ -63,10 +63,10 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     uri = f"sqlite:///{tmp_path}/lake.db"
     catalog = load_catalog("lake", type="sql", uri=uri, warehouse=f"file://{tmp_path}/warehouse")
     catalog.create_namespace("search")
-    made = catalog.create_table("search.docs", make_rows(0, 1).schema)
-    made.append(make_rows(0, 200))
+    new_table = catalog.create_table("search.docs", make_rows(0, 1).schema)
+    new_table.append(make_rows(0, 200))
     monkeypatch.setenv("LAKE_URI", uri)
-    return made
+    return new_table
 
 
 @pytest.fixture

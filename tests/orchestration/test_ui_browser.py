@@ -58,10 +58,10 @@ def test_a_backfill_of_every_partition_by_clicks(lake: Lake, deployment: Deploym
     page.get_by_role("button", name="Materialize").first.click()
     page.get_by_role("button", name="All", exact=True).click()
     page.get_by_role("button", name="Launch backfill").click()
-    wanted = {str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots}
+    partitions = {str(snapshot.snapshot_id) for snapshot in lake.table.metadata.snapshots}
 
     def done() -> bool:
         with open_instance(deployment.home) as instance:
-            return instance.get_materialized_partitions(THETA) == wanted
+            return instance.get_materialized_partitions(THETA) == partitions
 
     deployment.wait_for("the backfill", done)

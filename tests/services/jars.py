@@ -48,18 +48,18 @@ def fetch_all(coordinates: Iterable[str]) -> list[Path]:
 
     Skips the test where ICEPUFFIN_OFFLINE is set. Raises RuntimeError with Ivy's own words where it is not.
     """
-    wanted = {coordinate: cache_folder() / _file_name(coordinate) for coordinate in coordinates}
-    if all(path.exists() for path in wanted.values()):
-        return list(wanted.values())
+    paths = {coordinate: cache_folder() / _file_name(coordinate) for coordinate in coordinates}
+    if all(path.exists() for path in paths.values()):
+        return list(paths.values())
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # other test runs share the folder
-        missing = [coordinate for coordinate, path in wanted.items() if not path.exists()]
+        missing = [coordinate for coordinate, path in paths.items() if not path.exists()]
         if missing and os.environ.get("ICEPUFFIN_OFFLINE"):
             pytest.skip(f"ICEPUFFIN_OFFLINE is set, and {cache_folder()} lacks {', '.join(missing)}")
         if missing:
             _fetch_missing(missing)
-    return list(wanted.values())
+    return list(paths.values())
 
 
 def _file_name(coordinate: str) -> str:

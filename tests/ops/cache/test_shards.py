@@ -74,11 +74,11 @@ def test_what_an_older_release_kept_is_not_looked_for(tmp_path: Path) -> None:
 
 def test_codes_are_kept_and_not_made_again(tmp_path: Path) -> None:
     key = stored(tmp_path, made_shard(rows=1_100))
-    made = kept_by(cache_in(tmp_path), key)
+    decoded = kept_by(cache_in(tmp_path), key)
     kept = kept_by(cache_in(tmp_path), key)
-    assert made.searcher.codes is not None
+    assert decoded.searcher.codes is not None
     assert isinstance(kept.searcher, Searcher)
-    assert same(kept, made)
+    assert same(kept, decoded)
 
 
 def test_what_is_kept_on_disk_is_not_read_from_the_store_again(tmp_path: Path) -> None:

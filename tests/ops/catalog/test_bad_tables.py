@@ -98,25 +98,25 @@ def test_a_missing_data_file_is_named_and_the_last_version_stays(table: Table) -
 
 
 def test_a_table_that_was_dropped_is_said_so(table: Table, sql_catalog: Catalog) -> None:
-    wanted = binding(table)
+    new_binding = binding(table)
     sql_catalog.drop_table("db.t")
     with pytest.raises(TableUnavailableError, match=r"db\.t was dropped from catalog test"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
 
 
 def test_work_for_a_table_is_not_bound_to_another_of_its_name(
     table: Table, table_factory: TableFactory, sql_catalog: Catalog
 ) -> None:
-    wanted = binding(table)
+    new_binding = binding(table)
     sql_catalog.drop_table("db.t")
     again = table_factory()
     again.append(make_rows(0, 10))
-    base = wanted.base_snapshot_id
+    base = new_binding.base_snapshot_id
 
     def index() -> Any:
         return materialize_index(table, DEFINITION, base, runner=LocalRunner(1), storage=STORAGE)
 
-    for work in (lambda: bindings.publish(table, wanted), lambda: bindings.drop(table, "ann_e"), index):
+    for work in (lambda: bindings.publish(table, new_binding), lambda: bindings.drop(table, "ann_e"), index):
         with pytest.raises(TableReplacedError, match=r"db\.t was dropped and another table has its name"):
             work()
     again.refresh()
@@ -127,7 +127,7 @@ def test_work_for_a_table_is_not_bound_to_another_of_its_name(
 def test_a_table_replaced_in_the_middle_of_a_commit_gets_nothing(
     table: Table, table_factory: TableFactory, sql_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = binding(table)
+    new_binding = binding(table)
     commit = sql_catalog.commit_table
 
     def replaced_first(*arguments: Any) -> Any:
@@ -138,7 +138,7 @@ def test_a_table_replaced_in_the_middle_of_a_commit_gets_nothing(
 
     monkeypatch.setattr(sql_catalog, "commit_table", replaced_first)
     with pytest.raises(TableReplacedError):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert set(sql_catalog.load_table("db.t").metadata.refs) == {"main"}
 
 

@@ -96,19 +96,19 @@ def test_a_repeated_publication_of_one_build_is_found_done(table: Table) -> None
 
 def test_a_stale_table_object_is_refreshed(table: Table, sql_catalog: Catalog) -> None:
     other = sql_catalog.load_table("db.t")
-    wanted = binding(table)
+    new_binding = binding(table)
     other.append(make_rows(10, 20))
-    version = bindings.publish(table, wanted)
-    assert version.base_snapshot_id == wanted.base_snapshot_id
+    version = bindings.publish(table, new_binding)
+    assert version.base_snapshot_id == new_binding.base_snapshot_id
     assert table.scan().to_arrow().num_rows == 20
 
 
 def test_a_base_that_expired_is_refused(table: Table) -> None:
-    wanted = binding(table)
+    new_binding = binding(table)
     table.append(make_rows(10, 20))
-    table.maintenance.expire_snapshots().by_id(wanted.base_snapshot_id).commit()
+    table.maintenance.expire_snapshots().by_id(new_binding.base_snapshot_id).commit()
     with pytest.raises(UnknownSnapshotError, match="expired"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
 
 
 def test_indexes_of_one_table_published_at_once_all_land(table: Table, sql_catalog: Catalog) -> None:
@@ -176,12 +176,12 @@ def expired(snapshot_id: int) -> Callable[[Table], None]:
 def test_where_the_base_expires_during_the_commit_the_tag_is_put_back(table: Table, afterwards: Afterwards) -> None:
     good = bindings.publish(table, binding(table, 1))
     table.append(make_rows(10, 20))
-    wanted = binding(table, 2, expected=good.index_snapshot_id)
+    new_binding = binding(table, 2, expected=good.index_snapshot_id)
     table.append(make_rows(20, 30))
     ref = table.metadata.refs["ann_e"]
-    afterwards.then = expired(wanted.base_snapshot_id)
+    afterwards.then = expired(new_binding.base_snapshot_id)
     with pytest.raises(UnknownSnapshotError, match="expired while its version was published; undone"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert table.refresh().metadata.refs["ann_e"] == ref
     assert index_versions(table, "e") == (good,), "what was undone is not left in the table"
 
@@ -197,28 +197,28 @@ def test_where_there_was_no_tag_or_it_can_not_go_back_none_is_left(table: Table,
     assert set(table.refresh().metadata.refs) == {"main"}
     second = data_snapshots(table)[0].snapshot_id
     good = bindings.publish(table, replace(binding(table, 2), base_snapshot_id=second))
-    wanted = replace(binding(table, 3, expected=good.index_snapshot_id), base_snapshot_id=second)
+    new_binding = replace(binding(table, 3, expected=good.index_snapshot_id), base_snapshot_id=second)
 
     def both_expire(other: Table) -> None:
         change(other, RemoveSnapshotsUpdate(snapshot_ids=[second, good.index_snapshot_id]))
 
     afterwards.then = both_expire
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert set(table.refresh().metadata.refs) == {"main"}
 
 
 def test_a_tag_that_has_moved_on_by_then_is_left_where_it_is(table: Table, afterwards: Afterwards) -> None:
-    wanted = binding(table, 1)
+    new_binding = binding(table, 1)
     table.append(make_rows(10, 20))
 
     def overtaken(other: Table) -> None:
         bindings.publish(other, binding(other, 2, expected=tag_target(other, "ann_e")))
-        expired(wanted.base_snapshot_id)(other)
+        expired(new_binding.base_snapshot_id)(other)
 
     afterwards.then = overtaken
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert index_versions(table.refresh(), "e")[-1].tags == ("ann_e",)
     assert len(index_versions(table, "e")) == 2
 
@@ -284,7 +284,7 @@ def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, a
 
 def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the commit somebody else publishes, on a snapshot of the same sequence number or none."""
-    wanted = binding(table, 1)
+    new_binding = binding(table, 1)
     first = bindings.publish(table, binding(table, 2))
     bindings.drop(table, "ann_e")
     through = table.catalog.commit_table
@@ -296,7 +296,7 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
 
     monkeypatch.setattr(table.catalog, "commit_table", commit_table)
     with pytest.raises(LostRaceError, match="somebody else published first"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert tag_target(table.refresh(), "ann_e") == first.index_snapshot_id
 
 
@@ -323,12 +323,12 @@ def test_an_index_snapshot_has_the_schema_of_its_base(table: Table) -> None:
     with table.update_schema() as change_of_schema:
         change_of_schema.rename_column("name", "title")
     version = bindings.publish(table, binding(table))
-    made, base = (
+    index_snapshot, base = (
         table.metadata.snapshot_by_id(number) for number in (version.index_snapshot_id, version.base_snapshot_id)
     )
-    assert made is not None
+    assert index_snapshot is not None
     assert base is not None
-    assert made.schema_id == base.schema_id != table.metadata.current_schema_id
+    assert index_snapshot.schema_id == base.schema_id != table.metadata.current_schema_id
 
 
 @pytest.mark.parametrize("kind", SnapshotRefType)

@@ -17,10 +17,10 @@ TableFactory = Callable[..., Table]
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 10))
-    made.append(make_rows(10, 20))
-    return made
+    new_table = table_factory()
+    new_table.append(make_rows(0, 10))
+    new_table.append(make_rows(10, 20))
+    return new_table
 
 
 def test_a_data_snapshot_stays_even_where_it_is_named(table: Table) -> None:

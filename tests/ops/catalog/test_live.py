@@ -162,10 +162,10 @@ def test_deletes_apply_by_the_rules_of_scan_planning(
 ) -> None:
     """Of a delete with sequence number 2, and a data file `f` that may have come again under its name since."""
     file = DeleteFile(path="d", kind=kind, record_count=1, sequence_number=2, size=1)
-    made = _Delete(file=file, partition=partition, referenced=about, lower=None, upper=None, is_global=False)
+    delete = _Delete(file=file, partition=partition, referenced=about, lower=None, upper=None, is_global=False)
     data = entry("f", of_data)
-    assert bool(_DeleteIndex([made], [data]).deletes_of(data)) is applies
-    assert made.applies_to(data, (0, ())) is applies
+    assert bool(_DeleteIndex([delete], [data]).deletes_of(data)) is applies
+    assert delete.applies_to(data, (0, ())) is applies
 
 
 def test_a_deletion_vector_stands_for_all_position_deletes_of_its_file() -> None:

@@ -130,17 +130,17 @@ def test_a_success_that_a_gateway_turned_into_a_refusal_is_found(table: Table, l
 
 
 def test_a_commit_whose_answer_was_lost_is_checked_as_any_other(table: Table, line: BadLine) -> None:
-    wanted = binding(table)
+    new_binding = binding(table)
     table.append(make_rows(10, 20))
 
     def lost_and_expired(commit: Commit) -> None:
         commit()
-        table.refresh().maintenance.expire_snapshots().by_id(wanted.base_snapshot_id).commit()
+        table.refresh().maintenance.expire_snapshots().by_id(new_binding.base_snapshot_id).commit()
         raise CommitStateUnknownException("gateway timeout")
 
     line.steps = iter([lost_and_expired])
     with pytest.raises(UnknownSnapshotError, match="undone"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     assert "ann_e" not in table.refresh().metadata.refs
 
 
@@ -152,22 +152,22 @@ def test_a_version_is_told_of_even_where_the_tag_has_moved_on(table: Table, line
         bindings.publish(table, binding(table, 2, expected=current))
         raise CommitStateUnknownException("gateway timeout")
 
-    wanted = binding(table, 1)
+    request = binding(table, 1)
     line.steps = iter([lost_and_overtaken])
-    version = bindings.publish(table, wanted)
-    assert (version.puffin_path, version.tags) == (wanted.puffin_path, ())
+    version = bindings.publish(table, request)
+    assert (version.puffin_path, version.tags) == (request.puffin_path, ())
     assert_readable(table, version)
-    assert bindings.publish(table, wanted) == version, "a repetition must not count as a lost race: its file is in use"
+    assert bindings.publish(table, request) == version, "a repetition must not count as a lost race: its file is in use"
 
 
 def test_while_the_outcome_is_unknown_nothing_is_deleted(table: Table, line: BadLine) -> None:
-    wanted = binding(table)
+    new_binding = binding(table)
     line.steps = iter([line.request_is_late] * 4)
     with pytest.raises(UnknownOutcomeError, match=r"db\.t.*ann_e.*is kept"):
-        bindings.publish(table, wanted)
+        bindings.publish(table, new_binding)
     line.late[0]()
     (version,) = index_versions(table.refresh(), "e")
-    assert version.puffin_path == wanted.puffin_path
+    assert version.puffin_path == new_binding.puffin_path
     assert_readable(table, version)
 
 

@@ -51,16 +51,16 @@ def test_nothing_is_deleted_on_a_partial_view(lake: Lake) -> None:
         whole.append(make_rows(number, number + 1))
     view = partial(lake)
     assert len(view.metadata.snapshots) == 1
-    left = Path(f"{whole.location()}/metadata/ann-e-left.puffin".removeprefix("file://"))
-    left.write_bytes(b"left")
+    leftover = Path(f"{whole.location()}/metadata/ann-e-left.puffin".removeprefix("file://"))
+    leftover.write_bytes(b"left")
     with pytest.raises(PartialMetadataError, match=r"\.t: catalog 'partial' does not show all snapshots"):
         collect_garbage(view, storage=STORAGE, grace=timedelta(0))
     with pytest.raises(PartialMetadataError):
         collect_table_garbage(
             view, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=0
         )
-    assert left.exists()
-    assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{left}",)
+    assert leftover.exists()
+    assert collect_garbage(whole, storage=STORAGE, grace=timedelta(0)).deleted == (f"file://{leftover}",)
 
 
 def test_hidden_snapshots_of_a_branch_are_noticed_although_no_history_names_them(lake: Lake) -> None:

@@ -17,10 +17,10 @@ from tests.conftest import make_rows
 
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 10))
-    made.append(make_rows(10, 20))
-    return made
+    new_table = table_factory()
+    new_table.append(make_rows(0, 10))
+    new_table.append(make_rows(10, 20))
+    return new_table
 
 
 @pytest.fixture

@@ -106,13 +106,13 @@ def test_ctrl_c_while_the_last_parts_are_written_leaves_no_file(
 def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
     changed: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = threading.Event()
+    shards_are_made = threading.Event()
 
     def failing(*_: Any) -> None:
         raise StorageError("the store is away")
 
     def counted(task: ShardTask) -> ShardResult:
-        made.set()
+        shards_are_made.set()
         return make_shard(task)
 
     monkeypatch.setattr(local, "_append_range", failing)
@@ -120,5 +120,5 @@ def test_a_store_that_fails_while_shards_are_made_is_named_when_they_are(
     before = files(changed)
     with pytest.raises(StorageError, match="the store is away"):
         index_head(changed)
-    assert made.is_set()
+    assert shards_are_made.is_set()
     assert not left(changed, before)

@@ -18,11 +18,11 @@ from tests.ops.index.comparison import DEFINITION, found_and_true, index_head
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
     """Three files of 300 rows; the head is indexed."""
-    made = table_factory()
+    new_table = table_factory()
     for start in range(0, 900, 300):
-        made.append(make_rows(start, start + 300))
-    index_head(made)
-    return made
+        new_table.append(make_rows(start, start + 300))
+    index_head(new_table)
+    return new_table
 
 
 @pytest.fixture

@@ -33,18 +33,18 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
     """Of three files one has other deletes now than the version knows; some are new."""
-    made = table_factory()
+    new_table = table_factory()
     for start in (0, 200, 400):
-        made.append(make_rows(start, start + 200))
-    before = made.refresh().metadata.current_snapshot_id or 0
-    file = live_files(made, before).files[0].path
-    append_position_deletes(made, {file: np.arange(0, 20)})
-    index_head(made)
-    made.refresh().manage_snapshots().rollback_to_snapshot(before).commit()
-    append_position_deletes(made.refresh(), {file: np.arange(0, 40)})
+        new_table.append(make_rows(start, start + 200))
+    before = new_table.refresh().metadata.current_snapshot_id or 0
+    file = live_files(new_table, before).files[0].path
+    append_position_deletes(new_table, {file: np.arange(0, 20)})
+    index_head(new_table)
+    new_table.refresh().manage_snapshots().rollback_to_snapshot(before).commit()
+    append_position_deletes(new_table.refresh(), {file: np.arange(0, 40)})
     for start in range(600, 600 + NEW * 20, 20):  # so many that one of them lies behind the file by name
-        made.refresh().append(make_rows(start, start + 20))
-    return made.refresh()
+        new_table.refresh().append(make_rows(start, start + 20))
+    return new_table.refresh()
 
 
 def expire_the_indexed_snapshot(table: Table) -> None:

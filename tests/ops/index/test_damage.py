@@ -44,11 +44,11 @@ TableFactory = Callable[..., Table]
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
     """Two files, indexed."""
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 600))
-    index_head(made)
-    return made.refresh()
+    new_table = table_factory()
+    new_table.append(make_rows(0, 300))
+    new_table.append(make_rows(300, 600))
+    index_head(new_table)
+    return new_table.refresh()
 
 
 def damage(table: Table, section: Section, shard: int = 0) -> None:
@@ -87,7 +87,7 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
 ) -> None:
     create_index(table, DEFINITION)
     table.append(make_rows(600, 700))
-    made = of_tomorrow(table)
+    version = of_tomorrow(table)
     found, recall = found_and_true(table)
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
     assert "of_tomorrow" in found.warnings[0]
@@ -103,13 +103,13 @@ def test_a_version_that_this_release_cannot_read_is_passed_over(
     table.append(make_rows(700, 800))
     report = index_head(table)
     assert report.action is Action.REFRESHED
-    assert report.base_snapshot_id != made.snapshot_id
+    assert report.base_snapshot_id != version.snapshot_id
     assert "of_tomorrow" in caplog.text
 
 
-@pytest.mark.parametrize("left", [None, b"", b"Obj\x01 and no more", 0.5])
+@pytest.mark.parametrize("content", [None, b"", b"Obj\x01 and no more", 0.5])
 def test_in_format_v1_a_version_is_passed_over_whose_manifests_are_lost_or_broken(
-    table_factory: TableFactory, left: bytes | float | None
+    table_factory: TableFactory, content: bytes | float | None
 ) -> None:
     """Only they tell which of its files the snapshot still has."""
     table = table_factory(**{"format-version": "1"})
@@ -120,11 +120,11 @@ def test_in_format_v1_a_version_is_passed_over_whose_manifests_are_lost_or_broke
     table.append(make_rows(350, 400))
     snapshot = table.metadata.snapshot_by_id(older.index_snapshot_id or 0) or pytest.fail("gone")
     manifests = Path(snapshot.manifest_list.removeprefix("file://"))
-    if isinstance(left, float):
-        left = manifests.read_bytes()[: int(left * manifests.stat().st_size)]
+    if isinstance(content, float):
+        content = manifests.read_bytes()[: int(content * manifests.stat().st_size)]
     manifests.unlink()
-    if left is not None:
-        manifests.write_bytes(left)
+    if content is not None:
+        manifests.write_bytes(content)
     found, recall = found_and_true(table)
     assert (found.coverage, recall) == (Coverage.NEAREST_VERSION_AND_TAIL, pytest.approx(1.0, abs=0.1))
     with pytest.raises(NotAnIndexError, match="manifests of its index snapshot cannot be read"):

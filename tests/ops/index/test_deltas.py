@@ -37,10 +37,10 @@ TableFactory = Callable[..., Table]
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 900))
-    index_head(made)
-    return made
+    new_table = table_factory()
+    new_table.append(make_rows(0, 900))
+    index_head(new_table)
+    return new_table
 
 
 def hows(report: IndexReport) -> list[str]:

@@ -23,10 +23,10 @@ TableFactory = Callable[..., Table]
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
+    new_table = table_factory()
     for start in range(0, 1200, 400):
-        made.append(make_rows(start, start + 400))
-    return made
+        new_table.append(make_rows(start, start + 400))
+    return new_table
 
 
 def first_file(table: Table) -> str:

@@ -18,10 +18,10 @@ TableFactory = Callable[..., Table]
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 100))
-    made.append(make_rows(100, 200))
-    return made.refresh()
+    new_table = table_factory()
+    new_table.append(make_rows(0, 100))
+    new_table.append(make_rows(100, 200))
+    return new_table.refresh()
 
 
 def list_again(table: Table, rows: int = 300) -> str:

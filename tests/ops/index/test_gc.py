@@ -30,20 +30,20 @@ def test_what_is_published_while_files_are_listed_stays(
     table: Table, monkeypatch: pytest.MonkeyPatch, before: bool
 ) -> None:
     """The file is there before the listing; its commit comes before the listing has ended, or before it has begun."""
-    wanted, listed = binding(table), LocalStorage.list
+    new_binding, listed = binding(table), LocalStorage.list
     other = table.catalog.load_table(table.name())
 
     def published_meanwhile(self: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
         if before:
-            bindings.publish(other, wanted)
+            bindings.publish(other, new_binding)
         yield from list(listed(self, prefix))
         if not before:
-            bindings.publish(other, wanted)
+            bindings.publish(other, new_binding)
 
     with monkeypatch.context() as patch:
         patch.setattr(LocalStorage, "list", published_meanwhile)
         assert collect_garbage(table, storage=STORAGE, grace=timedelta(0)).deleted == ()
-    assert open_storage(wanted.puffin_path, STORAGE).exists(wanted.puffin_path)
+    assert open_storage(new_binding.puffin_path, STORAGE).exists(new_binding.puffin_path)
     table.refresh()
     for snapshot in table.metadata.snapshots:
         assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows == 10

@@ -40,14 +40,14 @@ class PackedRunner(LocalRunner):
 @pytest.fixture
 def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) -> Table:
     """Compacted since it was indexed. Rows have their own id as row id, and lay in files of the commits 1 to 4."""
-    made = table_factory()
+    new_table = table_factory()
     for start in range(0, ROWS, ROWS_PER_FILE):
-        made.append(make_rows(start, start + ROWS_PER_FILE))
-    index_head(made)
-    old = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files
-    made.overwrite(made.scan().to_arrow())
+        new_table.append(make_rows(start, start + ROWS_PER_FILE))
+    index_head(new_table)
+    old = live_files(new_table.refresh(), new_table.metadata.current_snapshot_id or 0).files
+    new_table.overwrite(new_table.scan().to_arrow())
     first = {file.path: (file.sequence_number - 1) * ROWS_PER_FILE for file in old}
-    (new,) = live_files(made.refresh(), made.metadata.current_snapshot_id or 0).files
+    (new,) = live_files(new_table.refresh(), new_table.metadata.current_snapshot_id or 0).files
     path = new.path.removeprefix("file://")
     rows = pq.read_table(path)
     ids = rows["id"].to_numpy()
@@ -67,7 +67,7 @@ def table(table_factory: Callable[..., Table], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(changes, "live_files", with_ids)
     monkeypatch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
     monkeypatch.setattr(refresh, "SMALL_WORK", 0)
-    return made
+    return new_table
 
 
 def addresses(table: Table) -> list[Any]:

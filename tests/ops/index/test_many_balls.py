@@ -65,10 +65,10 @@ def assert_right(table: Table) -> int:
 def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Four files, of which each touches few partitions."""
     monkeypatch.setattr(sample, "PARTITIONS_PER_SHARD", 2)
-    made = table_factory()
+    new_table = table_factory()
     for number in range(4):
-        append(made, number)
-    return made
+        append(new_table, number)
+    return new_table
 
 
 def test_a_version_with_too_many_balls_keeps_one_a_file_and_is_refreshed(

@@ -43,10 +43,10 @@ TableFactory = Callable[..., Table]
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
+    new_table = table_factory()
     for start in range(0, 900, 300):
-        made.append(make_rows(start, start + 300))
-    return made
+        new_table.append(make_rows(start, start + 300))
+    return new_table
 
 
 @pytest.mark.parametrize("vectors", ["none", "f16", "f32"])

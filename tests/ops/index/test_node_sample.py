@@ -34,13 +34,13 @@ def shard() -> Shard:
 @pytest.mark.parametrize("dead", [0, 50, 140])
 def test_drawn_nodes_are_runs_of_live_ones(dead: int) -> None:
     """Of 16 nodes in each of four files, or as many as there are; whatever lives may be drawn."""
-    made = shard()
-    tombstones = np.random.default_rng(4).choice(made.count, dead, replace=False)
-    live = np.sort(np.delete(pack(made.file_slots, made.row_positions), tombstones))
+    new_shard = shard()
+    tombstones = np.random.default_rng(4).choice(new_shard.count, dead, replace=False)
+    live = np.sort(np.delete(pack(new_shard.file_slots, new_shard.row_positions), tombstones))
     by_file = {slot: live[unpack(live)[0] == slot].tolist() for slot in set(unpack(live)[0].tolist())}
     drawn: set[int] = set()
     for seed in range(400):
-        keys = draw_nodes(made, tombstones, seed)
+        keys = draw_nodes(new_shard, tombstones, seed)
         assert keys.tolist() == sorted(set(keys.tolist()))
         files = unpack(keys)[0]
         assert len(set(files.tolist())) == min(4, len(by_file))
@@ -72,12 +72,12 @@ def test_vectors_are_those_that_the_table_has(table_factory: Callable[..., Table
     stored = {
         slot: pq.ParquetFile(file.path.removeprefix("file://")).read()["embedding"] for slot, file in files.items()
     }
-    wanted = np.array([stored[slot][position].as_py() for slot, position in chosen])
+    expected = np.array([stored[slot][position].as_py() for slot, position in chosen])
     if metric is Metric.COSINE:
-        wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     keys = np.array([pack(slot, np.int64(position)) for slot, position in chosen])  # type: ignore[arg-type]
     field = table.schema().find_field("embedding").field_id
     vectors = vectors_of(keys, files, table.schema(), field, DIMS, metric, STORAGE)
     assert vectors.dtype == np.float32
-    assert vectors == pytest.approx(wanted, rel=1e-6)
+    assert vectors == pytest.approx(expected, rel=1e-6)
     assert vectors_of(keys[:0], files, table.schema(), field, DIMS, metric, STORAGE).shape == (0, DIMS)

@@ -41,11 +41,11 @@ def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def table(table_factory: TableFactory, request: pytest.FixtureRequest) -> Table:
     """600 rows in three files, indexed: its three shards lie in a pack. The parameter is the format version."""
-    made = table_factory(**{"format-version": getattr(request, "param", "2")})
+    new_table = table_factory(**{"format-version": getattr(request, "param", "2")})
     for first in range(0, 600, 200):
-        made.append(make_rows(first, first + 200))
-    index_head(made)
-    return made.refresh()
+        new_table.append(make_rows(first, first + 200))
+    index_head(new_table)
+    return new_table.refresh()
 
 
 def head_version(table: Table) -> bindings.DerivedVersion:

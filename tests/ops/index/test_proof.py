@@ -31,18 +31,18 @@ UNPROVEN = SelfSearch(0, 0, 0, 0, 0, 1.0, 0.0, 1.0)
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
     """Three files, of which one has deletes and one a row without a vector; indexed, then appended to."""
-    made = table_factory()
-    made.append(make_rows(0, 200))
-    first = live_files(made, head(made)).files[0].path
-    made.append(make_rows(200, 400))
+    new_table = table_factory()
+    new_table.append(make_rows(0, 200))
+    first = live_files(new_table, head(new_table)).files[0].path
+    new_table.append(make_rows(200, 400))
     rows = make_rows(400, 600)
     vectors = rows["embedding"].to_pylist()
     vectors[7] = None
-    made.append(rows.set_column(3, rows.schema.field(3), pa.array(vectors, rows.schema.field(3).type)))
-    append_position_deletes(made, {first: np.arange(10)})
-    index_head(made)
-    made.refresh().append(make_rows(600, 640))
-    return made.refresh()
+    new_table.append(rows.set_column(3, rows.schema.field(3), pa.array(vectors, rows.schema.field(3).type)))
+    append_position_deletes(new_table, {first: np.arange(10)})
+    index_head(new_table)
+    new_table.refresh().append(make_rows(600, 640))
+    return new_table.refresh()
 
 
 def head(table: Table) -> int:
@@ -287,17 +287,17 @@ def searched_shards(
     location: str = "file:///lake/t",
 ) -> list[int]:
     plan: Any = SimpleNamespace(build_id=f"{build:x}", live=SimpleNamespace(location=location))
-    made: Any = SimpleNamespace(
+    shard_set: Any = SimpleNamespace(
         shards=[
             SimpleNamespace(shard_id=number, length=length, how=SimpleNamespace(keeps_graph=number in kept))
             for number, length in enumerate(lengths)
         ]
     )
-    return proof._searched_shards(plan, made, rows)
+    return proof._searched_shards(plan, shard_set, rows)
 
 
 @pytest.mark.parametrize(
-    ("rows", "lengths", "wanted"),
+    ("rows", "lengths", "expected"),
     [
         ({1: 5, 4: 9, 5: 5}, [100] * 20, [4, 1]),
         ({1: 5, 4: 9, 5: 5}, [100] * 30, [4, 1, 5]),
@@ -309,10 +309,10 @@ def searched_shards(
     ],
 )
 def test_shards_with_most_rows_are_searched_up_to_a_tenth_of_what_was_written(
-    monkeypatch: pytest.MonkeyPatch, rows: dict[int, int], lengths: list[int], wanted: list[int]
+    monkeypatch: pytest.MonkeyPatch, rows: dict[int, int], lengths: list[int], expected: list[int]
 ) -> None:
     monkeypatch.setattr(proof, "SMALL_WORK", 0)
-    assert searched_shards(rows, lengths) == wanted
+    assert searched_shards(rows, lengths) == expected
     monkeypatch.setattr(proof, "SMALL_WORK", 10_000)
     assert set(searched_shards(rows, lengths)) == set(rows)
 

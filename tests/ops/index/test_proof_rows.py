@@ -26,14 +26,14 @@ DELETED = np.array([0, 3, 99, 100, 249])
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
     """Files of three row groups. One row in ten has no vector."""
-    made = table_factory(**{"write.parquet.row-group-limit": str(GROUP)})
+    new_table = table_factory(**{"write.parquet.row-group-limit": str(GROUP)})
     for file in range(FILES):
         rows = make_rows(file * ROWS, (file + 1) * ROWS)
         vectors = rows["embedding"].to_pylist()
         vectors[5::10] = [None] * len(vectors[5::10])
-        made.append(rows.set_column(3, rows.schema.field(3), pa.array(vectors, rows.schema.field(3).type)))
-    append_position_deletes(made, {live_files(made, head(made)).files[0].path: DELETED})
-    return made.refresh()
+        new_table.append(rows.set_column(3, rows.schema.field(3), pa.array(vectors, rows.schema.field(3).type)))
+    append_position_deletes(new_table, {live_files(new_table, head(new_table)).files[0].path: DELETED})
+    return new_table.refresh()
 
 
 def head(table: Table) -> int:

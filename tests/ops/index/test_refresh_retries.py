@@ -89,7 +89,7 @@ class Changed:
 
 
 @pytest.fixture(scope="module", params=STAGES)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Changed:
+def prepared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Changed:
     folder = tmp_path_factory.mktemp("lake")
     catalog = open_catalog("t", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
     catalog.create_namespace("db")
@@ -114,10 +114,10 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def changed(made: Changed) -> Iterator[Changed]:
+def changed(prepared: Changed) -> Iterator[Changed]:
     """The same for each test: the version that it makes is undone."""
-    yield made
-    undo(made.table, made.before)
+    yield prepared
+    undo(prepared.table, prepared.before)
 
 
 def own_versions(table: Table) -> frozenset[int]:

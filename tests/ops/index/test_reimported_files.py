@@ -38,16 +38,16 @@ def export(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(table_factory: TableFactory, export: Path) -> Table:
     """An imported file, and eleven others; indexed. Then the import is deleted, and its name written anew."""
-    made = table_factory()
+    new_table = table_factory()
     pq.write_table(make_rows(0, 100), export)
-    made.add_files([str(export)])
+    new_table.add_files([str(export)])
     for first in range(1_000, 12_000, 1_000):
-        made.append(make_rows(first, first + 50))
-    index_head(made)
-    made.refresh().delete(LessThan("id", 1_000))
+        new_table.append(make_rows(first, first + 50))
+    index_head(new_table)
+    new_table.refresh().delete(LessThan("id", 1_000))
     pq.write_table(make_rows(100, 200, seed=5), export)
-    made.refresh().add_files([str(export)])
-    return made.refresh()
+    new_table.refresh().add_files([str(export)])
+    return new_table.refresh()
 
 
 def newest(table: Table) -> int:

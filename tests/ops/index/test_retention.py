@@ -191,7 +191,7 @@ def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     """Those that go leave no snapshot, no tag, no file; the data and the rest are as they were."""
     versions_before = index_versions(table.refresh(), "e")
     history = data_snapshots(table)
-    doomed, left = files_of(table, versions_before[0]), files_of(table, versions_before[-1])
+    doomed, leftover = files_of(table, versions_before[0]), files_of(table, versions_before[-1])
     plan = planned(table, RetentionPolicy(RetentionScope.NEWEST))
     ids = {item.index_snapshot_id for item in plan.expire}
     report = collect_garbage(table, storage=storage, grace=AT_ONCE, dry_run=True, expiring=ids)
@@ -201,7 +201,7 @@ def assert_carried_out(table: Table, storage: StorageConfig) -> None:
     store = open_storage(table.location(), storage)
     assert set(report.deleted) == set(collect_garbage(table, storage=storage, grace=AT_ONCE).deleted)
     assert not any(store.exists(path) for path in doomed)
-    assert all(store.exists(path) for path in left)
+    assert all(store.exists(path) for path in leftover)
     assert index_versions(table.refresh(), "e") == versions_before[-1:]
     assert [item.snapshot_id for item in data_snapshots(table)] == [item.snapshot_id for item in history]
     for item in history:
@@ -272,14 +272,14 @@ def leave_behind(table: Table) -> Path:
 
 
 def test_a_file_that_a_summary_names_is_left_to_whoever_made_it(table: Table) -> None:
-    left = leave_behind(table)
-    table.append(make_rows(90, 95), snapshot_properties={"statistics-file": f"file:{left}"})
+    leftover = leave_behind(table)
+    table.append(make_rows(90, 95), snapshot_properties={"statistics-file": f"file:{leftover}"})
     assert collect_garbage(table, storage=STORAGE, grace=AT_ONCE).deleted == ()
-    assert left.exists()
+    assert leftover.exists()
 
 
 def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = leave_behind(table)
+    leftover = leave_behind(table)
     true = time.time()
     monkeypatch.setattr(time, "time", lambda: true + 7 * 24 * 3600)
     assert collect_garbage(table, storage=STORAGE).deleted == ()
@@ -287,7 +287,7 @@ def test_what_is_old_is_so_by_the_clock_of_the_store(table: Table, monkeypatch: 
         table, storage=STORAGE, retentions={}, default=RetentionPolicy(RetentionScope.NEWEST), grace_hours=24
     )
     assert (report.deleted, report.kept_young, report.retired_later) == ((), 1, 3)
-    assert left.exists()
+    assert leftover.exists()
 
 
 def test_a_table_whose_location_has_a_double_slash_is_swept(sql_catalog: Catalog, tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def make_shard_but_die_once(call: tuple[str, ShardTask]) -> ShardResult:
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
+    new_table = table_factory()
     for start in range(0, 600, 120):
-        made.append(make_rows(start, start + 120))
-    return made
+        new_table.append(make_rows(start, start + 120))
+    return new_table
 
 
 def build(table: Table, runner: TaskRunner, definition: IndexDefinition = DEFINITION) -> IndexReport:
@@ -138,16 +138,16 @@ def test_a_retry_finds_finished_shards_and_ends_equal(
     with pytest.raises(DriverLostError):
         build(table, DyingRunner(healthy))
     assert index_versions(table, "e") == ()
-    made: list[int] = []
+    shard_ids: list[int] = []
     real = shard_module._make
 
     def count(task: ShardTask, storage: Storage, incoming: VectorRows) -> ShardResult:
-        made.append(task.shard_id)
+        shard_ids.append(task.shard_id)
         return real(task, storage, incoming)
 
     monkeypatch.setattr(shard_module, "_make", count)
     assert content(build(table, LocalRunner(1))) == expected
-    assert made == list(range(healthy, 3))
+    assert shard_ids == list(range(healthy, 3))
 
 
 def test_a_marker_whose_object_was_swept_is_not_believed(table: Table, expected: bytes) -> None:

@@ -13,10 +13,10 @@ from tests.conftest import make_rows
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
     """600 rows in two files."""
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 600))
-    return made
+    new_table = table_factory()
+    new_table.append(make_rows(0, 300))
+    new_table.append(make_rows(300, 600))
+    return new_table
 
 
 @pytest.fixture

@@ -93,10 +93,10 @@ def test_more_rows_than_there_are_gives_all_of_them_once(table: Table, vectors: 
     definition = replace(DEFINITION, vectors=vectors, target_recall=0.3)
     index_head(table, definition)
     found = open_index(table, definition, storage=STORAGE).search(queries(2), 10_000, where=where, columns=["id"])
-    wanted = {None: list(range(600)), "id >= 590": list(range(590, 600)), "id < 0": []}[where]
+    expected = {None: list(range(600)), "id >= 590": list(range(590, 600)), "id < 0": []}[where]
     rows = ids_by_query(found.rows)
-    assert all(sorted(rows[query]) == wanted for query in rows)
-    assert len(rows) == (2 if wanted else 0)
+    assert all(sorted(rows[query]) == expected for query in rows)
+    assert len(rows) == (2 if expected else 0)
 
 
 def test_an_empty_answer_has_the_columns_of_a_full_one(table: Table) -> None:
@@ -251,14 +251,14 @@ def test_queries_and_answers_are_those_of_the_tools_at_hand(table: Table) -> Non
     index_head(table)
     reader = open_index(table, DEFINITION, storage=STORAGE)
     query_vectors = queries(3)
-    wanted = reader.search(query_vectors, 4).rows
+    expected = reader.search(query_vectors, 4).rows
     frames = (pd.DataFrame(query_vectors), pl.DataFrame(query_vectors))
     for given in (query_vectors.tolist(), query_vectors.astype(np.float64), np.asfortranarray(query_vectors), *frames):
-        assert ids_by_query(reader.search(given, 4).rows) == ids_by_query(wanted)
-    assert wanted.to_pandas()["id"].tolist() == wanted["id"].to_pylist()
-    frame = pl.from_arrow(wanted)
+        assert ids_by_query(reader.search(given, 4).rows) == ids_by_query(expected)
+    assert expected.to_pandas()["id"].tolist() == expected["id"].to_pylist()
+    frame = pl.from_arrow(expected)
     assert isinstance(frame, pl.DataFrame)
-    assert frame["id"].to_list() == wanted["id"].to_pylist()
+    assert frame["id"].to_list() == expected["id"].to_pylist()
 
 
 def test_the_reader_needs_neither_dagster_nor_spark() -> None:

@@ -350,35 +350,35 @@ def remove_version(table: Table, definition: IndexDefinition, snapshot_id: int) 
 def test_tasks_find_what_this_process_finds_in_tables_of_any_state(
     table_factory: Callable[..., Table], state: str, definition: IndexDefinition
 ) -> None:
-    made, snapshot = table_factory(), None
-    made.append(make_rows(0, 1 if state == "one row" else 200))
-    index_head(made, replace(definition, target_recall=0.01))
-    first = made.refresh().metadata.current_snapshot_id or 0
+    new_table, snapshot = table_factory(), None
+    new_table.append(make_rows(0, 1 if state == "one row" else 200))
+    index_head(new_table, replace(definition, target_recall=0.01))
+    first = new_table.refresh().metadata.current_snapshot_id or 0
     if state == "empty":
-        made.delete("id >= 0")
-        index_head(made, definition)
+        new_table.delete("id >= 0")
+        index_head(new_table, definition)
     elif state == "emptied":
-        made.delete("id >= 0")
+        new_table.delete("id >= 0")
     elif state == "rolled back":
-        made.delete("id < 90")
-        made.append(make_rows(200, 260))
-        index_head(made, definition)
-        made.refresh().manage_snapshots().rollback_to_snapshot(first).commit()
-        made.refresh().append(make_rows(300, 330))
+        new_table.delete("id < 90")
+        new_table.append(make_rows(200, 260))
+        index_head(new_table, definition)
+        new_table.refresh().manage_snapshots().rollback_to_snapshot(first).commit()
+        new_table.refresh().append(make_rows(300, 330))
     elif state == "branch":
-        made.manage_snapshots().create_branch(first, "side").commit()
-        made.refresh().append(make_rows(200, 260), branch="side")
-        made.refresh().delete("id < 50")
-        index_head(made, definition)
+        new_table.manage_snapshots().create_branch(first, "side").commit()
+        new_table.refresh().append(make_rows(200, 260), branch="side")
+        new_table.refresh().delete("id < 50")
+        index_head(new_table, definition)
         snapshot = "side"
     elif state == "no vectors":
         nothing = pa.array([None] * 60, pa.list_(pa.float32()))
-        made.append(make_rows(200, 260).set_column(3, "embedding", nothing))
-        index_head(made, definition)
-    made.refresh()
-    here, there = both(made, definition, snapshot=snapshot)
+        new_table.append(make_rows(200, 260).set_column(3, "embedding", nothing))
+        index_head(new_table, definition)
+    new_table.refresh()
+    here, there = both(new_table, definition, snapshot=snapshot)
     assert there.coverage is here.coverage
-    true = open_exact(made, "embedding", definition.metric, snapshot=snapshot, storage=STORAGE)
+    true = open_exact(new_table, "embedding", definition.metric, snapshot=snapshot, storage=STORAGE)
     for (count, where), k in product(((2, None), (2, "id < 0"), (2, "id = 7"), (130, "id >= 100")), (1, 1000)):
         options: dict[str, Any] = {"where": where, "rerank": True, "oversample": 100}
         local_result, remote_result = (reader.search(queries(count), k, **options) for reader in (here, there))

@@ -122,10 +122,10 @@ class Case:
 
     def vectors(self, rng: Rng, count: int) -> Vectors:
         """As the column holds them."""
-        made = self.kind(rng, count, self.dims).astype(self.element.to_pandas_dtype())
+        rows = self.kind(rng, count, self.dims).astype(self.element.to_pandas_dtype())
         if self.metric == "cosine":
-            made[~made.any(axis=1)] = 1
-        return made.astype(np.float64)
+            rows[~rows.any(axis=1)] = 1
+        return rows.astype(np.float64)
 
 
 class Drawn:
@@ -232,18 +232,18 @@ def bad_rows(case: Case) -> list[Any]:
     return rows + ([[0.0] * case.dims, [-0.0] * case.dims] if case.metric == "cosine" else [])
 
 
-def same(rows: pa.Table, wanted: pa.Table) -> bool:
-    return bool(rows.select(wanted.column_names).equals(wanted))
+def same(rows: pa.Table, expected: pa.Table) -> bool:
+    return bool(rows.select(expected.column_names).equals(expected))
 
 
-def alone(search: Callable[..., SearchResult], queries: Vectors, wanted: pa.Table, size: int) -> None:
+def alone(search: Callable[..., SearchResult], queries: Vectors, expected: pa.Table, size: int) -> None:
     """Batches of any size give what all queries together give."""
     parts = []
     for start in range(0, len(queries), size):
         part = search(queries[start : start + size]).rows
         number = pa.array(np.asarray(part["query"]) + start, pa.int32())
         parts.append(part.set_column(0, "query", number))
-    assert same(pa.concat_tables(parts), wanted), f"batches of {size}"
+    assert same(pa.concat_tables(parts), expected), f"batches of {size}"
 
 
 def joined(reader: IndexReader, queries: Vectors, k: int, where: str | None, tasks: int) -> pa.Table:
@@ -305,9 +305,9 @@ def check_sql(drawn: Drawn, truth: Truth, session: SqlSession) -> None:
     by_id = sorted((row["distance"], row["id"]) for row in nearest)
     function = f"{FUNCTIONS[case.metric]}(embedding, :query)"
     order = "DESC" if case.metric == "ip" else "ASC"
-    for key, wanted in (("", [row["id"] for row in nearest]), (", id", [row for _, row in by_id])):
+    for key, expected in (("", [row["id"] for row in nearest]), (", id", [row for _, row in by_id])):
         answer = session.sql(f"SELECT id FROM db.t ORDER BY {function} {order}{key} LIMIT 5", {"query": query})
-        assert answer.rows["id"].to_pylist() == wanted[:5]
+        assert answer.rows["id"].to_pylist() == expected[:5]
     for threshold, count in truth.thresholds(query, np.ones(len(truth.ids), np.bool_)):
         sign, limit = (">", -threshold) if case.metric == "ip" else ("<", threshold)
         answer = session.sql(f"SELECT id FROM db.t WHERE {function} {sign} :t", {"query": query, "t": limit})
@@ -330,9 +330,9 @@ def check_index(drawn: Drawn, truth: Truth, coverage: Coverage) -> None:
         for query in queries[[0, 9]]:
             for threshold, count in truth.thresholds(query, everything):
                 rows = reader.within(query, threshold, columns=["id"]).rows
-                wanted = exact.search(query, count, columns=["id"]).rows
-                assert same(rows.drop_columns(["distance"]), wanted.drop_columns(["distance"]))
-                _alike(rows, wanted, case)
+                expected = exact.search(query, count, columns=["id"]).rows
+                assert same(rows.drop_columns(["distance"]), expected.drop_columns(["distance"]))
+                _alike(rows, expected, case)
         last = int(truth.ids.max())  # of the rows that came last
         newest = reader.search(queries, 7, columns=["id"], where=f"id > {last - 20}")
         if coverage is Coverage.NEAREST_VERSION_AND_TAIL:
@@ -353,19 +353,19 @@ def check_index(drawn: Drawn, truth: Truth, coverage: Coverage) -> None:
         for k in (1, 7, len(truth.ids) + 5):
             answer = reader.search(queries, k, columns=["id"], where=ALL)
             assert answer.profile.strategy == "exact over matches"
-            wanted = exact.search(queries, k, columns=["id"]).rows
-            assert same(answer.rows.drop_columns(["distance"]), wanted.drop_columns(["distance"]))
-            _alike(answer.rows, wanted, case)
+            expected = exact.search(queries, k, columns=["id"]).rows
+            assert same(answer.rows.drop_columns(["distance"]), expected.drop_columns(["distance"]))
+            _alike(answer.rows, expected, case)
             _warned(answer, truth.bad)
-        wanted = reader.search(queries, 7, columns=["id"], where=ALL).rows
-        alone(lambda batch, reader=reader: reader.search(batch, 7, columns=["id"], where=ALL), queries, wanted, 5)
+        expected = reader.search(queries, 7, columns=["id"], where=ALL).rows
+        alone(lambda batch, reader=reader: reader.search(batch, 7, columns=["id"], where=ALL), queries, expected, 5)
         if case.metric != "cosine" and not truth.bad:
             assert same(joined(reader, queries, 7, ALL, tasks), exact.search(queries, 7, columns=["id"]).rows)
 
 
-def _alike(rows: pa.Table, wanted: pa.Table, case: Case) -> None:
+def _alike(rows: pa.Table, expected: pa.Table, case: Case) -> None:
     """Distances are those of the exact scan: to the last bit, unless the index holds rounded directions."""
-    distances, true = np.asarray(rows["distance"]), np.asarray(wanted["distance"])
+    distances, true = np.asarray(rows["distance"]), np.asarray(expected["distance"])
     slack = 1e-7 * np.sqrt(true) + 1e-14 if case.metric == "cosine" else 0
     assert (np.abs(distances - true) <= slack).all()
 

@@ -39,10 +39,10 @@ class SeveralAtOnce(LocalRunner):
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
+    new_table = table_factory()
     for start in range(0, 1800, 600):
-        made.append(make_rows(start, start + 600))
-    return made
+        new_table.append(make_rows(start, start + 600))
+    return new_table
 
 
 def true_ids(table: Table, where: str, metric: str, k: int = 10) -> dict[int, list[int]]:
@@ -220,27 +220,27 @@ def test_directions_rounded_to_f32_do_not_decide_what_matches_are_nearest(
     rng = np.random.default_rng(0)
     center = rng.standard_normal(DIMS)
     definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
-    made = table_factory()
+    new_table = table_factory()
     for first in (0, 200, 400):
         cluster = center * rng.uniform(0.5, 2.0, (200, 1)) + scale * rng.standard_normal((200, DIMS))
         cluster[::2] += 0.3 * rng.standard_normal((100, DIMS))
         rows = make_rows(first, first + 200).to_pydict()
-        made.append(pa.table({**rows, "embedding": cluster.astype(np.float32).tolist()}, schema=ROWS))
+        new_table.append(pa.table({**rows, "embedding": cluster.astype(np.float32).tolist()}, schema=ROWS))
         if first == 200:
-            index_head(made, definition)
-    exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
+            index_head(new_table, definition)
+    exact = open_exact(new_table, definition.column, "cosine", storage=STORAGE)
     query_vectors = np.concatenate([np.stack([center, center + 0.2, -center]), rng.standard_normal((130, DIMS))])
     # before the other: what is in this process's memory is not searched by tasks
-    remote = open_index(made, definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
-    local = open_index(made, definition, storage=STORAGE)
+    remote = open_index(new_table, definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
+    local = open_index(new_table, definition, storage=STORAGE)
     assert (local.tier, remote.tier) == ("in-process", "distributed")
     for reader, k in product((local, remote), (1, 10, 299, 900)):
         result = reader.search(query_vectors, k, where="id >= 3", columns=["id"], search_list=200)
-        wanted = exact.search(query_vectors, k, where="id >= 3", columns=["id"])
+        expected = exact.search(query_vectors, k, where="id >= 3", columns=["id"])
         assert result.profile.strategy == "exact over matches"
         assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
-        assert result.rows.select(["query", "rank", "id"]).equals(wanted.rows.select(["query", "rank", "id"]))
-        far = np.asarray(wanted.rows["distance"])
+        assert result.rows.select(["query", "rank", "id"]).equals(expected.rows.select(["query", "rank", "id"]))
+        far = np.asarray(expected.rows["distance"])
         assert (np.abs(np.asarray(result.rows["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
 
 
@@ -248,16 +248,18 @@ def test_doubtful_matches_of_every_group_are_settled_together(table_factory: Tab
     """Three shards with as many rows that are as near to the query as rounding can tell: the nearest are in each."""
     rng = np.random.default_rng(0)
     definition = replace(DEFINITION, metric="cosine", shards=3, target_recall=0.01)
-    made = table_factory()
+    table = table_factory()
     query_vectors, *sides = np.linalg.qr(rng.standard_normal((DIMS, 4)))[0].T
     near = rng.permutation(np.repeat(query_vectors + sides, 280, axis=0) * rng.uniform(0.5, 2.0, (840, 1)))
-    made.append(pa.table({**make_rows(0, 840).to_pydict(), "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
-    index_head(made, definition)
-    remote = open_index(made.refresh(), definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
-    local = open_index(made, definition, storage=STORAGE)
+    table.append(
+        pa.table({**make_rows(0, 840).to_pydict(), "embedding": near.astype(np.float32).tolist()}, schema=ROWS)
+    )
+    index_head(table, definition)
+    remote = open_index(table.refresh(), definition, storage=STORAGE, runner=SeveralAtOnce(1), in_process_mb=0)
+    local = open_index(table, definition, storage=STORAGE)
     assert (local.tier, remote.tier) == ("in-process", "distributed")
-    wanted = open_exact(made, definition.column, "cosine", storage=STORAGE).search(query_vectors, 64, columns=["id"])
+    expected = open_exact(table, definition.column, "cosine", storage=STORAGE).search(query_vectors, 64, columns=["id"])
     for reader in (local, remote):
         found = reader.search(query_vectors, 64, where="id >= 0", columns=["id"], search_list=200)
         assert found.profile.strategy == "exact over matches"
-        assert found.rows.select(["rank", "id"]).equals(wanted.rows.select(["rank", "id"]))
+        assert found.rows.select(["rank", "id"]).equals(expected.rows.select(["rank", "id"]))

@@ -29,14 +29,14 @@ TableFactory = Callable[..., Table]
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 900))
-    file = live_files(made, made.metadata.current_snapshot_id or 0).files[0]
-    index_head(made)
-    append_position_deletes(made.refresh(), {file.path: np.arange(0, 90)})
-    index_head(made)
-    made.refresh().append(make_rows(900, 1200))
-    return made
+    new_table = table_factory()
+    new_table.append(make_rows(0, 900))
+    file = live_files(new_table, new_table.metadata.current_snapshot_id or 0).files[0]
+    index_head(new_table)
+    append_position_deletes(new_table.refresh(), {file.path: np.arange(0, 90)})
+    index_head(new_table)
+    new_table.refresh().append(make_rows(900, 1200))
+    return new_table
 
 
 def test_an_overview_counts_shards_tombstones_and_coverage(table: Table) -> None:

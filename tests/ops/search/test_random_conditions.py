@@ -96,12 +96,12 @@ class Conditions:
             )
         if name == "text" and kind < 0.7:
             start = rng.choice(["a", "ab", "z" * 20, "ä"])
-            made = (IB.NotStartsWith if negated else IB.StartsWith)(name, start)
-            return made, f"{name} {word}LIKE '{start}%'", f"{word}starts_with({name}, '{start}')"
+            predicate = (IB.NotStartsWith if negated else IB.StartsWith)(name, start)
+            return predicate, f"{name} {word}LIKE '{start}%'", f"{word}starts_with({name}, '{start}')"
         sign = rng.choice(["=", "!="] if name == "flag" else list(COMPARED))
         value = self._constant(name)
-        made = getattr(IB, COMPARED[sign])(name, value)
-        return made, f"{name} {sign} {plain(name, value)}", f"{name} {sign} {duck(name, value)}"
+        predicate = getattr(IB, COMPARED[sign])(name, value)
+        return predicate, f"{name} {sign} {plain(name, value)}", f"{name} {sign} {duck(name, value)}"
 
     def _constant(self, name: str) -> Any:
         if name in OUT_OF_RANGE and self._rng.random() < 0.15:

@@ -50,10 +50,10 @@ CENTERS = 3 * np.eye(DIMS)[:6]
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
     """Six files, each about one point of its own."""
-    made = table_factory()
+    new_table = table_factory()
     for number, center in enumerate(CENTERS):
-        made.append(clustered(100 * number, 100, center.tolist()))
-    return made
+        new_table.append(clustered(100 * number, 100, center.tolist()))
+    return new_table
 
 
 def held(table: Table, where: str = "id >= 0") -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
@@ -102,17 +102,17 @@ def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_fac
     """Under cosine: rows so alike that f32 cannot tell their directions apart, in a file of the index and in a tail."""
     rng = np.random.default_rng(seed)
     center = rng.standard_normal(DIMS)
-    made = table_factory()
+    new_table = table_factory()
     for first in (0, 200, 400):
         rows = make_rows(first, first + 200).to_pydict()
         near = center * rng.uniform(0.5, 2.0, (200, 1)) + 1e-7 * rng.standard_normal((200, DIMS))
         near[::2] += 0.3 * rng.standard_normal((100, DIMS))
-        made.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
+        new_table.append(pa.table({**rows, "embedding": near.astype(np.float32).tolist()}, schema=ROWS))
         if first == 200:
-            index_head(made, replace(DEFINITION, metric="cosine", target_recall=0.3))
+            index_head(new_table, replace(DEFINITION, metric="cosine", target_recall=0.3))
     definition = replace(DEFINITION, metric="cosine", target_recall=0.3)
-    exact = open_exact(made, definition.column, "cosine", storage=STORAGE)
-    reader = open_index(made, definition, storage=STORAGE)
+    exact = open_exact(new_table, definition.column, "cosine", storage=STORAGE)
+    reader = open_index(new_table, definition, storage=STORAGE)
     assert reader.coverage is Coverage.NEAREST_VERSION_AND_TAIL
     query_vectors = np.stack([center, center + 0.2, -center])
     ranks = exact.search(query_vectors[:1], 600, columns=["id"]).rows["distance"].to_pylist()
@@ -120,12 +120,12 @@ def test_directions_rounded_to_f32_decide_neither_membership_nor_order(table_fac
         for inclusive in (False, True):
             for limit in (None, 1, 100):
                 options = {"inclusive": inclusive, "limit": limit, "columns": ["id"]}
-                result, wanted = (
+                result, expected = (
                     reader.within(query_vectors, t, **options).rows,
                     exact.within(query_vectors, t, **options).rows,
                 )
-                assert result.select(["query", "rank", "id"]).equals(wanted.select(["query", "rank", "id"]))
-                far = np.asarray(wanted["distance"])
+                assert result.select(["query", "rank", "id"]).equals(expected.select(["query", "rank", "id"]))
+                far = np.asarray(expected["distance"])
                 assert (np.abs(np.asarray(result["distance"]) - far) <= 1e-7 * np.sqrt(far) + 1e-14).all()
 
 

@@ -16,10 +16,10 @@ FIELDS = [1, 2]
 
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
-    made = table_factory(**{"write.parquet.row-group-limit": "100"})
-    made.append(make_rows(0, 1000))
-    made.append(make_rows(1000, 1500))
-    return made
+    new_table = table_factory(**{"write.parquet.row-group-limit": "100"})
+    new_table.append(make_rows(0, 1000))
+    new_table.append(make_rows(1000, 1500))
+    return new_table
 
 
 def reader(table: Table, budget: int) -> RowReader:

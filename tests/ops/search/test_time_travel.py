@@ -122,10 +122,10 @@ def test_each_of_a_hundred_snapshots_is_searched_as_it_was(history: History) -> 
         covered.add(reader.coverage)
         result = reader.within(ASKED[:2], WITHIN, columns=["id"])
         for query in range(2):
-            wanted = set(truth.ids[truth.distances[query] < WITHIN - 1e-5].tolist())
+            expected = set(truth.ids[truth.distances[query] < WITHIN - 1e-5].tolist())
             doubtful = set(truth.ids[np.abs(truth.distances[query] - WITHIN) <= 1e-5].tolist())
             ids = {row["id"] for row in result.rows.to_pylist() if row["query"] == query}
-            assert wanted <= ids <= wanted | doubtful
+            assert expected <= ids <= expected | doubtful
     assert len(recalls) == SNAPSHOTS
     assert {Coverage.EXACT_VERSION, Coverage.NEAREST_VERSION_AND_TAIL} <= covered
     assert np.mean(recalls) >= 0.99

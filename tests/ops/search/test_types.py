@@ -130,12 +130,12 @@ CONDITIONS: list[tuple[str | BooleanExpression, Callable[[int], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "wanted"), CONDITIONS, ids=[str(item[0])[:60] for item in CONDITIONS])
+@pytest.mark.parametrize(("where", "expected"), CONDITIONS, ids=[str(item[0])[:60] for item in CONDITIONS])
 def test_a_condition_on_a_column_of_each_type(
-    typed: Table, where: str | BooleanExpression, wanted: Callable[[int], bool]
+    typed: Table, where: str | BooleanExpression, expected: Callable[[int], bool]
 ) -> None:
     """A null satisfies none of them, not even those that say what a column is not."""
-    assert matching(typed, where) == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
+    assert matching(typed, where) == [n for n in range(COUNT) if n % 7 != 6 and expected(n)]
 
 
 @pytest.mark.parametrize(

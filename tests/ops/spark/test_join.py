@@ -30,16 +30,16 @@ LEAN = replace(DEFINITION, vectors="none", pq_m=8)
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
     """Indexed, then written to: 600 rows in the index, 50 of them deleted since, 100 added."""
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    made.append(make_rows(300, 600))
-    index_head(made)
-    index_head(made, replace(LEAN, name="lean"))
-    made.refresh()
-    made.append(make_rows(600, 700))
-    file = live_files(made, made.metadata.current_snapshot_id or 0).files[0]
-    append_position_deletes(made, {file.path: np.arange(0, 50)})
-    return made.refresh()
+    new_table = table_factory()
+    new_table.append(make_rows(0, 300))
+    new_table.append(make_rows(300, 600))
+    index_head(new_table)
+    index_head(new_table, replace(LEAN, name="lean"))
+    new_table.refresh()
+    new_table.append(make_rows(600, 700))
+    file = live_files(new_table, new_table.metadata.current_snapshot_id or 0).files[0]
+    append_position_deletes(new_table, {file.path: np.arange(0, 50)})
+    return new_table.refresh()
 
 
 def left_side(session: "SparkSession", count: int, parts: int = 3) -> "DataFrame":

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.jvm
 
 @pytest.fixture
 def table(table_factory: Callable[..., Table]) -> Table:
-    made = table_factory()
-    made.append(make_rows(0, 300))
-    create_index(made, DEFINITION)
-    index_head(made)
-    made.append(make_rows(300, 350))
-    return made.refresh()
+    new_table = table_factory()
+    new_table.append(make_rows(0, 300))
+    create_index(new_table, DEFINITION)
+    index_head(new_table)
+    new_table.append(make_rows(300, 350))
+    return new_table.refresh()
 
 
 def literal(vector: list[float]) -> str:

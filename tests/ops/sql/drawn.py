@@ -133,10 +133,10 @@ class Drawn:
 
     def value(self, depth: int = 3) -> str:
         """Of any type."""
-        made = self.rng.choice(
+        drawn = self.rng.choice(
             [self.number, self.number, self.number, self.text, self.day, self.condition, self._time, self._outer]
         )
-        return made(depth)
+        return drawn(depth)
 
     def number(self, depth: int = 3) -> str:
         rng, kind = self.rng, self.rng.random()
@@ -479,15 +479,15 @@ class Drawn:
         self.parameters[name] = value
         return f":{name}"
 
-    def _chosen(self, made: Callable[[int], str], depth: int) -> str:
+    def _chosen(self, branch: Callable[[int], str], depth: int) -> str:
         rng = self.rng
         if rng.random() < 0.3:
-            return f"if({self.condition(1)}, {made(depth - 1)}, {made(depth - 1)})"
+            return f"if({self.condition(1)}, {branch(depth - 1)}, {branch(depth - 1)})"
         if rng.random() < 0.3:
-            return f"CASE {rng.choice('ijl')} WHEN 1 THEN {made(depth - 1)} WHEN {rng.choice(['0', '2.0', 'j'])} THEN {made(depth - 1)} END"
-        other = rng.choice(["", f" ELSE {made(depth - 1)}"])
+            return f"CASE {rng.choice('ijl')} WHEN 1 THEN {branch(depth - 1)} WHEN {rng.choice(['0', '2.0', 'j'])} THEN {branch(depth - 1)} END"
+        other = rng.choice(["", f" ELSE {branch(depth - 1)}"])
         guard = rng.choice([self.condition(1), "j <> 0", "i > 0 AND i < 100"])
-        return f"CASE WHEN {guard} THEN {made(depth - 1)}{other} END"
+        return f"CASE WHEN {guard} THEN {branch(depth - 1)}{other} END"
 
     def _maybe_bare(self, text: str) -> str:
         return text if self.rng.random() < 0.35 else f"({text})"

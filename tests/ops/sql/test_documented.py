@@ -42,14 +42,14 @@ def session(sql_catalog: Catalog) -> SqlSession:
             "embedding": pa.array(rng.random((60, 4)).astype(np.float32).tolist(), pa.list_(pa.float32())),
         }
     )
-    made = SqlSession.on(sql_catalog, storage=STORAGE)
+    new_session = SqlSession.on(sql_catalog, storage=STORAGE)
     for name in ("ns.t", "demo.packages"):
         sql_catalog.create_namespace_if_not_exists(name.split(".")[0])
         table = sql_catalog.create_table(name, rows.schema, properties={"format-version": "2"})
         table.append(rows)
         head = table.metadata.current_snapshot_id or 0
         table.manage_snapshots().create_tag(head, "release-1").commit()
-    return made
+    return new_session
 
 
 def test_there_are_examples_to_run() -> None:

@@ -51,11 +51,13 @@ def rows() -> pa.Table:
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     folder: Path = tmp_path_factory.mktemp("meaning")
-    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    made.create_namespace("db")
-    table = made.create_table("db.t", rows().schema, properties={"format-version": "2"})
+    new_catalog = open_catalog(
+        "test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+    )
+    new_catalog.create_namespace("db")
+    table = new_catalog.create_table("db.t", rows().schema, properties={"format-version": "2"})
     table.append(rows())
-    return made
+    return new_catalog
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +366,7 @@ def test_a_nan_parameter_is_no_null(session: SqlSession) -> None:
 
 def test_where_of_a_search_means_the_same(catalog: Catalog) -> None:
     table = catalog.load_table("db.t")
-    for where, wanted in (
+    for where, expected in (
         ("f = 0.1", []),
         ("f > 0.1", [0, 1, 2]),
         ("m = 2.01", [1]),
@@ -373,7 +375,7 @@ def test_where_of_a_search_means_the_same(catalog: Catalog) -> None:
         (EqualTo("d", NOON), []),  # type: ignore[arg-type, misc]
     ):
         found = exact_search(table, "v", "l2", [0.0, 0.0], 9, where=where, columns=["id"])
-        assert sorted(found.rows["id"].to_pylist()) == wanted, where
+        assert sorted(found.rows["id"].to_pylist()) == expected, where
 
 
 def test_a_statement_for_spark_is_passed_on_to_the_letter() -> None:

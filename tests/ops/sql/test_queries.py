@@ -25,12 +25,14 @@ DISTANCE = f"l2_distance(embedding, ARRAY({VECTOR}))"
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """Of table `db.t`, which these tests only read."""
     folder = tmp_path_factory.mktemp("queries")
-    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
-    made.create_namespace("db")
-    rows = made.create_table("db.t", ROWS, properties={"format-version": "2"})
+    new_catalog = open_catalog(
+        "test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
+    )
+    new_catalog.create_namespace("db")
+    rows = new_catalog.create_table("db.t", ROWS, properties={"format-version": "2"})
     for start in range(0, 600, 200):
         rows.append(make_rows(start, start + 200))
-    return made
+    return new_catalog
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +42,10 @@ def table(catalog: Catalog) -> Table:
 
 @pytest.fixture(scope="module")
 def session(catalog: Catalog) -> SqlSession:
-    made = SqlSession.on(catalog, storage=STORAGE)
-    made.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 24, shards = 2)")
-    made.sql("REFRESH INDEX e ON db.t")
-    return made
+    created = SqlSession.on(catalog, storage=STORAGE)
+    created.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 24, shards = 2)")
+    created.sql("REFRESH INDEX e ON db.t")
+    return created
 
 
 def duck(table: Table, text: str) -> pa.Table:
@@ -271,7 +273,7 @@ NULLS = pa.table({"a": [3.0, None, float("nan"), 1.0], "b": ["x", "y", None, "z"
 
 
 @pytest.mark.parametrize(
-    ("order", "wanted"),
+    ("order", "expected"),
     [
         ("a", [None, 1.0, 3.0, "nan"]),
         ("a DESC", ["nan", 3.0, 1.0, None]),
@@ -279,10 +281,10 @@ NULLS = pa.table({"a": [3.0, None, float("nan"), 1.0], "b": ["x", "y", None, "z"
         ("a DESC NULLS FIRST", [None, "nan", 3.0, 1.0]),
     ],
 )
-def test_nulls_and_nans_are_ordered_as_spark_orders_them(order: str, wanted: Sequence[object]) -> None:
+def test_nulls_and_nans_are_ordered_as_spark_orders_them(order: str, expected: Sequence[object]) -> None:
     step = nearest_of(f"SELECT a FROM t WHERE l2_distance(v, array(1)) < 9 ORDER BY {order}").steps[0]
     found = ["nan" if value is not None and np.isnan(value) else value for value in step.apply(NULLS)["a"].to_pylist()]
-    assert found == list(wanted)
+    assert found == list(expected)
 
 
 def test_unknown_is_not_true() -> None:

@@ -27,10 +27,10 @@ def table(table_factory: Callable[..., Table]) -> Table:
 
 @pytest.fixture
 def session(sql_catalog: Catalog, table: Table) -> SqlSession:
-    made = SqlSession.on(sql_catalog, storage=STORAGE)
-    made.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 16, shards = 2)")
-    made.sql("REFRESH INDEX e ON db.t")
-    return made
+    created = SqlSession.on(sql_catalog, storage=STORAGE)
+    created.sql("CREATE INDEX e ON db.t USING diskann (embedding) WITH (metric = 'l2', max_degree = 16, shards = 2)")
+    created.sql("REFRESH INDEX e ON db.t")
+    return created
 
 
 def brute_force(table: Table, where: str = "id >= 0", k: int = 5) -> list[int]:
@@ -121,13 +121,13 @@ def test_a_column_is_that_of_the_snapshot(sql_catalog: Catalog) -> None:
     session.sql("CREATE INDEX o ON db.renamed USING diskann (other) WITH (metric = 'l2', max_degree = 8)")
     session.sql("REFRESH INDEX o ON db.renamed")
     then = table.refresh().metadata.current_snapshot_id
-    wanted = session.sql(f"SELECT id FROM db.renamed ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5").rows
+    expected = session.sql(f"SELECT id FROM db.renamed ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5").rows
     with table.update_schema() as update:
         update.rename_column("embedding", "first")
         update.rename_column("other", "embedding")
     text = f"SELECT id FROM db.renamed VERSION AS OF {then} ORDER BY l2_distance(embedding, ARRAY({VECTOR})) LIMIT 5"
     found = session.sql(text)
-    assert found.rows.equals(wanted)
+    assert found.rows.equals(expected)
     assert "no index on embedding" in found.how
     assert session.sql(text.replace("embedding", "other")).how.startswith("index o")
     assert session.sql(text.replace(f"VERSION AS OF {then}", "")).how.startswith("index o")

@@ -56,14 +56,14 @@ def rows() -> pa.Table:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory, rows: pa.Table) -> SqlSession:
     folder: Path = tmp_path_factory.mktemp("differential")
-    made: Catalog = open_catalog(
+    new_catalog: Catalog = open_catalog(
         "test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"}
     )
-    made.create_namespace("db")
-    table = made.create_table("db.t", rows.schema, properties={"format-version": "2"})
+    new_catalog.create_namespace("db")
+    table = new_catalog.create_table("db.t", rows.schema, properties={"format-version": "2"})
     for start in (0, 13, 27):
         table.append(rows.slice(start, (13 if start == 0 else 14 if start == 13 else 99)))
-    return SqlSession.on(made, storage=STORAGE)
+    return SqlSession.on(new_catalog, storage=STORAGE)
 
 
 @pytest.fixture(scope="module")
@@ -134,17 +134,17 @@ class Beside:
 def difference(rows: pa.Table, in_spark: pa.ChunkedArray, ids: pa.ChunkedArray, text: str) -> str | None:
     """Of a condition, the ids; of another expression, type and values."""
     if rows.column_names == ["id"]:
-        wanted = [number for number, flag in zip(ids.to_pylist(), in_spark.to_pylist(), strict=True) if flag]
+        expected = [number for number, flag in zip(ids.to_pylist(), in_spark.to_pylist(), strict=True) if flag]
         found = sorted(rows["id"].to_pylist())
-        return None if found == wanted else f"ids {found}, Spark {wanted}"
+        return None if found == expected else f"ids {found}, Spark {expected}"
     kind = rows["e"].type
     if named(kind) != named(in_spark.type):
         return f"is {kind}, in Spark {in_spark.type}"
     loose = any(f"{name}(" in text for name in ("exp", "ln", "log", "pow", "power"))
     values = dict(zip(rows["id"].to_pylist(), rows["e"].to_pylist(), strict=True))
-    for number, wanted in zip(ids.to_pylist(), in_spark.to_pylist(), strict=True):
-        if not same(values[number], wanted, loose=loose):
-            return f"row {number}: {values[number]!r}, Spark {wanted!r}"
+    for number, expected in zip(ids.to_pylist(), in_spark.to_pylist(), strict=True):
+        if not same(values[number], expected, loose=loose):
+            return f"row {number}: {values[number]!r}, Spark {expected!r}"
     return None
 
 

@@ -39,7 +39,7 @@ CONDITIONS: list[tuple[str, Callable[[int], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "wanted"), CONDITIONS, ids=[where for where, _ in CONDITIONS])
+@pytest.mark.parametrize(("where", "expected"), CONDITIONS, ids=[where for where, _ in CONDITIONS])
 @pytest.mark.parametrize(
     "text",
     [
@@ -50,20 +50,20 @@ CONDITIONS: list[tuple[str, Callable[[int], bool]]] = [
     ids=["nearest", "within", "found"],
 )
 def test_a_condition_on_a_column_of_each_type(
-    session: SqlSession, text: str, where: str, wanted: Callable[[int], bool]
+    session: SqlSession, text: str, where: str, expected: Callable[[int], bool]
 ) -> None:
     answer = ids(session, text.format(where=where))
-    assert answer == [n for n in range(COUNT) if n % 7 != 6 and wanted(n)]
+    assert answer == [n for n in range(COUNT) if n % 7 != 6 and expected(n)]
 
 
 def test_null_is_not_nan(session: SqlSession) -> None:
-    for where, wanted in (("isnan(score)", []), ("NOT isnan(score)", list(range(COUNT)))):
-        assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == wanted
-        assert ids(session, f"SELECT id FROM (SELECT * FROM db.typed ORDER BY {NEAR} LIMIT 99) WHERE {where}") == wanted
+    for where, answer in (("isnan(score)", []), ("NOT isnan(score)", list(range(COUNT)))):
+        assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == answer
+        assert ids(session, f"SELECT id FROM (SELECT * FROM db.typed ORDER BY {NEAR} LIMIT 99) WHERE {where}") == answer
 
 
 @pytest.mark.parametrize(
-    ("where", "wanted"),
+    ("where", "expected"),
     [
         ("local = TIMESTAMP '2026-01-03 12:00:00'", [2]),
         ("utc < TIMESTAMP '2026-01-03 12:00:00+00:00'", [0, 1]),
@@ -73,8 +73,8 @@ def test_null_is_not_nan(session: SqlSession) -> None:
         ("raw < X'3'", [0, 1, 2]),
     ],
 )
-def test_times_and_bytes_are_written_as_spark_has_them(session: SqlSession, where: str, wanted: list[int]) -> None:
-    assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == wanted
+def test_times_and_bytes_are_written_as_spark_has_them(session: SqlSession, where: str, expected: list[int]) -> None:
+    assert ids(session, f"SELECT id FROM db.typed WHERE {where} ORDER BY {NEAR} LIMIT 99") == expected
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_columns_of_each_type_are_returned_and_ordered_by(session: SqlSession) -
     names = ", ".join(VALUES)
     rows = session.sql(f"SELECT id, {names} FROM db.typed ORDER BY {NEAR} LIMIT 99", {"q": queries(1)[0]}).rows
     for row in rows.to_pylist():
-        wanted = {name: value(name, row["id"]) for name in VALUES}
+        expected = {name: value(name, row["id"]) for name in VALUES}
         for name in ("code", "hour"):
-            wanted[name] = None if wanted[name] is None else str(wanted[name])
-        assert {name: row[name] for name in VALUES} == wanted
+            expected[name] = None if expected[name] is None else str(expected[name])
+        assert {name: row[name] for name in VALUES} == expected
     for name in ("small", "price", "day", "hour", "local", "utc", "text", "code", "hash", "raw"):
         text = f"SELECT {name} FROM db.typed WHERE {NEAR} < 99 AND {name} IS NOT NULL ORDER BY {name}"
         found = session.sql(text, {"q": queries(1)[0]}).rows[name].to_pylist()

@@ -66,12 +66,12 @@ def insert(table: Table, rows: pa.Table, field_ids: Collection[int]) -> int:
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     old = sketches_in(before[-1].statistics_path) if before and listed_thetas(before[-1]) else {}
-    made = {}
+    sketches = {}
     for field_id in field_ids:
         field = table.schema().find_field(field_id)
         parts = [sketch(rows[field.name], str(field.field_type)), *([old[field_id]] if field_id in old else [])]
-        made[field_id] = ThetaSketch(*union((part.theta, part.hashes) for part in parts))
-    stamp(table, snapshot, made)
+        sketches[field_id] = ThetaSketch(*union((part.theta, part.hashes) for part in parts))
+    stamp(table, snapshot, sketches)
     return snapshot.snapshot_id
 
 

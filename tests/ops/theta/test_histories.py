@@ -98,12 +98,12 @@ class History:
 
     def value(self, name: str, spread: int) -> Any:
         number = self.random.randrange(spread)
-        made = {
+        values = {
             "count": number, "id": number * 2**33, "text": "é" * number, "octets": bytes(number),
             "ratio": ODD[number % 5], "weight": ODD[number % 5] if number < 10 else number / 7,
             "price": Decimal(number - 10).scaleb(-2), "at": 10**15 - number, "key": UUID(int=number).bytes,
         }  # fmt: skip
-        return None if self.random.random() < 0.1 else made[name]
+        return None if self.random.random() < 0.1 else values[name]
 
     def delete(self) -> None:
         first, text = (self.table.schema().find_column_name(i) for i in (1, 3))

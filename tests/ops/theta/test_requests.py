@@ -15,15 +15,15 @@ from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """(path, bytes) of each range that is asked of the store: one request to a distant one."""
-    made: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     through = LocalStorage.read_ranges
 
     def read_ranges(self: LocalStorage, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        made.extend((path, length) for _, length in ranges)
+        calls.extend((path, length) for _, length in ranges)
         return through(self, path, ranges)
 
     monkeypatch.setattr(LocalStorage, "read_ranges", read_ranges)
-    return made
+    return calls
 
 
 def materialize(table: Table, snapshot: int) -> Any:
