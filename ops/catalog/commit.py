@@ -62,7 +62,8 @@ def attempt_commit(
     except (ValidationError, *_NO_ANSWER) as error:  # ValidationError: an answer that was cut off
         outcome, reason = CommitOutcome.UNKNOWN, type(error).__name__
     except ValueError as error:
-        if "sequence number" not in str(error):
+        # a number that was taken, or a snapshot to remove that is gone
+        if not any(words in str(error) for words in ("sequence number", "Snapshot with snapshot id")):
             raise
         outcome, reason = CommitOutcome.REFUSED, "somebody committed before"
     else:

@@ -437,3 +437,21 @@ def test_a_dry_run_leaves_a_pack_that_the_owner_tagged(table: Table) -> None:
     assert old.packs[0].path not in expected.deleted
     sweep(table)
     assert old.packs[0].path in packs_of(table)
+
+
+def test_two_sweeps_at_once_remove_a_pack_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pack without a tag, so that no ref shows what the other has done."""
+    old = head_version(table)
+    bindings.drop(table, pack_tag("e", old.packs[0].holder_id))
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    table.refresh().maintenance.expire_snapshots().by_ids([old.index_snapshot_id]).commit()
+
+    def late(*args: object) -> CommitOutcome:
+        monkeypatch.setattr(expiration, "attempt_commit", attempt_commit)
+        assert expire_packs(table.catalog.load_table(table.name())) == (old.packs[0].holder_id,)
+        return attempt_commit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(expiration, "attempt_commit", late)
+    assert expire_packs(table) == ()
+    assert_right(table)
