@@ -34,7 +34,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index import IndexDefinition
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.search import IndexReader, open_index
-from icepuffin.ops.search.shards import load_version
+from icepuffin.ops.search.loaded_version import load_version
 
 K = 10
 BATCHES = 6

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
@@ -32,9 +33,9 @@ from icepuffin.ops.index.version_reader import OpenVersion, open_versions, share
 from icepuffin.ops.model import LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import IN_PROCESS_MB, DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
+from icepuffin.ops.search.loaded_version import LoadedVersion, load_version
 from icepuffin.ops.search.reader import IndexReader, Reopen
 from icepuffin.ops.search.result import OpeningCost, SearchResult, StalePolicy
-from icepuffin.ops.search.shards import LoadedVersion, load_version
 from icepuffin.ops.search.target import SearchTarget, VersionChoice, is_own
 from icepuffin.ops.search.worker import SearchJob
 from icepuffin.ops.storage import StorageError
@@ -55,6 +56,8 @@ class _Resources:
     runner: TaskRunner | None
     """Runner of tasks that search indexes larger than `in_process_mb`"""
     in_process_mb: int
+    on_demand: bool
+    """Whether shards of a large index may be loaded by the searches that need them"""
 
 
 def open_index(
@@ -93,7 +96,8 @@ def open_index(
     Returns
     -------
     IndexReader
-        Immutable and safe for threads. Keep it: opening reads the shards, searching does not.
+        Immutable and safe for threads. Keep it: opening reads the shards, searching does not. Of an index of more than
+        256 MB each shard is read by the first search that needs it.
 
     Raises
     ------
@@ -114,6 +118,25 @@ def open_index(
     >>> reader
     IndexReader('demo.packages', index 'embedding', snapshot ..., 6,000 rows, 384 dimensions, cosine, exact-version)
     """
+    return _open(
+        table, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
+        in_process_mb=in_process_mb, on_demand=True,
+    )  # fmt: skip
+
+
+def _open(
+    table: Table,
+    index: str | IndexDefinition | None,
+    *,
+    snapshot: SnapshotName,
+    storage: StorageConfig | None,
+    stale: StalePolicy | str,
+    threads: int | None,
+    runner: TaskRunner | None,
+    in_process_mb: int,
+    on_demand: bool,
+) -> IndexReader:
+    """Open an index; see `open_index`. `on_demand`: whether searches may load the shards of a large index."""
     begun = time.perf_counter()
     require_table(table, "open_index")
     frozen = _frozen(table)
@@ -130,18 +153,20 @@ def open_index(
     target = SearchTarget(
         frozen, live, schema, field_id, definition.metric_value, definition, storage or storage_of(frozen)
     )
-    choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb))
+    choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb, on_demand))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
     opening = OpeningCost(milliseconds, choice.loaded.index_bytes if choice.loaded else 0)
 
     def again(newer: Table) -> IndexReader:
-        return open_index(
+        """Open a newer state of the table; all shards are loaded before the reader is used."""
+        return _open(
             newer, index, snapshot=snapshot, storage=storage, stale=stale, threads=threads, runner=runner,
-            in_process_mb=in_process_mb,
+            in_process_mb=in_process_mb, on_demand=False,
         )  # fmt: skip
 
     reopen = _reopen(frozen, snapshot, index, again)
-    return IndexReader(target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen)
+    reload = partial(again, copy(frozen)) if on_demand else None
+    return IndexReader(target, choice, stale=stale, threads=workers, opening=opening, reopen=reopen, reload=reload)
 
 
 def open_exact(
@@ -359,6 +384,7 @@ def _load(
         complete=complete,
         threads=resources.threads,
         column_is_double=job.column_is_double,
+        on_demand=resources.on_demand,
     )
     return loaded, tier.why
 

@@ -10,8 +10,8 @@ from icepuffin.ops.index.version_reader import OpenVersion, read_centroids
 from icepuffin.ops.model import LiveFiles
 from icepuffin.ops.search.arguments import F32, F64, I64, Bool, RangeThreshold
 from icepuffin.ops.search.distributed_search import DistributedVersion
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Pruning
-from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.storage import StorageError, relative_to
 from icepuffin.puffin.blobs.centroid import CentroidIndex

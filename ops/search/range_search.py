@@ -18,12 +18,12 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import batch_rows
 from icepuffin.ops.search.arguments import F64, I64, Bool, RangeThreshold
 from icepuffin.ops.search.candidates import DistanceReader, Hits
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.pruning import FilePruner
 from icepuffin.ops.search.result import Pruning
 from icepuffin.ops.search.row_reader import Meter, RowReader
 from icepuffin.ops.search.scan import RowVectors, SkippedRows, VectorSource
-from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.search.target import SearchTarget, VersionChoice
 from icepuffin.ops.timing import StageClock
 
@@ -111,13 +111,14 @@ def index_rows(version: LoadedVersion, files: Bool, matches: Matches | None) -> 
     for shard in version.shards:
         if shard.vectors is None:
             raise ValueError("a lean shard has no vectors to compare")
-        nodes = np.flatnonzero(shard.live & files[shard.file_numbers])
+        numbers = shard.file_numbers
+        nodes = np.flatnonzero(shard.live & files[numbers])
         step = batch_rows(shard.vectors.shape[1])
         for start in range(0, len(nodes), step):
             batch: npt.NDArray[np.intp] | slice = nodes[start : start + step]
             if len(nodes) == len(shard.live):  # all of them: a slice copies nothing
                 batch = slice(start, start + step)
-            yield RowVectors(shard.file_numbers[batch], shard.positions[batch], shard.vectors[batch])
+            yield RowVectors(numbers[batch], shard.positions[batch], shard.vectors[batch])
 
 
 def resolve_rounding(hits: Hits, threshold: RangeThreshold, limit: int | None, distances: DistanceReader) -> Hits:

@@ -26,6 +26,7 @@ from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cu
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.following import FollowingReader
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import MatchCache, Matches, find_matches
 from icepuffin.ops.search.range_search import RangeSearch, resolve_rounding
 from icepuffin.ops.search.result import Coverage, OpeningCost, Profile, SearchResult, StalePolicy
@@ -70,6 +71,7 @@ class IndexReader:
         threads: int,
         opening: OpeningCost | None = None,
         reopen: Reopen | None = None,
+        reload: Callable[[], "IndexReader"] | None = None,
     ) -> None:
         self.table = table_name(target.table)
         self.definition = target.definition
@@ -81,6 +83,7 @@ class IndexReader:
         self._opening = opening
         self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._reopen = reopen
+        self._reload = reload
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
         self._rows = RowReader(target.live, target.schema, target.storage)
@@ -315,7 +318,11 @@ class IndexReader:
         returned = field_ids(self._target.schema, columns, self.table)
         matches = self._matches(where, clock)
         settle_meter, row_meter = Meter(), Meter()
-        answer = self._range_search.find(vectors, threshold, matches, limit, clock, settle_meter)
+        try:
+            answer = self._range_search.find(vectors, threshold, matches, limit, clock, settle_meter)
+        except IndexUnavailableError as error:
+            other = self._without_index(error)
+            return other.within(queries, distance, inclusive=inclusive, limit=limit, columns=columns, where=where)
         rows = fetch(answer.hits, self._rows, returned, row_meter)
         clock.lap("rows")
         profile = Profile(
@@ -454,7 +461,13 @@ class IndexReader:
         return bool(opened and loaded and loaded.column_is_double and opened.definition.vectors == "f32")
 
     def _without_index(self, error: IndexUnavailableError) -> "IndexReader":
-        """A reader that compares every row and warns: for shards that tasks cannot read any more."""
+        """A reader that does without what cannot be read, and warns.
+
+        Where a shard of this process could not be read, it is what opening the index with all shards leads to: another
+        version may serve. Where tasks could not read one, every row is compared.
+        """
+        if isinstance(self._choice.loaded, LoadedVersion) and self._reload is not None:
+            return self._reload()
         if self._stale is StalePolicy.FAIL:
             raise error
         choice = VersionChoice(None, None, "the version that was opened cannot be read any more", (str(error),))

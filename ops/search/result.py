@@ -102,7 +102,8 @@ class OpeningCost:
 
     milliseconds: float
     index_bytes: int
-    """Stored bytes of all shards, whether read or found in the cache"""
+    """Stored bytes of the shards that were loaded, whether read or found in the cache; those that searches of a large
+    index load later do not count"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,15 +1,12 @@
-"""An index version in memory: its shards, masked for the snapshot that is read."""
+"""Shards of an index version, masked for the snapshot that is read."""
 
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.addresses import pack, unpack
 from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
@@ -17,8 +14,6 @@ from icepuffin.ops.index.version_reader import OpenVersion, same_files
 from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.arguments import F32, F64, I64, Bool
 from icepuffin.ops.search.candidates import Candidates
-from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.tuning import RecallModel
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.rows import by_slot
 from icepuffin.puffin.errors import BadBlobError
@@ -29,16 +24,23 @@ class MaskedShard:
     """One shard, and what its nodes are in the snapshot that is read."""
 
     shard: ReadyShard
-    file_numbers: I64
-    """int64[N]: file number of each node; -1 where the file is not live"""
+    slot_to_number: I64
+    """int64[slots]: file number of each file slot of the version; -1 where the file is not live"""
     live: Bool
     """bool[N]: nodes that a search may return"""
     searcher: Searcher
     """Searcher that returns live nodes only"""
 
     @classmethod
-    def of(cls, shard: ReadyShard, file_numbers: I64, live: Bool) -> "MaskedShard":
-        return cls(shard, file_numbers, live, shard.searcher.masked(live))
+    def of(cls, shard: ReadyShard, slot_to_number: I64, live: Bool) -> "MaskedShard":
+        return cls(shard, slot_to_number, live, shard.searcher.masked(live))
+
+    @property
+    def file_numbers(self) -> I64:
+        """int64[N]: file number of each node; -1 where the file is not live. Made anew: slots take half the memory, and
+        lie in the shard's file.
+        """
+        return self.slot_to_number[self.shard.file_slots]
 
     @property
     def vectors(self) -> F32 | None:
@@ -65,7 +67,7 @@ class MaskedShard:
 
     def candidates(self, nodes: I64, distances: F64) -> Candidates:
         """Nodes int64[Q, k] (-1 and infinitely far where there are fewer) as rows of the table."""
-        files, positions = self.file_numbers[nodes], self.shard.row_positions[nodes]
+        files, positions = self.slot_to_number[self.shard.file_slots[nodes]], self.shard.row_positions[nodes]
         missing = nodes < 0
         if missing.any():
             files[missing], positions[missing] = -1, -1
@@ -73,8 +75,9 @@ class MaskedShard:
 
     def compare(self, queries: F64, k: int) -> Candidates:
         """The k nearest live nodes by comparing every one; ties by file, then position."""
+        slots, numbers = self.shard.file_slots, self.slot_to_number
         addresses, distances = self.searcher.compare(
-            queries, k, ids=lambda nodes: pack(self.file_numbers[nodes], self.positions[nodes])
+            queries, k, ids=lambda nodes: pack(numbers[slots[nodes]], self.positions[nodes])
         )
         return Candidates(*unpack(addresses), distances)
 
@@ -109,8 +112,8 @@ class ShardMasker:
             )
         if shard.count and int(shard.file_slots.max()) >= len(self._slot_to_number):
             raise BadBlobError(f"shard {shard_id} names a file that the routing blob does not have")
-        file_numbers = self._slot_to_number[shard.file_slots] if shard.count else np.empty(0, np.int64)
-        return MaskedShard.of(shard, file_numbers, self._live_nodes(shard, file_numbers))
+        live = self._live_nodes(shard, self._slot_to_number[shard.file_slots])
+        return MaskedShard.of(shard, self._slot_to_number, live)
 
     def _live_nodes(self, shard: ReadyShard, file_numbers: I64) -> Bool:
         """bool[N]: whether the row of each node is live."""
@@ -144,105 +147,23 @@ class ShardMasker:
                 expected[number] = covered_file.live_rows
         return frozenset(map(FileNumber, np.flatnonzero(nodes == expected).tolist()))
 
+    def covered_by_routing(self) -> frozenset[FileNumber] | None:
+        """What `covered` says of all nodes, by the routing blob alone. None where it does not tell: the snapshot lacks
+        a file of the version's own, or has it under other deletes.
+        """
+        nodes, rows = np.zeros(len(self._live.files), np.int64), 0
+        for covered_file, number in zip(self._covered_files, self._slot_to_number.tolist(), strict=True):
+            if not covered_file.present:
+                continue
+            if number < 0 or covered_file.delete_fingerprint != fingerprint(self._live.files[number]):
+                return None
+            nodes[number] = covered_file.live_rows
+            rows += covered_file.live_rows
+        consistent = rows == sum(entry.live for entry in self._opened.routing.shards)
+        return self.covered(nodes) if consistent else None
+
     def revived(self, shard_id: ShardId, shard: MaskedShard) -> frozenset[FileNumber]:
         """Files of the shard with rows that are live in the snapshot and were not live in the version's own."""
         tombstones = self._opened.routing.shards[shard_id].tombstones
-        return frozenset(map(FileNumber, shard.file_numbers[tombstones][shard.live[tombstones]].tolist()))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedVersion:
-    """Shards of a version, for one snapshot: all of them, or those that one task searches."""
-
-    shards: tuple[MaskedShard, ...]
-    shard_ids: tuple[ShardId, ...]
-    """Shard ids of `shards`, in the same order"""
-    covered: frozenset[FileNumber]
-    """Live files all of whose live rows have a node"""
-    metric: Metric
-    search_list: int
-    """Search list of the definition"""
-    dims: int
-    recall_model: RecallModel
-    index_bytes: int
-    """Stored bytes of all shards"""
-    enclosed: frozenset[FileNumber] = frozenset()
-    """Covered files that the centroid index's balls enclose: all their live rows were live in the version's snapshot"""
-    column_is_double: bool = False
-    """Whether the column's vectors are doubles, which shards hold as floats"""
-    _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False
-    )
-
-    def restricted(self, matches: Matches) -> "LoadedVersion":
-        """The version with only its matching rows. Memory: one byte per node.
-
-        Kept for as long as the matches are: making it takes longer than most searches.
-        """
-        version = self._restricted.get(matches)
-        if version is None:
-            shards = (shard.restricted(matches.mask(shard.file_numbers, shard.positions)) for shard in self.shards)
-            version = self._restricted[matches] = replace(self, shards=tuple(shards))
-        return version
-
-    @property
-    def exact(self) -> bool:
-        """Whether its distances are those of the table's own vectors (under cosine, of their directions in f32)."""
-        return not self.column_is_double and not any(shard.shard.rounded for shard in self.shards)
-
-    @property
-    def lean(self) -> bool:
-        """Whether a shard holds no vectors to compare with."""
-        return any(shard.vectors is None for shard in self.shards)
-
-    def longest_vector(self) -> float:
-        """Length of the longest vector that a shard holds. Reads all of them."""
-        return max((shard.longest_vector() for shard in self.shards), default=0.0)
-
-
-def load_version(
-    opened: OpenVersion,
-    live: LiveFiles,
-    storage: StorageConfig,
-    *,
-    complete: bool,
-    threads: int,
-    column_is_double: bool = False,
-) -> LoadedVersion:
-    """Read, check and mask every shard.
-
-    With `complete`, nodes of files that are covered in part are left out: the caller scans those files.
-    `column_is_double`: the column's vectors are doubles, which shards hold as floats. Raises StorageError, PuffinError.
-    """
-    masker = ShardMasker(opened, live, storage)
-    ids = [ShardId(number) for number in range(len(opened.shards))]
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        shards = list(pool.map(masker.read, ids))
-    covered = masker.covered(masker.nodes_by_file(shards))
-    if complete:
-        shards = [shard.restricted_to_files(covered) for shard in shards]
-    enclosed = covered.difference(*(masker.revived(*pair) for pair in zip(ids, shards, strict=True)))
-    version = version_of(opened, dict(zip(ids, shards, strict=True)), covered, column_is_double=column_is_double)
-    return replace(version, enclosed=enclosed)
-
-
-def version_of(
-    opened: OpenVersion,
-    shards: Mapping[ShardId, MaskedShard],
-    covered: frozenset[FileNumber],
-    *,
-    column_is_double: bool,
-) -> LoadedVersion:
-    """A version of which `shards`, by shard id, are searched."""
-    definition = opened.definition
-    return LoadedVersion(
-        tuple(shards.values()),
-        tuple(shards),
-        covered,
-        definition.metric_value,
-        definition.search_list,
-        opened.routing.dims,
-        RecallModel.of(opened),
-        sum(blob.length for blob in opened.shards),
-        column_is_double=column_is_double,
-    )
+        revived = tombstones[shard.live[tombstones]]
+        return frozenset(map(FileNumber, shard.slot_to_number[shard.shard.file_slots[revived]].tolist()))

@@ -11,8 +11,8 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Coverage, StalePolicy
-from icepuffin.ops.search.shards import LoadedVersion
 
 
 @dataclass(frozen=True, slots=True)

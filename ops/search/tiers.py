@@ -5,9 +5,9 @@ from typing import Protocol
 
 from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Candidates
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
-from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer, search_version
 

@@ -15,8 +15,9 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import ShardId
 from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Candidates, merge
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.matches import Matches
-from icepuffin.ops.search.shards import LoadedVersion, MaskedShard
+from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.search.tuning import SearchParameters
 
 _MATCHES_IN_BEAM = 3
@@ -105,7 +106,10 @@ def _walk(version: LoadedVersion, queries: F64, k: int, parameters: SearchParame
     count = k if version.exact else k * parameters.oversample
     width = max(parameters.search_list, count)
     parts, work = [], []
-    for shard_id, shard in zip(version.shard_ids, version.shards, strict=True):
+    needed = None if probed is None else frozenset(np.flatnonzero(probed.any(axis=0)).tolist())
+    places = [place for place, number in enumerate(version.shard_ids) if needed is None or number in needed]
+    for place, shard in zip(places, version.take(places, threads=threads), strict=True):
+        shard_id = version.shard_ids[place]
         probing = None if probed is None else np.flatnonzero(probed[:, shard_id])
         shard_queries = queries if probing is None else queries[probing]
         if not shard.searcher.live_count or not len(shard_queries):

@@ -23,10 +23,11 @@ from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.arguments import F64, I64
 from icepuffin.ops.search.candidates import Candidates, table_distances
 from icepuffin.ops.search.errors import IndexUnavailableError
+from icepuffin.ops.search.loaded_version import version_of
 from icepuffin.ops.search.matches import Matches
 from icepuffin.ops.search.row_reader import RowReader
 from icepuffin.ops.search.scan import SkippedRows, VectorSource, scan
-from icepuffin.ops.search.shards import MaskedShard, ShardMasker, version_of
+from icepuffin.ops.search.shards import MaskedShard, ShardMasker
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import IndexAnswer, search_version
 from icepuffin.ops.storage import StorageError

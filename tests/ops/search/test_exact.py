@@ -20,10 +20,10 @@ from icepuffin.ops import datafile
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import exact_vectors, read_live
 from icepuffin.ops.search import IndexReader, SearchResult, distributed_search, open_exact, open_index
+from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.pruning import FileBalls
 from icepuffin.ops.search.range_search import index_rows
 from icepuffin.ops.search.scan import VectorSource
-from icepuffin.ops.search.shards import LoadedVersion
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.tasks.file_balls import ball_around
 from icepuffin.ops.tasks.runner import LocalRunner

@@ -1,0 +1,155 @@
+"""An index version in memory: all of its shards, or those that searches have needed so far."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.index.version_reader import OpenVersion
+from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.matches import Matches
+from icepuffin.ops.search.shards import MaskedShard, ShardMasker
+from icepuffin.ops.search.shards_on_demand import ShardsOnDemand
+from icepuffin.ops.search.tuning import RecallModel
+
+LOADED_AT_ONCE = 256 << 20
+"""Stored bytes up to which all shards of a version are loaded when it is opened: that takes about a second"""
+
+
+class LoadedShards(tuple[MaskedShard, ...]):
+    """Shards that are loaded."""
+
+    __slots__ = ()
+
+    def take(self, places: Sequence[int], *, threads: int = 1) -> list[MaskedShard]:
+        """The shards at some places; see `ShardsOnDemand.take`."""
+        return [self[place] for place in places]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedVersion:
+    """Shards of a version, for one snapshot: all of them, or those that one task searches."""
+
+    shards: "LoadedShards | ShardsOnDemand"
+    shard_ids: tuple[ShardId, ...]
+    """Shard ids of `shards`, in the same order"""
+    covered: frozenset[FileNumber]
+    """Live files all of whose live rows have a node"""
+    metric: Metric
+    search_list: int
+    """Search list of the definition"""
+    dims: int
+    recall_model: RecallModel
+    index_bytes: int
+    """Stored bytes of the shards that were loaded at once"""
+    rounded: bool
+    """Whether a shard's vectors are rounded (f16) or coded, and not exactly the table's"""
+    lean: bool
+    """Whether a shard holds no vectors to compare with"""
+    enclosed: frozenset[FileNumber] = frozenset()
+    """Covered files that the centroid index's balls enclose: all their live rows were live in the version's snapshot"""
+    column_is_double: bool = False
+    """Whether the column's vectors are doubles, which shards hold as floats"""
+    _restricted: "WeakKeyDictionary[Matches, LoadedVersion]" = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
+
+    def take(self, places: Sequence[int], *, threads: int) -> list[MaskedShard]:
+        """The shards at some places of `shards`. Raises IndexUnavailableError for one that cannot be loaded by now."""
+        return self.shards.take(places, threads=threads)
+
+    def restricted(self, matches: Matches) -> "LoadedVersion":
+        """The version with only its matching rows. Memory: one byte per node.
+
+        Kept for as long as the matches are: making it takes longer than most searches.
+        """
+        version = self._restricted.get(matches)
+        if version is None:
+            shards = (
+                shard.restricted(matches.mask(shard.file_numbers, shard.positions))
+                for shard in self.take(range(len(self.shards)), threads=1)
+            )
+            version = self._restricted[matches] = replace(self, shards=LoadedShards(shards))
+        return version
+
+    @property
+    def exact(self) -> bool:
+        """Whether its distances are those of the table's own vectors (under cosine, of their directions in f32)."""
+        return not self.column_is_double and not self.rounded
+
+    def longest_vector(self) -> float:
+        """Length of the longest vector that a shard holds. Reads all of them."""
+        return max((shard.longest_vector() for shard in self.shards), default=0.0)
+
+
+def load_version(
+    opened: OpenVersion,
+    live: LiveFiles,
+    storage: StorageConfig,
+    *,
+    complete: bool,
+    threads: int,
+    column_is_double: bool = False,
+    on_demand: bool = False,
+) -> LoadedVersion:
+    """Read, check and mask every shard; with `on_demand`, where the version has more than `LOADED_AT_ONCE` bytes and
+    the routing blob tells what it covers, each when a search first needs it.
+
+    With `complete`, nodes of files that are covered in part are left out: the caller scans those files.
+    `column_is_double`: the column's vectors are doubles, which shards hold as floats. Raises StorageError, PuffinError.
+    """
+    masker = ShardMasker(opened, live, storage)
+    size = sum(blob.length for blob in opened.shards)
+    routed = masker.covered_by_routing() if on_demand and size > LOADED_AT_ONCE else None
+    if routed is not None:
+        return _version_on_demand(opened, masker, routed, column_is_double=column_is_double)
+    ids = [ShardId(number) for number in range(len(opened.shards))]
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        shards = list(pool.map(masker.read, ids))
+    covered = masker.covered(masker.nodes_by_file(shards))
+    if complete:
+        shards = [shard.restricted_to_files(covered) for shard in shards]
+    enclosed = covered.difference(*(masker.revived(*pair) for pair in zip(ids, shards, strict=True)))
+    version = version_of(opened, dict(zip(ids, shards, strict=True)), covered, column_is_double=column_is_double)
+    return replace(version, enclosed=enclosed)
+
+
+def _version_on_demand(
+    opened: OpenVersion, masker: ShardMasker, covered: frozenset[FileNumber], *, column_is_double: bool
+) -> LoadedVersion:
+    """A version of which no shard is loaded. No row is live that was not live in the version's own snapshot."""
+    version = version_of(opened, {}, covered, column_is_double=column_is_double)
+    return replace(
+        version,
+        shards=ShardsOnDemand(opened, masker, covered),
+        shard_ids=tuple(ShardId(number) for number in range(len(opened.shards))),
+        index_bytes=0,
+        rounded=opened.definition.vectors != "f32",
+        lean=opened.definition.vectors == "none",
+        enclosed=covered,
+    )
+
+
+def version_of(
+    opened: OpenVersion,
+    shards: Mapping[ShardId, MaskedShard],
+    covered: frozenset[FileNumber],
+    *,
+    column_is_double: bool,
+) -> LoadedVersion:
+    """A version of which `shards`, by shard id, are searched."""
+    definition = opened.definition
+    return LoadedVersion(
+        LoadedShards(shards.values()),
+        tuple(shards),
+        covered,
+        definition.metric_value,
+        definition.search_list,
+        opened.routing.dims,
+        RecallModel.of(opened),
+        sum(blob.length for blob in opened.shards),
+        rounded=any(shard.shard.rounded for shard in shards.values()),
+        lean=any(shard.vectors is None for shard in shards.values()),
+        column_is_double=column_is_double,
+    )
