@@ -1,7 +1,7 @@
 """Live data files of a snapshot, each with the deletes that apply to it, read from the manifests."""
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import Reader
@@ -262,7 +263,7 @@ class _DeleteIndex:
         names = {entry.data_file.file_path for entry in data} if deletes else set()
         paths = sorted((name.encode(), name) for name in names)
         self._by_path: defaultdict[str, list[_Delete]] = defaultdict(list)
-        self._by_partition: defaultdict[tuple[int, Any], list[_Delete]] = defaultdict(list)
+        by_partition: defaultdict[tuple[int, Any], list[_Delete]] = defaultdict(list)
         self._global: list[_Delete] = []
         for delete in deletes:
             if delete.referenced is not None:
@@ -276,16 +277,57 @@ class _DeleteIndex:
                     self._by_path[paths[place][1]].append(delete)
                     place += 1
             else:
-                self._by_partition[delete.partition].append(delete)
+                by_partition[delete.partition].append(delete)
+        raw_paths = [raw for raw, _ in paths]
+        self._ranks = {name: rank for rank, (_, name) in enumerate(paths)} if by_partition else {}
+        self._by_partition = {key: _PartitionDeletes(members, raw_paths) for key, members in by_partition.items()}
 
     def deletes_of(self, data: ManifestEntry) -> tuple[DeleteFile, ...]:
         partition = _partition(data.data_file)
-        candidates = self._by_path[data.data_file.file_path] + self._by_partition[partition] + self._global
+        path = data.data_file.file_path
+        candidates = self._by_path.get(path, []) + self._global
         deletes = [delete.file for delete in candidates if delete.applies_to(data, partition)]
+        if (of_partition := self._by_partition.get(partition)) is not None:
+            shared = of_partition.deletes_of(self._ranks[path], data.sequence_number or 0)
+            if not deletes:
+                return shared  # equal ones are one object, as there may be thousands for each of thousands of files
+            deletes += shared
         if any(delete.kind is DeleteKind.DELETION_VECTOR for delete in deletes):
             # a deletion vector holds what older position deletes of its file said; the spec says to ignore those
             deletes = [delete for delete in deletes if delete.kind is not DeleteKind.POSITION]
         return tuple(sorted(deletes, key=lambda delete: (delete.path, delete.content_offset or 0)))
+
+
+class _PartitionDeletes:
+    """Deletes of one partition that name no data file: those of a data file are found by comparing numbers."""
+
+    def __init__(self, deletes: list[_Delete], paths: list[bytes]) -> None:
+        """`paths`: of all data files, sorted."""
+        deletes = sorted(deletes, key=lambda delete: (delete.file.path, delete.file.content_offset or 0))
+        self._files = np.array([delete.file for delete in deletes], np.object_)
+        first, end, newest = [], [], []
+        for delete in deletes:
+            is_equality = delete.file.kind is DeleteKind.EQUALITY
+            lower, upper = (None, None) if is_equality else (delete.lower, delete.upper)
+            first.append(0 if lower is None else bisect_left(paths, lower))
+            end.append(len(paths) if upper is None else _end_of(paths, upper))
+            newest.append(delete.file.sequence_number - is_equality)
+        self._first, self._end, self._newest = (np.array(numbers, np.int64) for numbers in (first, end, newest))
+        self._newest[[delete.file.kind is DeleteKind.DELETION_VECTOR for delete in deletes]] = -1  # names no data file
+        self._shared: dict[bytes, tuple[DeleteFile, ...]] = {}
+
+    def deletes_of(self, rank: int, sequence: int) -> tuple[DeleteFile, ...]:
+        """Deletes of the data file whose path has this rank, by path and offset; equal ones are the same object."""
+        applies = (self._first <= rank) & (rank < self._end) & (sequence <= self._newest)
+        key = applies.tobytes()
+        if key not in self._shared:
+            self._shared[key] = tuple(self._files[applies].tolist())
+        return self._shared[key]
+
+
+def _end_of(paths: list[bytes], upper: bytes) -> int:
+    """Place after the last path that an upper bound allows: one that was cut short allows all that begin like it."""
+    return bisect_right(paths, upper, key=lambda raw: raw[: len(upper)])
 
 
 def _as_live_file(

@@ -1,7 +1,7 @@
 """Deleted rows of data files: row positions from position delete files and deletion vectors."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,8 @@ def deleted_by_file(
     """
     parts: dict[str, list[npt.NDArray[np.int64]]] = {}
     deletes: dict[str, tuple[DeleteFile, ...]] = {}
-    covering: dict[str, tuple[DeleteFile, set[str]]] = {}
+    covering: dict[str, tuple[DeleteFile, list[set[str]]]] = {}
+    alike: dict[int, set[str]] = {}  # paths of files that share one tuple of deletes, by the id of the tuple
     for file in files:
         if file.has_equality_deletes:
             raise EqualityDeletesError(
@@ -51,29 +52,58 @@ def deleted_by_file(
         if file.path in parts:
             continue
         parts[file.path] = []
+        group = alike.setdefault(id(file.deletes), set())
+        group.add(file.path)
         for delete in file.deletes:
             if delete.kind is DeleteKind.DELETION_VECTOR:
                 parts[file.path].append(_deletion_vector(open_store(delete.path), delete, file))
-            else:
-                covering.setdefault(delete.path, (delete, set()))[1].add(file.path)
-    for delete, paths in covering.values():
-        path_of = {name: path for path in paths for name in (path, normalize(path))}
-        for name, positions in _position_deletes(open_store(delete.path), delete):
-            if name in path_of:
-                parts[path_of[name]].append(positions)
+            elif len(group) == 1:
+                covering.setdefault(delete.path, (delete, []))[1].append(group)
+    _add_position_deletes(parts, covering.values(), open_store)
     return {
         path: np.unique(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for path, chunks in parts.items()
     }
+
+
+def _add_position_deletes(
+    parts: dict[str, list[npt.NDArray[np.int64]]],
+    covering: Collection[tuple[DeleteFile, list[set[str]]]],
+    open_store: Callable[[str], Storage],
+) -> None:
+    """Add to `parts`, by data file, what each delete file says of the data files that it covers, which are in groups.
+
+    It may name them by their normal paths.
+    """
+    paths_by_name: dict[str, set[str]] = {}
+    for path in parts if covering else ():
+        for name in (path, normalize(path)):
+            paths_by_name.setdefault(name, set()).add(path)
+    for delete, groups in covering:
+        covered = groups[0].union(*groups[1:])
+        for name, positions in _position_deletes(open_store(delete.path), delete):
+            for path in paths_by_name.get(name, set()) & covered:
+                parts[path].append(positions)
+
+
+class _LastFingerprint:
+    """The tuple of deletes that was last fingerprinted: the files of a partition may share one of thousands."""
+
+    pair: tuple[tuple[DeleteFile, ...], bytes] = ((), NO_DELETES)
 
 
 def fingerprint(file: LiveFile) -> bytes:
     """32 bytes, equal for equal sets of deletes; `NO_DELETES` for none. Made from names: delete files never change."""
     if not file.deletes:
         return NO_DELETES
+    deletes, last = _LastFingerprint.pair
+    if deletes is file.deletes:
+        return last
     digest = hashlib.sha256()
     for delete in file.deletes:
         digest.update(f"{normalize(delete.path)}\0{delete.content_offset}\0{delete.content_length}\n".encode())
-    return digest.digest()
+    result = digest.digest()
+    _LastFingerprint.pair = file.deletes, result  # one assignment: threads see a whole pair
+    return result
 
 
 def _deletion_vector(storage: Storage, delete: DeleteFile, file: LiveFile) -> npt.NDArray[np.int64]:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icepuffin.ops.catalog.row_deletes import deleted_by_file
+from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
-from icepuffin.ops.storage import StorageError
+from icepuffin.ops.storage import StorageError, normalize
 from icepuffin.ops.storage.local import LocalStorage
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.errors import BadBlobError
@@ -50,3 +50,44 @@ def test_a_deletion_vector_names_no_more_rows_than_its_file_has(tmp_path: Path) 
     assert deleted(100) == list(range(100))
     with pytest.raises(BadBlobError):
         deleted(65_536)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_positions_are_those_of_the_delete_files_that_apply(tmp_path: Path, seed: int) -> None:
+    """Data files share their deletes, or do not, and paths are spelt in two ways."""
+    rng = np.random.default_rng(seed)
+    names = [f"file:///data/{number}" if number % 3 else f"file:/data/{number}" for number in range(6)]
+    deletes, rows = [], {}
+    for number in range(5):
+        path = tmp_path / f"{number}.parquet"
+        named = [names[place] for place in rng.integers(0, 6, 20)]
+        named = [normalize(name) if rng.random() < 0.5 else name for name in named]
+        table = pa.table({"file_path": named, "pos": rng.integers(0, 100, 20)})
+        pq.write_table(table, path)
+        deletes.append(DeleteFile(f"file://{path}", DeleteKind.POSITION, 20, 2, path.stat().st_size))
+        rows[deletes[-1].path] = table.to_pylist()
+    shared = tuple(deletes[:3])
+    files = []
+    for name in names:
+        own = tuple(deletes[place] for place in sorted(rng.choice(5, rng.integers(0, 5), replace=False)))
+        files.append(LiveFile(name, 1, 100, 1, "PARQUET", deletes=shared if rng.random() < 0.5 else own))
+    deleted = deleted_by_file(lambda _: STORE, files)
+    for file in files:
+        spelt = {file.path, normalize(file.path)}
+        expected = {row["pos"] for one in file.deletes for row in rows[one.path] if row["file_path"] in spelt}
+        assert deleted[file.path].tolist() == sorted(expected)
+    alone = [deleted_by_file(lambda _: STORE, [file])[file.path].tolist() for file in files]
+    assert alone == [deleted[file.path].tolist() for file in files]
+
+
+def test_a_fingerprint_is_that_of_the_files_own_deletes() -> None:
+    def made(*paths: str) -> LiveFile:
+        return LiveFile("f", 1, 9, 1, "PARQUET", deletes=tuple(
+            DeleteFile(path, DeleteKind.POSITION, 1, 2, 1) for path in paths
+        ))  # fmt: skip
+
+    files = [made("a"), made("b"), made("a", "b"), made(), made("a")]
+    prints = [fingerprint(file) for file in (*files, *files, files[0], files[0])]
+    assert prints[:5] == prints[5:10] == [fingerprint(file) for file in files]
+    assert prints[0] == prints[4] == prints[10] == prints[11]
+    assert len(set(prints)) == 4

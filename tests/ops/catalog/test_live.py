@@ -2,14 +2,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
+from icepuffin.ops.catalog import row_deletes
 from icepuffin.ops.catalog.live_files import _Delete, _DeleteIndex, _field, _inherit_row_ids, live_files
 from icepuffin.ops.catalog.row_deletes import NO_DELETES, deleted_positions, fingerprint
-from icepuffin.ops.model import DeleteFile, DeleteKind
+from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile
 from icepuffin.ops.storage import open_storage
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from tests.conftest import STORAGE, make_rows
@@ -191,3 +194,55 @@ def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
     assert [_field(item.data_file, "first_row_id") for item in entries] == [100, 7, 110]
     _inherit_row_ids(entries, None)
     assert [_field(item.data_file, "first_row_id") for item in entries] == [None] * 3
+
+
+def applies_by_the_spec(made: _Delete, data: ManifestEntry) -> bool:
+    """The rules of scan planning, word by word, for deletes that name no data file."""
+    path, upper = data.data_file.file_path.encode(), made.upper
+    if made.partition != (data.data_file.spec_id, ()):
+        return False
+    if made.file.kind is DeleteKind.EQUALITY:
+        return (data.sequence_number or 0) < made.file.sequence_number
+    above = made.lower is None or path >= made.lower
+    below = upper is None or path <= upper or path.startswith(upper)
+    return (data.sequence_number or 0) <= made.file.sequence_number and above and below
+
+
+@given(st.data())
+def test_deletes_of_a_partition_are_those_of_the_spec_in_the_order_of_their_paths(data: st.DataObject) -> None:
+    names = st.sampled_from(["a", "ab", "abc", "b", "ba", "c", "\u00e9", "b\U00010348"])
+    sequences = st.integers(1, 4)
+    entries = [entry(*given) for given in data.draw(st.lists(st.tuples(names, sequences), max_size=8))]
+    deletes = []
+    for number in range(data.draw(st.integers(0, 8))):
+        kind = data.draw(st.sampled_from([DeleteKind.POSITION, DeleteKind.POSITION, DeleteKind.EQUALITY]))
+        bounds = [data.draw(st.none() | names.map(str.encode)) for _ in range(2)]
+        path = f"d{data.draw(st.integers(0, 2))}-{number}"
+        made = DeleteFile(path=path, kind=kind, record_count=1, sequence_number=data.draw(sequences), size=1)
+        partition = data.draw(st.sampled_from([(0, ()), (0, ()), (1, ())]))
+        deletes.append(_Delete(made, partition, None, *bounds, is_global=False))
+    index = _DeleteIndex(deletes, entries)
+    for one in entries:
+        expected = [made.file for made in deletes if applies_by_the_spec(made, one)]
+        applying = list(index.deletes_of(one))
+        assert applying == sorted(applying, key=lambda file: file.path)
+        assert {file.path for file in expected} == {file.path for file in applying}
+
+
+def test_thousands_of_deletes_of_thousands_of_files_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair would be looked at else, here and wherever the deletes of a file are gone through."""
+    data = [entry(f"s3://lake/t/data/{number:05}.parquet", 1 + number % 2) for number in range(2000)]
+    index = _DeleteIndex([delete(f"d{number:05}", None, None) for number in range(2000)], data)
+    monkeypatch.setattr(_Delete, "applies_to", None)
+    applying = [index.deletes_of(one) for one in data]
+    assert {len(deletes) for deletes in applying} == {2000}
+    assert len({id(deletes) for deletes in applying}) == 1
+    files = [
+        LiveFile(one.data_file.file_path, 1, 100, 1, "PARQUET", deletes=of)
+        for one, of in zip(data, applying, strict=True)
+    ]
+    hashed = []
+    real = row_deletes.hashlib.sha256
+    monkeypatch.setattr(row_deletes.hashlib, "sha256", lambda *given: hashed.append(1) or real(*given))
+    assert len({row_deletes.fingerprint(file) for file in files}) == 1
+    assert len(hashed) <= 1
