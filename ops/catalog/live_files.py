@@ -270,7 +270,7 @@ class _DeleteIndex:
                 self._by_path[delete.referenced].append(delete)
             elif delete.is_global:
                 self._global.append(delete)
-            elif delete.lower is not None and delete.lower == delete.upper:
+            elif delete.file.kind is DeleteKind.POSITION and delete.lower is not None and delete.lower == delete.upper:
                 # for one data file; where a writer cut its bounds short, for all whose paths begin like that
                 place = bisect_left(paths, (delete.lower, ""))
                 while place < len(paths) and paths[place][0].startswith(delete.lower):
