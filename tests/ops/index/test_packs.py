@@ -16,14 +16,18 @@ from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import PartialMetadataError, UnknownSnapshotError, data_snapshots, resolve_snapshot
 from icepuffin.ops.index import Action, CoverageError, collect_garbage, create_index, drop_index, materialize, packs
+from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.packs import pack_number, packs_to_share
+from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import How, ObjectRange, ShardId
 from icepuffin.ops.runs.maintenance import collect_table_garbage
 from icepuffin.ops.search import open_index
 from icepuffin.ops.search.overview import overview
 from icepuffin.ops.storage import open_storage
+from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.tasks.shard import ShardResult
 from tests.conftest import STORAGE, make_rows
 from tests.ops.index.comparison import DEFINITION, content, found_and_true, index_head
@@ -352,7 +356,6 @@ def test_equal_chains_of_versions_are_equal_to_the_byte(table_factory: TableFact
     table.maintenance.expire_snapshots().by_ids([*ours, *holders(table)]).commit()
     parent = data_snapshots(table.refresh())[-2].snapshot_id
     from icepuffin.ops.index import materialize_index  # noqa: PLC0415
-    from icepuffin.ops.tasks.runner import LocalRunner  # noqa: PLC0415
 
     materialize_index(table, DEFINITION, parent, runner=LocalRunner(), storage=STORAGE)
     assert content(index_head(table)) == first
@@ -455,3 +458,65 @@ def test_two_sweeps_at_once_remove_a_pack_once(table: Table, monkeypatch: pytest
     monkeypatch.setattr(expiration, "attempt_commit", late)
     assert expire_packs(table) == ()
     assert_right(table)
+
+
+def test_a_pack_that_goes_between_look_and_commit_is_not_named(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = head_version(table).packs[0]
+    outcomes: list[CommitOutcome] = []
+
+    def commit(*args: object) -> CommitOutcome:
+        monkeypatch.setattr(bindings, "attempt_commit", attempt_commit)
+        bindings.drop(table.catalog.load_table(table.name()), pack_tag("e", pack.holder_id))
+        outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
+        return outcomes[-1]
+
+    table.append(make_rows(600, 620))
+    monkeypatch.setattr(bindings, "attempt_commit", commit)
+    with pytest.raises(bindings.LostRaceError, match="dropped meanwhile"):
+        index_head(table)
+    assert outcomes == [CommitOutcome.REFUSED]
+
+
+def index_second(table: Table) -> None:
+    """Make a version of the second of three snapshots: under a tag of its own, which expires."""
+    second = data_snapshots(table)[1].snapshot_id
+    materialize.materialize_index(table, DEFINITION, second, runner=LocalRunner(), storage=STORAGE)
+
+
+def test_a_sweep_notices_a_version_of_an_older_snapshot(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = head_version(table).packs[0].holder_id
+    outcomes: list[CommitOutcome] = []
+
+    def commit(*args: object) -> CommitOutcome:
+        index_second(table.catalog.load_table(table.name()))
+        monkeypatch.setattr(expiration, "unnamed_packs", unnamed_packs)
+        outcomes.append(attempt_commit(*args))  # type: ignore[arg-type]
+        return outcomes[-1]
+
+    monkeypatch.setattr(expiration, "unnamed_packs", lambda _: {holder: "e"})
+    monkeypatch.setattr(expiration, "attempt_commit", commit)
+    assert expire_packs(table) == ()
+    assert outcomes == [CommitOutcome.REFUSED]
+
+
+def test_every_tag_of_a_pack_lasts(table: Table) -> None:
+    """Also that of a pack which came with a version under an expiring tag: later versions share it."""
+    index_second(table)
+    tags = {ref for ref in table.refresh().metadata.refs if "-pack-" in ref}
+    assert len(tags) == 2
+    assert {table.metadata.refs[tag].max_ref_age_ms for tag in tags} == {bindings.LASTING_MS}
+
+
+def test_a_shard_that_does_not_lie_within_its_pack_is_refused(table: Table) -> None:
+    version = head_version(table)
+    short = replace(version, packs=(replace(version.packs[0], size=version.packs[0].size // 2),))
+    with pytest.raises(NotAnIndexError, match="does not lie within"):
+        open_version(short, STORAGE)
+
+
+def test_work_is_other_work_where_a_pack_cannot_be_shared(table: Table) -> None:
+    table.append(make_rows(600, 620))
+    head = data_snapshots(table)[-1].snapshot_id
+    before = plan_version(table, DEFINITION, head, storage=STORAGE).build_id
+    bindings.drop(table, pack_tag("e", head_version(table).packs[0].holder_id))
+    assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id != before
