@@ -62,6 +62,7 @@ def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     """Whether the built shards lie in a pack, and the delta in the version's own file."""
     if request.param:
         monkeypatch.setattr(packs, "PACK_BYTES", 20_000)
+        monkeypatch.setattr(packs, "WORTH_SHARE", 1)
     return bool(request.param)
 
 
