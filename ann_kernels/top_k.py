@@ -13,7 +13,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.arrays import F64, I32, I64, Bool, Floats
 from icepuffin.ann_kernels.compilation import kernel
-from icepuffin.ann_kernels.errors import KernelError
+from icepuffin.ann_kernels.errors import DimensionError, KernelError
 from icepuffin.ann_kernels.exact_distances import as_float64, pair_distances
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, LowerBounds, bounds_of
 from icepuffin.ann_kernels.metric import Metric
@@ -49,7 +49,7 @@ class ExactTopK:
         self._distances = np.full((len(queries), k), np.inf)
 
     def update(self, vectors: Floats, ids: RowIds, *, rows: I64 | None = None, raw: Floats | None = None) -> None:
-        """Compare vectors[rows] with the queries.
+        """Compare vectors[rows] with the queries. Raises DimensionError where they differ in dimensions.
 
         Parameters
         ----------
@@ -62,7 +62,9 @@ class ExactTopK:
         raw : f32 or f64 [N, D], optional
             Under cosine: the vectors as the table has them, of which `vectors` are the directions, rounded to f32.
         """
-        count = len(self._queries)
+        count, dims = self._queries.shape
+        if vectors.shape[1] != dims:
+            raise DimensionError(f"queries have {dims} dimensions, vectors {vectors.shape[1]}")
         source = vectors if raw is None else raw
         for block, bounds_for in bounds_of(vectors, count, self._metric, rows=rows, rounded=raw is not None):
             rows_of_block = _Rows(source, raw is not None, block, ids)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icepuffin.ann_kernels import lower_bounds, vamana
 from icepuffin.ann_kernels.distance import prepare, prepare_exact
-from icepuffin.ann_kernels.errors import ZeroVectorError
+from icepuffin.ann_kernels.errors import DimensionError, ZeroVectorError
 from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
@@ -197,3 +197,9 @@ def test_a_direction_does_not_depend_on_the_batch(dims: int) -> None:
     for direction in (prepare, prepare_exact):
         whole = direction(vectors, Metric.COSINE)
         assert all((whole[row] == direction(vectors[row : row + 1], Metric.COSINE)[0]).all() for row in range(40))
+
+
+@pytest.mark.parametrize("dims", [3, 5])
+def test_queries_of_other_dimensions_are_refused(dims: int) -> None:
+    with pytest.raises(DimensionError, match=f"queries have {dims} dimensions, vectors 4"):
+        exact_top_k(np.ones((2, dims), np.float32), np.ones((6, 4), np.float32), 1, Metric.L2)
