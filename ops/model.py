@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NewType
 
+from icepuffin.ops.errors import require_type
+
 SnapshotId = NewType("SnapshotId", int)
 """Iceberg's id of a snapshot"""
 ShardId = NewType("ShardId", int)
@@ -194,6 +196,11 @@ class StorageConfig:
 
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     vended: VendedGrants | None = None
+
+    def __post_init__(self) -> None:
+        require_type(
+            self.properties, Mapping, "StorageConfig takes a mapping of properties", 'write {"s3.endpoint": "..."}'
+        )
 
     def _identity(self) -> tuple[frozenset[tuple[str, str]], str]:
         return frozenset(self.properties.items()), self.vended.who if self.vended else ""

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from icepuffin.assets.spec import AssetAttributes, ResourceKeys, slug
 from icepuffin.assets.table_settings import IndexSettings
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError, require_type
 from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
@@ -406,6 +406,9 @@ def build_defs(
     >>> [sensor.name for sensor in definitions.sensors]
     ['watch_demo_demo_packages']
     """
+    properties = 'write {"name": "demo", "type": "sql", "uri": "sqlite:///catalog.db"}'
+    require_type(catalog, Mapping, "build_defs takes a mapping of catalog properties", properties)
+    require_type(table, str, "build_defs takes the name of a table", 'write "namespace.table"')
     return dg.build_defs_for_component(
         IcepuffinTableComponent(
             catalog=catalog,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.blob_kind import index_tag
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.errors import IcepuffinError, require_type
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -171,6 +171,8 @@ class IndexDefinition:
     )
 
     def __post_init__(self) -> None:
+        require_type(self.name, str, "an index has a name", 'write IndexDefinition(name="i", column="embedding")')
+        require_type(self.column, str, "an index has a column", 'write IndexDefinition(name="i", column="embedding")')
         validate_name(self.name)
         try:
             for name, parameter in INDEX_PARAMETERS.items():

@@ -170,6 +170,7 @@ class SqlSession:
         SqlError
             The statement is not understood, or needs Spark. What searching and building raise is raised, too.
         """
+        require_type(text, str, "sql takes a statement", 'write sql("SELECT ...")')
         try:
             return self._run(parse(text, parameters))
         except RecursionError as error:

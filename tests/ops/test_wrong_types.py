@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from icepuffin.ops.index import create_index, drop_index
+from icepuffin.ops.index import IndexDefinition, create_index, drop_index
+from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.refresh import refresh
 from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.spark.runner import SparkRunner
@@ -16,6 +17,7 @@ from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.ops.theta import read_ndv
 from icepuffin.ops.threads import thread_count
+from icepuffin.orchestration.component import build_defs
 from icepuffin.orchestration.settings import CatalogSettings, Settings
 from tests.conftest import make_rows
 
@@ -52,6 +54,12 @@ def test_other_arguments_of_a_wrong_type_are_refused(table_factory: Callable[...
         ),
         (lambda: create_index(table, "i"), "create_index takes an IndexDefinition, not the text 'i': write Index"),
         (lambda: SqlSession("ns.t"), "SqlSession takes a function that loads a table by its name; SqlSession.on takes"),
+        (lambda: SqlSession(print).sql(5), "sql takes a statement, not a value of type int: write sql("),
+        (lambda: StorageConfig("s3"), "StorageConfig takes a mapping of properties, not the text 's3': write {"),
+        (lambda: IndexDefinition(name=3, column="e"), "an index has a name, not a value of type int: write IndexDef"),
+        (lambda: IndexDefinition(name="i", column=None), "an index has a column, not a value of type NoneType: write"),
+        (lambda: build_defs("lake", "ns.t"), "build_defs takes a mapping of catalog properties, not the text 'lake'"),
+        (lambda: build_defs({"name": "c"}, 5), "build_defs takes the name of a table, not a value of type int: write"),
         (lambda: SqlSession.on("lake"), "SqlSession.on takes a PyIceberg catalog, not the text 'lake': open it first"),
     ):
         with pytest.raises(TypeError, match=re.escape(says)):
