@@ -161,7 +161,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
 
 
 def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
-    """The tag is where it was, and so are the tags of the packs: a sweep that drops one, and this, exclude another."""
+    """The tag and the tags of the packs are where they were, so that a sweep and this commit cannot both succeed."""
     packs = ((pack_tag(binding.name, holder_id), holder_id) for holder_id in binding.packs)
     return tuple(
         AssertRefSnapshotId(ref=ref, snapshot_id=target)

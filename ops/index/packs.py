@@ -13,11 +13,11 @@ from icepuffin.ops.tasks.shard import ShardResult
 PACK_BYTES = 64 * 1024**2
 """Bytes of shards that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
 WORTH_SHARE = 1 / 32
-"""Share of the bytes that a version shares already from which less is worth a pack, too"""
+"""Where packs are shared: the fraction of the shared bytes from which shards are worth a new pack"""
 MAX_PACKS = 32
 """Packs of one version. The ones with the fewest bytes in use are written into a new one."""
 _LEAST_USE = 0.5
-"""Share of a pack's bytes that a version must use; else its shards are written into a new pack, or the own file"""
+"""Share of a pack's bytes that a version must use; else its shards are written anew, to another pack or to the file"""
 
 
 def is_pack(shards: Iterable[ShardResult], shared_bytes: int = 0) -> bool:

@@ -65,7 +65,7 @@ class LineageTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineageMatchTask:
-    """One range of versions that is to be matched."""
+    """One range of row lineage that is to be matched."""
 
     match: MatchTask
     """The range, with blocks that hold versions in place of hashes"""

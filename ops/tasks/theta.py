@@ -1,4 +1,4 @@
-"""Executor side of theta sketches: data files, or shares of their row groups, in; one image a file and column out."""
+"""Theta sketches on executors: data files, or some of their row groups, are read; images per file and column come."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,9 +53,9 @@ class SketchResult:
 
 
 def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
-    """Sketch the live rows of some shares, streaming record batches; one result a file, in the order of the shares.
+    """Sketch the live rows of some shares, streaming record batches; one result per file, in the order of the shares.
 
-    Memory: a batch and 128 KiB a column and thread, and what is returned: 32 KiB a file and column at most.
+    Memory: a batch and 128 KiB per column and thread, and what is returned: 32 KiB per file and column at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
     with ThreadPoolExecutor(task.threads) as pool:
@@ -72,7 +72,7 @@ def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
 def plan_tasks(
     shares: Sequence[FileShare], storage: StorageConfig, schema: Schema, *, parallelism: int, threads: int
 ) -> list[SketchTask]:
-    """Deal shares out to tasks: some a worker, so that none waits long for the last, the largest first.
+    """Distribute shares over tasks: several per worker, the largest first, so that none waits long for the last.
 
     `parallelism`: tasks that run at once. `threads`: of one task.
     """

@@ -27,9 +27,9 @@ from icepuffin.orchestration.sensor.plan import (
 TABLE_TAG = "icepuffin/table"
 SNAPSHOT_TAG = "icepuffin/snapshot"
 _RUN_KEY_TAG = "dagster/run_key"
-_NAMED_PARTITIONS = 1000
+_MAX_NAMED_PARTITIONS = 1000
 """The most partitions that a query of Dagster's database names; for more, all are fetched."""
-_LISTED = 20
+_MAX_LISTED = 20
 """Snapshots in the list that the newest snapshot's event carries."""
 _UNFINISHED = [
     DagsterRunStatus.QUEUED,
@@ -111,7 +111,7 @@ def _materialized(instance: dg.DagsterInstance, key: dg.AssetKey, keys: Set[str]
     """The partitions among `keys` that have a materialisation."""
     if not keys:
         return set()
-    if len(keys) > _NAMED_PARTITIONS:
+    if len(keys) > _MAX_NAMED_PARTITIONS:
         return instance.get_materialized_partitions(key) & keys
     latest = instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(keys)
@@ -158,7 +158,7 @@ def snapshot_materialization(
         asset_key=spec.key,
         partition=key,
         metadata={
-            **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _LISTED))} if newest_of else {}),
+            **({"snapshots": snapshots_table(newest_snapshots(newest_of, spec, _MAX_LISTED))} if newest_of else {}),
             **snapshot_metadata(snapshot),
             **numbers,
             "snapshot_id": key,
@@ -173,7 +173,7 @@ def freshness_events(
 ) -> tuple[list[dg.AssetCheckEvaluation], dict[str, str]]:
     """(evaluations of the freshness checks whose state has changed, the state of each check by index name).
 
-    A run that is late or fails reports no lag. So the sensor does: when an index becomes late, is later than before,
+    A run that is late or fails reports no lag. The sensor reports it: when an index becomes late, is later than before,
     or has caught up. `reported`: the states that were reported last.
     """
     events, states = [], {}
