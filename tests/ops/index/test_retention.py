@@ -132,7 +132,7 @@ def test_without_its_tag_the_newest_is_one_whose_snapshot_is_there(table: Table)
     table.manage_snapshots().rollback_to_snapshot(third.snapshot_id).commit()
     table.manage_snapshots().remove_tag("ann_e").commit()
     table.maintenance.expire_snapshots().by_id(last.snapshot_id).commit()
-    retired = planned(table, RetentionPolicy(RetentionScope.NEWEST)).retire
+    retired = planned(table, RetentionPolicy(RetentionScope.NEWEST)).expire
     assert last.snapshot_id in {item.base_snapshot_id for item in retired}
     assert third.snapshot_id not in {item.base_snapshot_id for item in retired}
 
