@@ -13,7 +13,7 @@ from icepuffin.ops.tasks.shard import ShardResult
 PACK_BYTES = 64 * 1024**2
 """Bytes of shards that are worth a pack. Fewer lie in the version's own file, and the next version copies them."""
 WORTH_SHARE = 1 / 32
-"""Where packs are shared: the fraction of the shared bytes from which shards are worth a new pack"""
+"""Fraction of the bytes that a version shares from which its other shards are worth a new pack"""
 MAX_PACKS = 32
 """Packs of one version. The ones with the fewest bytes in use are written into a new one."""
 _LEAST_USE = 0.5
