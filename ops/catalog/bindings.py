@@ -88,7 +88,7 @@ class NewPack:
     """A complete file of shards that later versions may share."""
 
     path: str
-    file_size: int
+    size: int
     footer_size: int
 
 
@@ -179,7 +179,7 @@ def _holder_updates(binding: Binding, holder: Snapshot | None) -> tuple[TableUpd
     pack = binding.new_pack
     if holder is None or pack is None:
         return ()
-    file = _statistics(holder, pack.path, pack.file_size, pack.footer_size)
+    file = _statistics(holder, pack.path, pack.size, pack.footer_size)
     tag = _tag_update(pack_tag(binding.name, holder.snapshot_id), _tag(holder.snapshot_id, LASTING_MS))
     return AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file)
 

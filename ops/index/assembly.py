@@ -29,6 +29,7 @@ from icepuffin.ops.index.version_reader import (
     RECALL_CURVES,
     ROUTING_CURVE,
     read_centroids,
+    read_routing,
     shard_ranges,
 )
 from icepuffin.ops.model import ObjectRange, ShardId, StorageConfig
@@ -73,7 +74,7 @@ class VersionFile:
     @property
     def bytes_total(self) -> int:
         """Bytes of everything that a reader of the version may read."""
-        return self.file_size + self.bytes_shared + (self.new_pack.file_size if self.new_pack else 0)
+        return self.file_size + self.bytes_shared + (self.new_pack.size if self.new_pack else 0)
 
 
 class Assembly:
@@ -332,10 +333,8 @@ def _read_back(
     """(routing, where the shards lie) of the file as it is in the store now."""
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
-    data = reader.read_blob(next(blob for blob in blobs if blob.type == ROUTING_V1))
-    packs = [(pack.path, pack.size) for pack in shared]
-    packs += [(new_pack.path, new_pack.file_size)] if new_pack else []
-    routing = routing_blob.decode(data, file_size=size + sum(pack_size for _, pack_size in packs))
+    packs = (*shared, *((new_pack,) if new_pack else ()))
+    routing = read_routing(reader, next(blob for blob in blobs if blob.type == ROUTING_V1), size, packs)
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise _unlike(path)
     return routing, shard_ranges(path, [blob for blob in blobs if blob.type == SHARD_V1], routing, packs)

@@ -17,7 +17,7 @@ from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import IndexDefinition, LaterDefinitionError, resolve_field
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
-from icepuffin.ops.index.version_reader import OpenVersion, shard_ranges
+from icepuffin.ops.index.version_reader import OpenVersion, read_routing, shard_ranges
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, normalize, open_storage, relative_to
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner, driver_runner
@@ -88,14 +88,12 @@ def check_integrity(
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
         first = next(blob for blob in blobs if blob.type == ROUTING_V1)
-        packs = [(pack.path, pack.size) for pack in version.packs]
-        size = source.size() + sum(pack_size for _, pack_size in packs)
-        expected = routing.decode(reader.read_blob(first), file_size=size)
+        expected = read_routing(reader, first, source.size(), version.packs)
         definition = IndexDefinition.from_json(expected.definition)
         for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
             centroid.decode(reader.read_blob(blob))
         shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]
-        ranges = shard_ranges(version.puffin_path, shard_blobs, expected, packs)
+        ranges = shard_ranges(version.puffin_path, shard_blobs, expected, version.packs)
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")
         shards, read = len(ranges), sum(part.length for part in ranges)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bound_versions import DerivedVersion
+from icepuffin.ops.catalog.bindings import NewPack
+from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
@@ -78,11 +79,9 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
-        packs = [(pack.path, pack.size) for pack in version.packs]
-        size = source.size() + sum(pack_size for _, pack_size in packs)
-        routing = routing_blob.decode(reader.read_blob(by_type[ROUTING_V1][0]), file_size=size)
+        routing = read_routing(reader, by_type[ROUTING_V1][0], source.size(), version.packs)
         blobs = by_type.get(SHARD_V1, [])
-        shards = shard_ranges(path, blobs, routing, packs)
+        shards = shard_ranges(path, blobs, routing, version.packs)
         routing_properties = by_type[ROUTING_V1][0].properties
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
@@ -99,12 +98,20 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
     return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names)
 
 
+def read_routing(
+    reader: PuffinReader, blob: BlobMetadata, file_size: int, packs: Sequence[BoundPack | NewPack]
+) -> Routing:
+    """Read the routing blob of a version whose own file has `file_size` bytes. Raises StorageError, PuffinError."""
+    size = file_size + sum(pack.size for pack in packs)
+    return routing_blob.decode(reader.read_blob(blob), file_size=size)
+
+
 def shard_ranges(
-    path: str, blobs: Sequence[BlobMetadata], routing: Routing, packs: Sequence[tuple[str, int]]
+    path: str, blobs: Sequence[BlobMetadata], routing: Routing, packs: Sequence[BoundPack | NewPack]
 ) -> tuple[ObjectRange, ...]:
     """Where the shards lie, by id.
 
-    blobs: the shard blobs of the version's own file. packs: (path, bytes) of its packs, in the order of their numbers.
+    blobs: the shard blobs of the version's own file. packs: its packs, in the order of their numbers.
     Raises NotAnIndexError where they do not fit the routing blob.
     """
     own = [ObjectRange(path, blob.offset, blob.length) for blob in blobs]
@@ -118,12 +125,12 @@ def shard_ranges(
         if not entry.pack:
             ranges.append(next(places))
             continue
-        pack, size = packs[entry.pack - 1]
-        if not pack:
+        pack = packs[entry.pack - 1]
+        if not pack.path:
             raise NotAnIndexError(f"{path}: the pack of shard {number} is gone, since its snapshot has expired")
-        if entry.offset + entry.length > size:
-            raise NotAnIndexError(f"{path}: shard {number} does not lie within {pack}")
-        ranges.append(ObjectRange(pack, entry.offset, entry.length))
+        if entry.offset + entry.length > pack.size:
+            raise NotAnIndexError(f"{path}: shard {number} does not lie within {pack.path}")
+        ranges.append(ObjectRange(pack.path, entry.offset, entry.length))
     return tuple(ranges)
 
 
