@@ -20,6 +20,7 @@ from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.index.integrity import check_integrity
 from icepuffin.ops.index.packs import pack_number, packs_to_share
 from icepuffin.ops.index.plan import plan_version
+from icepuffin.ops.index.report import GcReport
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.index.version_reader import open_version
 from icepuffin.ops.model import How, ObjectRange, ShardId
@@ -68,10 +69,10 @@ def holders(table: Table) -> set[int]:
     return set(unnamed_packs(table, [version.index_snapshot_id for version in index_versions(table.refresh(), "e")]))
 
 
-def sweep(table: Table, scope: RetentionScope = RetentionScope.NEWEST) -> None:
+def sweep(table: Table, scope: RetentionScope = RetentionScope.NEWEST, *, dry_run: bool = False) -> GcReport:
     """What `icepuffin gc` does, without a grace period."""
-    retention = RetentionPolicy(scope)
-    collect_table_garbage(table, storage=STORAGE, retentions={}, default=retention, grace_hours=-1)
+    policy = RetentionPolicy(scope)
+    return collect_table_garbage(table, storage=STORAGE, retentions={}, default=policy, grace_hours=-1, dry_run=dry_run)
 
 
 def assert_right(table: Table) -> None:
@@ -180,14 +181,7 @@ def test_a_dry_run_counts_what_goes_and_removes_nothing(table: Table) -> None:
     old = head_version(table)
     table.overwrite(make_rows(5000, 5600))
     index_head(table)
-    report = collect_table_garbage(
-        table,
-        storage=STORAGE,
-        retentions={},
-        default=RetentionPolicy(RetentionScope.NEWEST),
-        grace_hours=-1,
-        dry_run=True,
-    )
+    report = sweep(table, dry_run=True)
     assert {old.puffin_path, old.packs[0].path} <= set(report.deleted)
     assert len(packs_of(table)) == 2
     assert len(holders(table)) == 2
@@ -429,14 +423,7 @@ def test_a_dry_run_leaves_a_pack_that_the_owner_tagged(table: Table) -> None:
     table.manage_snapshots().create_tag(old.packs[0].holder_id, "mine").commit()
     table.overwrite(make_rows(5000, 5600))
     index_head(table)
-    expected = collect_table_garbage(
-        table,
-        storage=STORAGE,
-        retentions={},
-        default=RetentionPolicy(RetentionScope.NEWEST),
-        grace_hours=-1,
-        dry_run=True,
-    )
+    expected = sweep(table, dry_run=True)
     assert old.packs[0].path not in expected.deleted
     sweep(table)
     assert old.packs[0].path in packs_of(table)
