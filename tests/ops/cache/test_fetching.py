@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from icepuffin.ops.cache import CacheSettings, ShardCache, fetching
@@ -16,6 +16,7 @@ from icepuffin.ops.cache.disk import DiskCache
 from icepuffin.ops.cache.ready_shard import from_arrays, ready, to_arrays
 from icepuffin.puffin.blobs import shard as shard_blob
 from icepuffin.puffin.blobs.shard import Shard
+from icepuffin.puffin.blobs.shard_header import start_of_sections
 from icepuffin.puffin.errors import BadBlobError, PuffinError
 from tests.ops.cache.stored import STORAGE, kept_by, lean, made_shard, stored
 
@@ -63,16 +64,21 @@ def test_a_blob_that_is_cut_off_does_not_enter(tmp_path: Path, share: float, wit
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7), with_hash=st.booleans())
+@example(place=367, bit=0, with_hash=False)  # the last byte of the section table
+@example(place=368, bit=0, with_hash=False)  # the first byte after it
+@example(place=368, bit=0, with_hash=True)
 def test_a_flipped_bit_is_noticed(tmp_path: Path, place: int, bit: int, with_hash: bool) -> None:
     key = stored(tmp_path, LARGE, with_hash=with_hash)
     data = bytearray((tmp_path / "shard").read_bytes())
-    covered = [range(entry.offset, entry.offset + entry.stored_length) for entry in header_of(data).sections]
+    sections = header_of(data).sections
+    covered = [range(start_of_sections(len(sections)))]
+    covered += [range(entry.offset, entry.offset + entry.stored_length) for entry in sections]
     offset = place % len(data)
     data[offset] ^= 1 << bit
     (tmp_path / "shard").write_bytes(data)
-    gap = offset >= covered[0].start and not any(offset in section for section in covered)
+    gap = not any(offset in part for part in covered)
     if gap and not with_hash:
-        return  # bytes between sections mean nothing
+        return  # bytes between sections, and before the first, mean nothing
     with pytest.raises(PuffinError):
         ShardCache(CacheSettings.off()).shard(key, STORAGE)
 
