@@ -18,7 +18,7 @@ from icepuffin.ops.confidence import confidence_interval
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.recall_history import recall_drift, recall_history
 from icepuffin.ops.index.report import Action, IndexReport
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.index import refresh_index
 from icepuffin.ops.search.overview import overview
 
@@ -167,7 +167,7 @@ def ann_index_asset(spec: TableSpec, definition: IndexDefinition) -> dg.AssetsDe
         report = refresh_index(
             table,
             definition,
-            int(context.partition_key),
+            SnapshotId(int(context.partition_key)),
             engine=engine,
             storage=storage_of(table),
             watched_ref=spec.first_ref,

@@ -16,6 +16,7 @@ from icepuffin.ops.index.freshness import FreshnessLag, index_lag
 from icepuffin.ops.index.integrity import check_integrity, remedy
 from icepuffin.ops.index.recall_history import RecallMeasurement, recall_history
 from icepuffin.ops.index.report import Action
+from icepuffin.ops.model import SnapshotId
 
 _VERSIONS_DRAWN = 60
 _SWITCH_ON = "switch on the sensor {} on the Automation page: it is off, so new snapshots get no runs"
@@ -41,9 +42,9 @@ def current_lag(instance: dg.DagsterInstance, spec: TableSpec, index: IndexDefin
     return index_lag(table, index, ref, empty=empty) if empty else lag
 
 
-def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[int]:
+def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str]) -> set[SnapshotId]:
     """The snapshots whose last run found nothing to index."""
-    empty = set()
+    empty: set[SnapshotId] = set()
     latest = instance.event_log_storage.get_latest_storage_id_by_partition(
         key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions=set(partitions)
     )
@@ -54,7 +55,7 @@ def _without_rows(instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Se
         event = records[0].asset_materialization if records else None
         action = event.metadata.get("action") if event else None
         if action is not None and action.value == Action.EMPTY.value:
-            empty.add(int(partition))
+            empty.add(SnapshotId(int(partition)))
     return empty
 
 

@@ -12,6 +12,7 @@ from pyiceberg.table.statistics import StatisticsFile
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.snapshots import base_snapshot_id, is_derived
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.build_id import is_ours
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 
@@ -20,7 +21,7 @@ from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
 class SnapshotEntry:
     """One data snapshot of a table."""
 
-    snapshot_id: int
+    snapshot_id: SnapshotId
     committed: datetime
     """Time of the commit, in UTC."""
     operation: str
@@ -66,13 +67,13 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
         added, removed, rows = _counts(snapshot)
         entries.append(
             SnapshotEntry(
-                snapshot_id=snapshot.snapshot_id,
+                snapshot_id=SnapshotId(snapshot.snapshot_id),
                 committed=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
                 operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
                 rows_added=added,
                 rows_removed=removed,
                 rows=rows,
-                refs=tuple(refs.get(snapshot.snapshot_id, ())),
+                refs=tuple(refs.get(SnapshotId(snapshot.snapshot_id), ())),
                 sketches=sketched,
                 indexes=indexes,
                 missing=tuple(name for name in derived if name not in present),
@@ -81,14 +82,14 @@ def newest_snapshots(table: Table, spec: TableSpec, count: int | None = None) ->
     return tuple(entries)
 
 
-def _refs(table: Table) -> dict[int, list[str]]:
+def _refs(table: Table) -> dict[SnapshotId, list[str]]:
     """Names of the table's own branches and tags, by data snapshot. A branch on an index snapshot is of its base."""
     bases = {item.snapshot_id: base_snapshot_id(item) for item in table.metadata.snapshots}
-    named: dict[int, list[str]] = {}
+    named: dict[SnapshotId, list[str]] = {}
     for name, ref in sorted(table.metadata.refs.items()):
         base = bases.get(ref.snapshot_id)
         if base is None:
-            named.setdefault(ref.snapshot_id, []).append(name)
+            named.setdefault(SnapshotId(ref.snapshot_id), []).append(name)
         elif ref.snapshot_ref_type.value == "branch":
             named.setdefault(base, []).append(name)
     return named

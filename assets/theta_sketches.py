@@ -11,6 +11,7 @@ from icepuffin.assets.partitions import snapshot_partitions
 from icepuffin.assets.pools import limit_pool
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.vended_config import storage_of
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.runs.sketches import refresh_sketches
 from icepuffin.ops.theta.report import ThetaReport
 
@@ -54,7 +55,7 @@ def theta_sketches_asset(spec: TableSpec) -> dg.AssetsDefinition:
         table = spec.resources.catalogs_of(context).table(spec.catalog, spec.identifier)
         report = refresh_sketches(
             table,
-            int(context.partition_key),
+            SnapshotId(int(context.partition_key)),
             engine=engine,
             storage=storage_of(table),
             columns=spec.settings.theta_columns,

@@ -9,6 +9,8 @@ from icepuffin.ops.errors import require_type
 
 SnapshotId = NewType("SnapshotId", int)
 """Iceberg's id of a snapshot"""
+NO_SNAPSHOT = SnapshotId(0)
+"""An id that no snapshot has"""
 ShardId = NewType("ShardId", int)
 """Place of a shard in an index version, from 0; `ann.shard_id` in its file"""
 FileSlot = NewType("FileSlot", int)
@@ -56,7 +58,7 @@ class LiveFile:
     """The table's `schema.name-mapping.default`, JSON: names of columns in files that have no field ids"""
     file_sequence_number: int = 0
     """Sequence number of the commit that added the file; `sequence_number` may be that of the files it rewrote"""
-    added_by: int = 0
+    added_by: SnapshotId = NO_SNAPSHOT
     """Snapshot id of that commit: what tells files of one path apart that have no sequence number, as in format v1"""
     first_row_id: int | None = None
     """`_row_id` of its first row in format v3, unless the file has the column; None where rows have no ids"""
@@ -78,7 +80,7 @@ class LiveFiles:
     table: str
     table_uuid: str
     location: str
-    snapshot_id: int
+    snapshot_id: SnapshotId
     sequence_number: int
     schema_id: int
     files: tuple[LiveFile, ...]

@@ -14,7 +14,7 @@ from icepuffin.ops.cache.disk import DiskCache, DraftFile
 from icepuffin.ops.cache.fetching import Claim, Memory, Room, Scratch, fetch
 from icepuffin.ops.cache.ready_shard import Arrays, ReadyShard, from_arrays
 from icepuffin.ops.cache.settings import CacheSettings
-from icepuffin.ops.model import ObjectRange, StorageConfig
+from icepuffin.ops.model import ObjectRange, SnapshotId, StorageConfig
 from icepuffin.ops.storage import principal
 from icepuffin.puffin.blobs.routing import UNKNOWN_SHA256
 
@@ -38,7 +38,7 @@ class ShardKey:
     where: ObjectRange
     sha256: bytes
     """sha256 of the blob; zeros where the routing blob has none"""
-    index_snapshot_id: int
+    index_snapshot_id: SnapshotId
     """Id of the index snapshot of its version"""
 
     @property

@@ -42,6 +42,7 @@ from icepuffin.ops.catalog.manifest_lists import (
 )
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 
 _ATTEMPTS = 12
@@ -100,17 +101,17 @@ class Binding:
     name: str
     """Name of the index; for file sketches the name of the kind"""
     tag: str
-    base_snapshot_id: int
+    base_snapshot_id: SnapshotId
     build_id: str
     puffin_path: str
     file_size: int
     footer_size: int
-    expected_ref: int | None
+    expected_ref: SnapshotId | None
     """Snapshot that the tag pointed at when the work began; None where there was no tag"""
     max_ref_age_ms: int = LASTING_MS
     measurement: str = ""
     """Text of the `Measurement` of the run, for the summary of the snapshot"""
-    packs: tuple[int, ...] = ()
+    packs: tuple[SnapshotId, ...] = ()
     """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
     new_pack: NewPack | None = None
     """The pack that is bound with the version; its number follows those of the others"""
@@ -151,7 +152,7 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         if outcome is CommitOutcome.DONE:
             reached(RunStep.COMMITTED)
             reload_table(table, patient=True)
-            return _verify_committed(table, binding, snapshot.snapshot_id, previous_ref)
+            return _verify_committed(table, binding, SnapshotId(snapshot.snapshot_id), previous_ref)
     unanswered = _refresh(table, binding, unanswered)
     if version := _find_committed(table, binding, sent):
         return _verify_committed(table, binding, version.index_snapshot_id, previous_ref)
@@ -171,7 +172,7 @@ def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
 
 def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
     file = _statistics(snapshot, binding.puffin_path, binding.file_size, binding.footer_size)
-    tag = _tag_update(binding.tag, _tag(snapshot.snapshot_id, binding.max_ref_age_ms))
+    tag = _tag_update(binding.tag, _tag(SnapshotId(snapshot.snapshot_id), binding.max_ref_age_ms))
     return AddSnapshotUpdate(snapshot=snapshot), tag, SetStatisticsUpdate(statistics=file)
 
 
@@ -180,7 +181,8 @@ def _holder_updates(binding: Binding, holder: Snapshot | None) -> tuple[TableUpd
     if holder is None or pack is None:
         return ()
     file = _statistics(holder, pack.path, pack.size, pack.footer_size)
-    tag = _tag_update(pack_tag(binding.name, holder.snapshot_id), _tag(holder.snapshot_id, LASTING_MS))
+    holder_id = SnapshotId(holder.snapshot_id)
+    tag = _tag_update(pack_tag(binding.name, holder_id), _tag(holder_id, LASTING_MS))
     return AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file)
 
 
@@ -220,7 +222,7 @@ def _unknown_outcome(table: Table, binding: Binding) -> UnknownOutcomeError:
     )
 
 
-def move_tag(table: Table, tag: str, index_snapshot_id: int, *, expected_ref: int | None) -> None:
+def move_tag(table: Table, tag: str, index_snapshot_id: SnapshotId, *, expected_ref: SnapshotId | None) -> None:
     """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs, and tag
     its packs again where their tags were dropped. Packs that have expired are left out.
 
@@ -241,7 +243,7 @@ def make_lasting(table: Table, tag: str) -> None:
     if ref is None or ref.max_ref_age_ms is not None or tag not in own_tags(table, tag):
         return
     with suppress(LostRaceError):  # whoever moved it made it anew
-        move_tag(table, tag, ref.snapshot_id, expected_ref=ref.snapshot_id)
+        move_tag(table, tag, SnapshotId(ref.snapshot_id), expected_ref=SnapshotId(ref.snapshot_id))
 
 
 def drop(table: Table, *tags: str) -> tuple[str, ...]:
@@ -266,7 +268,7 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
     )
 
 
-def _tag(snapshot_id: int, max_ref_age_ms: int) -> SnapshotRef:
+def _tag(snapshot_id: SnapshotId, max_ref_age_ms: int) -> SnapshotRef:
     return SnapshotRef(
         snapshot_id=snapshot_id,
         snapshot_ref_type=SnapshotRefType.TAG,
@@ -290,7 +292,7 @@ def _tag_update(tag: str, ref: SnapshotRef | None) -> TableUpdate:
 
 
 def _change_tag(
-    table: Table, tag: str, new_ref: SnapshotRef | None, expected_ref: int | None, *more: TableUpdate
+    table: Table, tag: str, new_ref: SnapshotRef | None, expected_ref: SnapshotId | None, *more: TableUpdate
 ) -> None:
     """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit."""
     for attempt in range(_ATTEMPTS):
@@ -416,7 +418,7 @@ def _derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) ->
 
 
 def _verify_committed(
-    table: Table, binding: Binding, snapshot_id: int, previous_ref: SnapshotRef | None
+    table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None
 ) -> DerivedVersion:
     """The version that a commit of ours made, after a check of what the catalog kept: our snapshot and its base must
     be there, and main must not be our snapshot. `previous_ref`: the tag before the commit.
@@ -444,7 +446,7 @@ def _tag_not_kept(table: Table, tag: str) -> UnsupportedCatalogError:
     )
 
 
-def _undo(table: Table, binding: Binding, snapshot_id: int, previous_ref: SnapshotRef | None) -> None:
+def _undo(table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref: SnapshotRef | None) -> None:
     """Restore the tag, if the snapshot that it pointed at is there, and remove our snapshot. Does nothing where the tag
     has moved on.
     """

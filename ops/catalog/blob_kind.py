@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from icepuffin.ops.model import SnapshotId
+
 
 class BlobKind(StrEnum):
     """Content of a bound file. The value is the prefix of the summary keys of the snapshot that carries it."""
@@ -28,7 +30,7 @@ def index_tag(name: str) -> str:
     return version_tag(BlobKind.INDEX, name)
 
 
-def pack_tag(name: str, holder_id: int) -> str:
+def pack_tag(name: str, holder_id: SnapshotId) -> str:
     """The tag that keeps a pack of an index: on its holder snapshot."""
     return f"{index_tag(name)}-pack-{holder_id}"
 

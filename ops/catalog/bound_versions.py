@@ -15,6 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 from icepuffin.ops.catalog.blob_kind import PACKS_KEY, BlobKind, index_tag, pack_tag, version_tag
 from icepuffin.ops.catalog.snapshots import pack_owner, table_name
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 
 
 class TagTakenError(IcepuffinError):
@@ -27,7 +28,7 @@ class TagTakenError(IcepuffinError):
 class BoundPack:
     """A file of shards that several versions of an index share, from the table's metadata."""
 
-    holder_id: int
+    holder_id: SnapshotId
     """Id of the holder snapshot that carries it"""
     path: str
     """Empty where the holder snapshot has expired"""
@@ -42,9 +43,9 @@ class DerivedVersion:
 
     kind: BlobKind
     name: str
-    index_snapshot_id: int
+    index_snapshot_id: SnapshotId
     """Id of the snapshot that carries the version"""
-    base_snapshot_id: int
+    base_snapshot_id: SnapshotId
     build_id: str
     puffin_path: str
     sequence_number: int
@@ -77,14 +78,14 @@ def sketch_versions(table: Table) -> tuple[DerivedVersion, ...]:
 
 def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, ...]:
     """All versions of one kind and name in the table's metadata, oldest first, tagged or not."""
-    tags: dict[int, list[str]] = {}
+    tags: dict[SnapshotId, list[str]] = {}
     for ref, target in table.metadata.refs.items():
-        tags.setdefault(target.snapshot_id, []).append(ref)
+        tags.setdefault(SnapshotId(target.snapshot_id), []).append(ref)
     sequence_numbers = {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots}
     files = {entry.snapshot_id: entry for entry in table.metadata.statistics}
     named = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
 
-    def pack(holder_id: int) -> BoundPack:
+    def pack(holder_id: SnapshotId) -> BoundPack:
         file = files.get(holder_id) if holder_id in named else None
         is_kept = pack_tag(name, holder_id) in tags.get(holder_id, ())
         path, size = (file.statistics_path, file.file_size_in_bytes) if file else ("", 0)
@@ -102,14 +103,14 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
             DerivedVersion(
                 kind=kind,
                 name=name,
-                index_snapshot_id=snapshot.snapshot_id,
-                base_snapshot_id=int(base),
+                index_snapshot_id=SnapshotId(snapshot.snapshot_id),
+                base_snapshot_id=SnapshotId(int(base)),
                 build_id=properties.get(f"{kind}.build-id", ""),
                 puffin_path=file.statistics_path,
                 sequence_number=snapshot.sequence_number or 0,
                 timestamp_ms=snapshot.timestamp_ms,
                 base_sequence_number=sequence_numbers.get(int(base), snapshot.sequence_number or 0),
-                tags=tuple(sorted(tags.get(snapshot.snapshot_id, ()))),
+                tags=tuple(sorted(tags.get(SnapshotId(snapshot.snapshot_id), ()))),
                 measurement=properties.get(f"{kind}.took", ""),
                 packs=tuple(map(pack, holder_ids(snapshot))),
             )
@@ -117,10 +118,10 @@ def versions(table: Table, kind: BlobKind, name: str) -> tuple[DerivedVersion, .
     return tuple(sorted(bound, key=lambda version: (version.sequence_number, version.timestamp_ms)))
 
 
-def holder_ids(snapshot: Snapshot) -> tuple[int, ...]:
+def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
     """Holder snapshots of the packs that the version of an index snapshot shares, in the order of their numbers."""
     text = snapshot.summary.additional_properties.get(PACKS_KEY, "") if snapshot.summary else ""
-    return tuple(map(int, filter(None, text.split(","))))
+    return tuple(SnapshotId(int(holder_id)) for holder_id in text.split(",") if holder_id)
 
 
 def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
@@ -131,13 +132,13 @@ def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:
     )
 
 
-def tag_target(table: Table, tag: str) -> int | None:
+def tag_target(table: Table, tag: str) -> SnapshotId | None:
     """The snapshot that a ref points at, whoever made it; None where there is no such ref."""
     ref = table.metadata.refs.get(tag)
-    return ref.snapshot_id if ref else None
+    return SnapshotId(ref.snapshot_id) if ref else None
 
 
-def own_tag_target(table: Table, tag: str) -> int | None:
+def own_tag_target(table: Table, tag: str) -> SnapshotId | None:
     """The snapshot that a tag of icepuffin's points at; None where there is no ref of that name.
 
     Raises TagTakenError where there is one that is not icepuffin's.
@@ -147,7 +148,7 @@ def own_tag_target(table: Table, tag: str) -> int | None:
         return None
     target = table.metadata.snapshot_by_id(ref.snapshot_id)
     if ref.snapshot_ref_type is SnapshotRefType.TAG and target is not None and tag in dict(_possible_tags(target)):
-        return ref.snapshot_id
+        return SnapshotId(ref.snapshot_id)
     kind = ref.snapshot_ref_type.value
     raise TagTakenError(
         f"{table_name(table)} has a {kind} {tag!r} that icepuffin did not make, and it is left alone. Keep what it "
@@ -184,4 +185,4 @@ def _possible_tags(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             yield f"{tag}-{base}", tag
     owner = pack_owner(snapshot)
     if owner is not None:
-        yield pack_tag(owner, snapshot.snapshot_id), index_tag(owner)
+        yield pack_tag(owner, SnapshotId(snapshot.snapshot_id)), index_tag(owner)

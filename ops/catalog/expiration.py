@@ -16,11 +16,14 @@ from icepuffin.ops.catalog.blob_kind import index_tag, pack_tag
 from icepuffin.ops.catalog.bound_versions import holder_ids, own_names, tag_target
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.snapshots import is_derived, pack_owner, require_all_snapshots, table_name
+from icepuffin.ops.model import SnapshotId
 
 _ATTEMPTS = 12
 
 
-def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collection[str]) -> tuple[int, ...]:
+def expire_derived(
+    table: Table, snapshot_ids: Collection[SnapshotId], own_tags: Collection[str]
+) -> tuple[SnapshotId, ...]:
     """Remove derived snapshots, and the tags among `own_tags` that point at them; -> the snapshots that are gone.
 
     A data snapshot is never touched, nor a derived one that any other ref points at. Files are for Iceberg's cleaners
@@ -34,7 +37,7 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
         refs = table.metadata.refs
         foreign = {ref.snapshot_id for name, ref in refs.items() if name not in own_tags}
         present = {
-            snapshot.snapshot_id: snapshot
+            SnapshotId(snapshot.snapshot_id): snapshot
             for snapshot in table.metadata.snapshots
             if snapshot.snapshot_id in requested and is_derived(snapshot) and snapshot.snapshot_id not in foreign
         }
@@ -54,7 +57,7 @@ def expire_derived(table: Table, snapshot_ids: Collection[int], own_tags: Collec
     raise BindingError(f"{table_name(table)}: versions could not be expired in {_ATTEMPTS} attempts; try again")
 
 
-def unnamed_packs(table: Table, expiring: Iterable[int] = ()) -> Mapping[int, str]:
+def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[SnapshotId, str]:
     """Holder snapshots whose packs no version names, and the index of each; those that a ref of the table's owner
     points at are left out. Reads the metadata that `table` shows.
 
@@ -63,14 +66,14 @@ def unnamed_packs(table: Table, expiring: Iterable[int] = ()) -> Mapping[int, st
     expiring_ids = frozenset(expiring)
     snapshots = [snapshot for snapshot in table.metadata.snapshots if snapshot.snapshot_id not in expiring_ids]
     named = {holder_id for snapshot in snapshots for holder_id in holder_ids(snapshot)}
-    owners = {snapshot.snapshot_id: pack_owner(snapshot) for snapshot in snapshots}
+    owners = {SnapshotId(snapshot.snapshot_id): pack_owner(snapshot) for snapshot in snapshots}
     unnamed = {holder_id: owner for holder_id, owner in owners.items() if owner is not None and holder_id not in named}
     tags = {pack_tag(index, holder_id) for holder_id, index in unnamed.items()}
     foreign = {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in tags}
     return {holder_id: owner for holder_id, owner in unnamed.items() if holder_id not in foreign}
 
 
-def expire_packs(table: Table) -> tuple[int, ...]:
+def expire_packs(table: Table) -> tuple[SnapshotId, ...]:
     """Remove the holder snapshots of packs that no version names, with their tags; -> the snapshots that are gone.
 
     Raises BindingError, PartialMetadataError where a version may be hidden, and the errors of `reload_table`.
@@ -93,7 +96,7 @@ def expire_packs(table: Table) -> tuple[int, ...]:
     raise BindingError(f"{table_name(table)}: packs could not be expired in {_ATTEMPTS} attempts; try again")
 
 
-def _nothing_published(table: Table, owners: Mapping[int, str]) -> tuple[TableRequirement, ...]:
+def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:
     """No version was published since, which might name a pack: its tag would have come or moved. All refs are asserted,
     since a version of a newer snapshot needs a branch that moved.
     """

@@ -37,7 +37,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, LiveFiles
+from icepuffin.ops.model import NO_SNAPSHOT, DeleteFile, DeleteKind, LiveFile, LiveFiles, SnapshotId
 from icepuffin.ops.storage.locations import normalize
 
 _SCHEMA_KEY = "avro.schema"
@@ -93,7 +93,7 @@ class _Delete:
         return self.partition == partition and within
 
 
-def live_files(table: Table, snapshot_id: int) -> LiveFiles:
+def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     """The live set of a snapshot, ordered by path.
 
     Raises UnknownSnapshotError. Equality deletes are listed like others; reading such a file's rows is refused later.
@@ -349,7 +349,7 @@ def _as_live_file(
         name_mapping=mapping,
         first_row_id=_field(file, "first_row_id"),
         file_sequence_number=entry.file_sequence_number or 0,
-        added_by=entry.snapshot_id or 0,
+        added_by=SnapshotId(entry.snapshot_id or NO_SNAPSHOT),
         has_row_ids=ROW_ID in (file.column_sizes or {}),
         constants=tuple((field_id, partition[place]) for place, field_id in identities[spec_id]),
     )

@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 
 OWN_LISTS = "icepuffin-snap-"
 """Prefix of the names of icepuffin's manifest lists, the only ones that garbage collection may delete"""
@@ -24,16 +25,16 @@ class UnsupportedFormatError(IcepuffinError):
     retryable = False
 
 
-def new_snapshot_id(table: Table) -> int:
+def new_snapshot_id(table: Table) -> SnapshotId:
     """An id that no snapshot of the table has."""
     while True:
         raw = uuid.uuid4().int
         snapshot_id = ((raw >> 64) ^ raw) & _SNAPSHOT_ID_MASK
         if snapshot_id and table.metadata.snapshot_by_id(snapshot_id) is None:
-            return snapshot_id
+            return SnapshotId(snapshot_id)
 
 
-def write_own_manifest_list(table: Table, base: Snapshot, snapshot_id: int, sequence_number: int | None) -> str:
+def write_own_manifest_list(table: Table, base: Snapshot, snapshot_id: SnapshotId, sequence_number: int | None) -> str:
     """Write the list and return its path. Raises UnsupportedFormatError for v3 tables of SQL catalogs."""
     path = _new_path(table, snapshot_id)
     if table.metadata.format_version >= 3:
@@ -53,7 +54,7 @@ def write_own_manifest_list(table: Table, base: Snapshot, snapshot_id: int, sequ
     return path
 
 
-def write_empty_manifest_list(table: Table, snapshot_id: int, sequence_number: int | None) -> str:
+def write_empty_manifest_list(table: Table, snapshot_id: SnapshotId, sequence_number: int | None) -> str:
     """Write the list of a snapshot without files, and return its path. Raises UnsupportedFormatError."""
     require_committable(table)
     path = _new_path(table, snapshot_id)
@@ -69,7 +70,7 @@ def write_empty_manifest_list(table: Table, snapshot_id: int, sequence_number: i
     return path
 
 
-def _new_path(table: Table, snapshot_id: int) -> str:
+def _new_path(table: Table, snapshot_id: SnapshotId) -> str:
     return table.location_provider().new_metadata_location(f"{OWN_LISTS}{snapshot_id}-0-{uuid.uuid4()}.avro")
 
 

@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry
 
 from icepuffin.ops.catalog.blob_kind import BASE_SNAPSHOT_KEYS, PACK_KEY
 from icepuffin.ops.errors import IcepuffinError, require_type
+from icepuffin.ops.model import SnapshotId
 
 _log = logging.getLogger(__name__)
 SnapshotName = int | str | datetime | None
@@ -42,7 +43,7 @@ class TableUnavailableError(IcepuffinError):
 class DataSnapshot:
     """One snapshot that a user's write made."""
 
-    snapshot_id: int
+    snapshot_id: SnapshotId
     sequence_number: int
     timestamp_ms: int
     operation: str
@@ -70,12 +71,12 @@ def pack_owner(snapshot: Snapshot) -> str | None:
     return snapshot.summary.additional_properties.get(PACK_KEY) if snapshot.summary else None
 
 
-def base_snapshot_id(snapshot: Snapshot) -> int | None:
+def base_snapshot_id(snapshot: Snapshot) -> SnapshotId | None:
     """The data snapshot that a derived snapshot belongs to; None for the user's own."""
     if snapshot.summary is None:
         return None
     properties = snapshot.summary.additional_properties
-    return next((int(properties[key]) for key in BASE_SNAPSHOT_KEYS if key in properties), None)
+    return next((SnapshotId(int(properties[key])) for key in BASE_SNAPSHOT_KEYS if key in properties), None)
 
 
 def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
@@ -94,13 +95,14 @@ def newest_data_snapshots(table: Table, ref: str, count: int) -> tuple[DataSnaps
     return tuple(as_data_snapshot(table, snapshot) for snapshot in islice(own, count))
 
 
-def ref_snapshot_id(table: Table, ref: str) -> int | None:
+def ref_snapshot_id(table: Table, ref: str) -> SnapshotId | None:
     """Id of the snapshot that a branch or tag points at; None for `main` of a table that was never written."""
     target = table.metadata.refs.get(ref)
     if target is not None:
-        return target.snapshot_id
+        return SnapshotId(target.snapshot_id)
     if ref == "main":
-        return table.metadata.current_snapshot_id
+        current = table.metadata.current_snapshot_id
+        return None if current is None else SnapshotId(current)
     refs = ", ".join(sorted(table.metadata.refs)) or "none"
     raise UnknownSnapshotError(
         f"{table_name(table)} has no ref {ref!r}; its branches and tags are {refs}. A snapshot is named by one of "
@@ -108,7 +110,7 @@ def ref_snapshot_id(table: Table, ref: str) -> int | None:
     )
 
 
-def head_of(table: Table, ref: str) -> int | None:
+def head_of(table: Table, ref: str) -> SnapshotId | None:
     """Id of the snapshot that `ref` points at; None where the ref does not exist, or `main` was never written to."""
     return ref_snapshot_id(table, ref) if ref == "main" or ref in table.metadata.refs else None
 
@@ -123,7 +125,7 @@ def hides_snapshots(table: Table) -> bool:
     return any(snapshot_id not in shown for snapshot_id in _stored_snapshot_ids(table))
 
 
-def _stored_snapshot_ids(table: Table) -> tuple[int, ...]:
+def _stored_snapshot_ids(table: Table) -> tuple[SnapshotId, ...]:
     """Snapshots in the metadata file that a catalog serves. Empty where the file is missing or cannot be read, as the
     catalog is believed then, and for a metastore, which shows the file itself.
     """
@@ -134,7 +136,7 @@ def _stored_snapshot_ids(table: Table) -> tuple[int, ...]:
     except Exception as error:  # a FileIO raises what its library does, and AccessError
         _log.warning("%s: %s cannot be read: %s", table_name(table), table.metadata_location, error)
         return ()
-    return tuple(snapshot.snapshot_id for snapshot in stored.snapshots)
+    return tuple(SnapshotId(snapshot.snapshot_id) for snapshot in stored.snapshots)
 
 
 def require_all_snapshots(table: Table) -> None:
@@ -147,7 +149,7 @@ def require_all_snapshots(table: Table) -> None:
         )
 
 
-def find_snapshot(table: Table, snapshot_id: int) -> Snapshot:
+def find_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     """The snapshot. Raises UnknownSnapshotError where it never was or has expired."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
@@ -160,7 +162,7 @@ def find_snapshot(table: Table, snapshot_id: int) -> Snapshot:
 def as_data_snapshot(table: Table, snapshot: Snapshot) -> DataSnapshot:
     """The parts of a snapshot that this project needs; fields that v1 tables lack are filled in."""
     return DataSnapshot(
-        snapshot_id=snapshot.snapshot_id,
+        snapshot_id=SnapshotId(snapshot.snapshot_id),
         sequence_number=snapshot.sequence_number or 0,
         timestamp_ms=snapshot.timestamp_ms,
         operation=snapshot.summary.operation.value if snapshot.summary else "unknown",
@@ -213,13 +215,13 @@ def with_zone(time: datetime) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def ancestor_ids(table: Table, snapshot_id: int) -> frozenset[int]:
+def ancestor_ids(table: Table, snapshot_id: SnapshotId) -> frozenset[SnapshotId]:
     """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest of them may have expired."""
     parents = (ancestor.parent_snapshot_id for ancestor in _ancestors(table, snapshot_id))
-    return frozenset({snapshot_id, *(parent for parent in parents if parent is not None)})
+    return frozenset({snapshot_id, *(SnapshotId(parent) for parent in parents if parent is not None)})
 
 
-def require_data_snapshot(table: Table, snapshot_id: int) -> None:
+def require_data_snapshot(table: Table, snapshot_id: SnapshotId) -> None:
     """Raises UnknownSnapshotError for a derived snapshot: no version is made of one."""
     snapshot = find_snapshot(table, snapshot_id)
     base = base_snapshot_id(snapshot)
@@ -231,12 +233,12 @@ def require_data_snapshot(table: Table, snapshot_id: int) -> None:
         )
 
 
-def _named_snapshot_id(table: Table, name: object) -> int | None:
+def _named_snapshot_id(table: Table, name: object) -> SnapshotId | None:
     match name:
         case None:
             return ref_snapshot_id(table, "main")
         case int() | np.integer():
-            return int(name)
+            return SnapshotId(int(name))
         case datetime():
             return _snapshot_as_of(table, name)
         case str():
@@ -244,16 +246,16 @@ def _named_snapshot_id(table: Table, name: object) -> int | None:
     raise UnknownSnapshotError(f"{table_name(table)}: {name!r:.60} is no snapshot id, no tag or branch, and no time")
 
 
-def _named_by_text(table: Table, name: str) -> int | None:
+def _named_by_text(table: Table, name: str) -> SnapshotId | None:
     if name not in table.metadata.refs:
         if name.isdecimal():
-            return int(name)
+            return SnapshotId(int(name))
         with suppress(ValueError):
             return _snapshot_as_of(table, datetime.fromisoformat(name))
     return ref_snapshot_id(table, name)
 
 
-def _snapshot_as_of(table: Table, time: datetime) -> int:
+def _snapshot_as_of(table: Table, time: datetime) -> SnapshotId:
     moment, log = with_zone(time).timestamp() * 1000, table.metadata.snapshot_log
     place = max((place for place, entry in enumerate(log) if entry.timestamp_ms <= moment), default=None)
     if place is None:
@@ -266,7 +268,7 @@ def _snapshot_as_of(table: Table, time: datetime) -> int:
             f"{table_name(table)}: which snapshot was current at {time.isoformat()} is not known, because some of "
             f"{_utc(entry.timestamp_ms)} to {_utc(after.timestamp_ms)} have expired; name one by its id"
         )
-    return entry.snapshot_id
+    return SnapshotId(entry.snapshot_id)
 
 
 def _may_lack_entries(table: Table, entry: SnapshotLogEntry, after: SnapshotLogEntry) -> bool:
@@ -299,7 +301,7 @@ def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:
         head = snapshot.parent_snapshot_id
 
 
-def snapshot_rows(table: Table, snapshot_id: int) -> int:
+def snapshot_rows(table: Table, snapshot_id: SnapshotId) -> int:
     """Number of live rows by the snapshot's summary; 0 where there is no such snapshot or its summary has no number."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
     if snapshot is None or snapshot.summary is None:

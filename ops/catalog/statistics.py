@@ -7,6 +7,7 @@ from pyiceberg.table.update import SetStatisticsUpdate
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 
 _ATTEMPTS = 12
 
@@ -15,14 +16,14 @@ class StatisticsError(IcepuffinError):
     """Raised when the statistics slot of a snapshot cannot be set."""
 
 
-def find_statistics(table: Table, snapshot_id: int) -> StatisticsFile | None:
+def find_statistics(table: Table, snapshot_id: SnapshotId) -> StatisticsFile | None:
     """The entry of a snapshot, whoever registered it; None where there is none."""
     return next((entry for entry in table.metadata.statistics if entry.snapshot_id == snapshot_id), None)
 
 
 def register_statistics(
     table: Table,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     path: str,
     file_size: int,
@@ -70,7 +71,7 @@ def register_statistics(
     )
 
 
-def _registered_path(table: Table, snapshot_id: int) -> str | None:
+def _registered_path(table: Table, snapshot_id: SnapshotId) -> str | None:
     """The file in the slot. Raises UnknownSnapshotError."""
     find_snapshot(table, snapshot_id)
     entry = find_statistics(table, snapshot_id)

@@ -32,7 +32,7 @@ from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, mean_recall
 from icepuffin.ops.index.run_report import empty_report, new_version_report, reuse_report
 from icepuffin.ops.index.stages import ShardSet
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import ObjectMissingError, Storage, open_storage
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 def materialize_index(
     table: Table,
     definition: IndexDefinition,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     runner: TaskRunner,
     storage: StorageConfig,

@@ -20,7 +20,7 @@ from icepuffin.ops.index.changes import Changes, column_names, files_mapped_sinc
 from icepuffin.ops.index.definition import IndexDefinition, resolve_field
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
-from icepuffin.ops.model import LiveFile, LiveFiles, StorageConfig
+from icepuffin.ops.model import LiveFile, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.storage import relative_to
 from icepuffin.ops.tasks.runner import StageProgress, TaskRunner
 from icepuffin.puffin.blobs import routing as routing_blob
@@ -45,7 +45,7 @@ class VersionPlan:
     field_id: int
     tag: str
     """Tag that the version is to have"""
-    expected_ref: int | None
+    expected_ref: SnapshotId | None
     """Snapshot that the tag points at now; None where there is no tag"""
     is_head: bool
     build_id: str
@@ -86,7 +86,7 @@ class VersionPlan:
 def plan_version(
     table: Table,
     definition: IndexDefinition,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     storage: StorageConfig,
     watched_ref: str = "main",
@@ -144,7 +144,7 @@ def plan_version(
     return replace(plan, build_id=_build_id(plan))
 
 
-def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: int, watched_ref: str) -> VersionPlan:
+def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: SnapshotId, watched_ref: str) -> VersionPlan:
     """The plan to build from all live files, without a build id."""
     live = live_files(table, snapshot_id)
     require_positional_deletes(live)
@@ -196,7 +196,7 @@ def _open_nearest(
     versions: Sequence[DerivedVersion],
     definition: IndexDefinition,
     live: LiveFiles,
-    ancestors: Collection[int],
+    ancestors: Collection[SnapshotId],
     storage: StorageConfig,
     faults_of: Callable[[DerivedVersion], tuple[str, ...]],
 ) -> tuple[list[OpenVersion], list[str]]:

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.index.report import Action
+from icepuffin.ops.model import SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
 class RecallMeasurement:
     """Recall of one version, as measured before its commit."""
 
-    base_snapshot_id: int
-    index_snapshot_id: int
+    base_snapshot_id: SnapshotId
+    index_snapshot_id: SnapshotId
     action: str
     """Action that made the version: built or refreshed"""
     recall: float

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from icepuffin.ops.index.retention import ExpiredVersion
 from icepuffin.ops.index.self_search import SelfSearch
-from icepuffin.ops.model import How, ShardId
+from icepuffin.ops.model import How, ShardId, SnapshotId
 from icepuffin.ops.recall_curve import GATE_QUERIES
 
 
@@ -86,9 +86,9 @@ class IndexReport:
 
     table: str
     index: str
-    snapshot_id: int
-    index_snapshot_id: int | None
-    base_snapshot_id: int | None
+    snapshot_id: SnapshotId
+    index_snapshot_id: SnapshotId | None
+    base_snapshot_id: SnapshotId | None
     """Data snapshot of the base version that a refresh started from."""
     action: Action
     reason: str

@@ -25,6 +25,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.expiration import expire_derived
 from icepuffin.ops.catalog.snapshots import is_derived
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
+from icepuffin.ops.model import SnapshotId
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -37,8 +38,8 @@ class ExpiredVersion:
     """A version that its policy does not keep: its index snapshot is removed, and its file is deleted later."""
 
     name: str
-    base_snapshot_id: int
-    index_snapshot_id: int
+    base_snapshot_id: SnapshotId
+    index_snapshot_id: SnapshotId
     puffin_path: str
     why: str
 
@@ -91,7 +92,9 @@ def plan_retention(
     return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), young)
 
 
-def _newest_untagged(table: Table, all_versions: Sequence[DerivedVersion], retention: RetentionPolicy) -> int | None:
+def _newest_untagged(
+    table: Table, all_versions: Sequence[DerivedVersion], retention: RetentionPolicy
+) -> SnapshotId | None:
     """The version that counts as the newest where the index tag is missing; None where the index was dropped."""
     if retention.versions is RetentionScope.NONE:
         return None
@@ -109,14 +112,14 @@ def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tup
 def _judged(
     table: Table,
     all_versions: Sequence[DerivedVersion],
-    newest: int | None,
-    tagged: Collection[int],
+    newest: SnapshotId | None,
+    tagged: Collection[SnapshotId],
     retention: RetentionPolicy,
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
     """(version, reason for removal, or empty where it stays), newest data snapshots first."""
     snapshot_ids = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
-    snapshots_before: set[int] = set()
+    snapshots_before: set[SnapshotId] = set()
     counted = 1 if newest is not None else 0
     for version in sorted(all_versions, key=_place, reverse=True):
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
@@ -151,10 +154,11 @@ def _place(version: DerivedVersion) -> tuple[int, int, int]:
     return version.base_sequence_number, version.sequence_number, version.timestamp_ms
 
 
-def _owners_snapshots(table: Table) -> frozenset[int]:
+def _owners_snapshots(table: Table) -> frozenset[SnapshotId]:
     """Data snapshots that refs of the table's owner point at."""
     derived = {item.snapshot_id for item in table.metadata.snapshots if is_derived(item)}
-    return frozenset(ref.snapshot_id for ref in table.metadata.refs.values() if ref.snapshot_id not in derived)
+    targets = (SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values())
+    return frozenset(target for target in targets if target not in derived)
 
 
 def carry_out_retention(table: Table, tag: str, plan: RetentionPlan) -> tuple[ExpiredVersion, ...]:

@@ -13,7 +13,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError
-from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, StorageConfig
+from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, SnapshotId, StorageConfig
 from icepuffin.ops.storage import StorageError, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
@@ -53,7 +53,7 @@ class OpenVersion:
     routing_curve: str
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
-    added_by: Mapping[str, int] = field(default_factory=dict, repr=False)
+    added_by: Mapping[str, SnapshotId] = field(default_factory=dict, repr=False)
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
     @property

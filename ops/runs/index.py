@@ -11,7 +11,7 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.plan import plan_version
 from icepuffin.ops.index.report import Estimate, IndexReport
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.tasks.runner import StageProgress
 
@@ -19,7 +19,7 @@ from icepuffin.ops.tasks.runner import StageProgress
 def refresh_index(
     table: Table,
     definition: IndexDefinition,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     engine: Engine,
     storage: StorageConfig,
@@ -67,7 +67,8 @@ def maintain_index(
     from icepuffin.ops.index.materialize import rebuild_tombstoned_shards  # noqa: PLC0415  numba
 
     definition = ensure_defined(table, definition)
-    rows = snapshot_rows(table, head_of(table, watched_ref) or 0)
+    head = head_of(table, watched_ref)
+    rows = 0 if head is None else snapshot_rows(table, head)
     return rebuild_tombstoned_shards(
         table, definition, runner=engine.runner(rows), storage=storage, watched_ref=watched_ref, progress=progress
     )
@@ -76,7 +77,7 @@ def maintain_index(
 def estimate_refresh(
     table: Table,
     definition: IndexDefinition,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     engine: Engine,
     storage: StorageConfig,

@@ -11,7 +11,7 @@ from icepuffin.ops.catalog.snapshots import SnapshotName, require_table, resolve
 from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.index import IndexReport, list_definitions, load_definition, materialize_index
 from icepuffin.ops.index.definition import IndexDefinition
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.runs.index import ensure_defined
 from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, TaskRunner
 from icepuffin.ops.theta import ThetaReport, materialize_theta_sketches
@@ -30,7 +30,7 @@ class RefreshReport:
     """What `refresh` did for one snapshot."""
 
     table: str
-    snapshot_id: int
+    snapshot_id: SnapshotId
     sketches: ThetaReport | None
     """Report on the theta sketches; None where they were left out"""
     indexes: Mapping[str, IndexReport]
@@ -124,7 +124,7 @@ def refresh(
 
 def refresh_snapshot(
     table: Table,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     definitions: Iterable[IndexDefinition],
     *,
     runner: TaskRunner,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.snapshots import snapshot_rows, table_name
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.resources import Engine
 from icepuffin.ops.tasks.runner import Progress
 from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketches
@@ -13,7 +13,7 @@ from icepuffin.ops.theta import ThetaEstimate, ThetaReport, estimate_theta_sketc
 
 def refresh_sketches(
     table: Table,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     engine: Engine,
     storage: StorageConfig,
@@ -39,7 +39,7 @@ def refresh_sketches(
 
 def estimate_sketches(
     table: Table,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     engine: Engine,
     storage: StorageConfig,

@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion, open_version, shared_rows, with_origins
-from icepuffin.ops.model import StorageConfig
+from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
 from icepuffin.ops.search.tuning import RecallModel
 
@@ -57,9 +57,9 @@ class Overview:
 
     table: str
     index: str
-    base_snapshot_id: int
-    index_snapshot_id: int
-    head_snapshot_id: int
+    base_snapshot_id: SnapshotId
+    index_snapshot_id: SnapshotId
+    head_snapshot_id: SnapshotId
     rows: int
     """Rows in the files of the head snapshot, deleted ones included"""
     rows_covered: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search.tuning import SearchParameters
 from icepuffin.ops.search.version_search import ShardWork
 
@@ -130,11 +131,11 @@ class SearchResult:
     rows: pa.Table
     """query int32, rank int32 (1 = nearest), distance double, then the columns; by query, then rank"""
     coverage: Coverage
-    snapshot_id: int
+    snapshot_id: SnapshotId
     """The data snapshot that was searched"""
-    index_snapshot_id: int | None
+    index_snapshot_id: SnapshotId | None
     """Id of the index snapshot whose version was searched; None without one"""
-    base_snapshot_id: int | None
+    base_snapshot_id: SnapshotId | None
     """The data snapshot that this version was made for; None without one"""
     profile: Profile
     warnings: tuple[str, ...] = field(default=())

@@ -9,7 +9,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog.bound_versions import DerivedVersion
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion
-from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
+from icepuffin.ops.model import FileNumber, LiveFiles, SnapshotId, StorageConfig
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.loaded_version import LoadedVersion
 from icepuffin.ops.search.result import Coverage, StalePolicy
@@ -82,7 +82,7 @@ class SnapshotCoverage:
         return cls(Coverage.NEAREST_VERSION_ONLY, (), warnings)
 
 
-def is_own(version: DerivedVersion, snapshot_id: int) -> bool:
+def is_own(version: DerivedVersion, snapshot_id: SnapshotId) -> bool:
     """Whether the version was made for the snapshot. The index snapshot counts too: it has the same rows, and stands
     for the data snapshot once that has expired.
     """

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DoubleType, FloatType, IntegerType, Str
 
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
-from icepuffin.ops.model import FileNumber
+from icepuffin.ops.model import FileNumber, SnapshotId
 from icepuffin.ops.search.arguments import field_ids, require_at_least_one
 from icepuffin.ops.search.distributed_search import balanced, balanced_shards
 from icepuffin.ops.search.errors import QueryError
@@ -38,9 +38,9 @@ class KnnJoin:
     rows: DataFrame
     """The left columns, rank int (1 = nearest), distance double, the matched row's columns; in no order"""
     coverage: Coverage
-    snapshot_id: int
-    index_snapshot_id: int | None
-    base_snapshot_id: int | None
+    snapshot_id: SnapshotId
+    index_snapshot_id: SnapshotId | None
+    base_snapshot_id: SnapshotId | None
     why: str
     warnings: tuple[str, ...]
 

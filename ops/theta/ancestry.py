@@ -11,6 +11,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.build_id import build_id, is_ours, sealed_as
 from icepuffin.ops.theta.columns import counted_as, mapped_names
@@ -51,7 +52,7 @@ def ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
 def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
     """Field ids of the columns that have a sketch in the nearest ancestor with any."""
     for ancestor in ancestors(table, snapshot):
-        if listed := listed_thetas(find_statistics(table, ancestor.snapshot_id)):
+        if listed := listed_thetas(find_statistics(table, SnapshotId(ancestor.snapshot_id))):
             return frozenset(listed)
     return frozenset()
 
@@ -74,14 +75,14 @@ def choose_extensions(
     diffs = 0
     for ancestor in ancestors(table, snapshot):
         unextended = {i for i, paths in missing.items() if paths} - extensions.keys()
-        statistics = find_statistics(table, ancestor.snapshot_id)
+        statistics = find_statistics(table, SnapshotId(ancestor.snapshot_id))
         if not unextended or diffs == _MAX_FILE_LISTS:
             break
         candidates = {i: sealed for i, sealed in _sealed(table, snapshot, ancestor).items() if i in unextended}
         if statistics is None or not candidates:
             continue
         diffs += 1
-        live = live_files(table, ancestor.snapshot_id)
+        live = live_files(table, SnapshotId(ancestor.snapshot_id))
         ancestor_keys = {file.path: file_key(file, live.location) for file in live.files}
         if any(keys.get(path) != key for path, key in ancestor_keys.items()):
             continue
@@ -108,7 +109,7 @@ def _sealed(table: Table, snapshot: Snapshot, ancestor: Snapshot) -> dict[int, t
     then, now = _types(table, ancestor), _types(table, snapshot)
     return {
         field_id: (then[field_id], sealed_as(blob.properties))
-        for field_id, blob in listed_thetas(find_statistics(table, ancestor.snapshot_id)).items()
+        for field_id, blob in listed_thetas(find_statistics(table, SnapshotId(ancestor.snapshot_id))).items()
         if counted_for(blob, ancestor)
         and is_ours(blob.properties)
         and field_id in then

@@ -10,7 +10,7 @@ from icepuffin.ann_kernels.theta_estimates import DEFAULT_K
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.measurements import EARLIER_VERSIONS, Measurement, measured_versions, source_in_words
 from icepuffin.ops.datafile import column_names, open_data_file
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.storage import open_storage
 from icepuffin.ops.theta.columns import is_enabled
 from icepuffin.ops.theta.file_sketches import BUDGET_BYTES
@@ -30,7 +30,7 @@ def default_seconds(values: int, threads: int) -> float:
 
 def estimate_theta_sketches(
     table: Table,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     runner: "TaskRunner",
     storage: StorageConfig,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.created_by import CREATED_BY
-from icepuffin.ops.model import LiveFile
+from icepuffin.ops.model import NO_SNAPSHOT, LiveFile, SnapshotId
 from icepuffin.ops.storage import relative_to
 from icepuffin.puffin import BlobMetadata, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
@@ -50,7 +50,7 @@ class FileKey:
     """Fingerprint of the deletes, hex; empty without deletes"""
     added: int = 0
     """Sequence number of the commit that added the file: its name may be used again for an import with other rows"""
-    added_by: int = 0
+    added_by: SnapshotId = NO_SNAPSHOT
     """Snapshot id of that commit where it has no sequence number, as in format v1; else 0"""
 
 
@@ -65,7 +65,7 @@ class FileSketches:
 def file_key(file: LiveFile, location: str) -> FileKey:
     """The key of a live file in a table at `location`."""
     deletes = fingerprint(file).hex() if file.deletes else ""
-    added_by = 0 if file.file_sequence_number else file.added_by
+    added_by = NO_SNAPSHOT if file.file_sequence_number else file.added_by
     return FileKey(relative_to(file.path, location), deletes, file.file_sequence_number, added_by)
 
 
@@ -163,7 +163,7 @@ def image_bytes(sketches: Iterable[ThetaSketch]) -> int:
 
 
 def write_file_sketches(
-    sink: ByteSink, files: Iterable[FileSketches], *, snapshot_id: int, sequence_number: int, build_id: str
+    sink: ByteSink, files: Iterable[FileSketches], *, snapshot_id: SnapshotId, sequence_number: int, build_id: str
 ) -> FileInfo:
     """Stream the Puffin file of one version into `sink`."""
     writer = PuffinWriter(sink)

@@ -12,7 +12,7 @@ from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.runner import Progress, TaskRunner
@@ -35,7 +35,7 @@ PART_ROWS = 1 << 20
 
 def materialize_theta_sketches(
     table: Table,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     *,
     runner: TaskRunner,
     storage: StorageConfig,

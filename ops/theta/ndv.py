@@ -14,6 +14,7 @@ from icepuffin.ops.catalog.snapshots import (
     table_name,
 )
 from icepuffin.ops.catalog.statistics import find_statistics
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.ancestry import ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
@@ -56,7 +57,7 @@ def read_ndv(table: Table, snapshot: SnapshotName = None) -> ThetaStatistics:
     return ndv_at(table, resolve_snapshot(table, snapshot).snapshot_id, schema_at(table, snapshot))
 
 
-def ndv_at(table: Table, snapshot_id: int, schema: Schema) -> ThetaStatistics:
+def ndv_at(table: Table, snapshot_id: SnapshotId, schema: Schema) -> ThetaStatistics:
     """`read_ndv` of a snapshot id, with the columns' names in `schema`; those that it lacks are left out."""
     name, data = table_name(table), find_snapshot(table, snapshot_id)
     statistics = _nearest(table, data)
@@ -67,10 +68,12 @@ def ndv_at(table: Table, snapshot_id: int, schema: Schema) -> ThetaStatistics:
         if column is not None and ndv is not None:
             fresh, why = _freshness(blob, data)
             entries[column] = ColumnNdv(column, field_id, ndv, fresh, why, is_ours(blob.properties))
-    return ThetaStatistics(name, data.snapshot_id, entries, statistics.statistics_path if statistics else None)
+    return ThetaStatistics(
+        name, SnapshotId(data.snapshot_id), entries, statistics.statistics_path if statistics else None
+    )
 
 
-def overwritten_by(table: Table, snapshot_id: int) -> str | None:
+def overwritten_by(table: Table, snapshot_id: SnapshotId) -> str | None:
     """The file in the snapshot's slot, where it lists sketches but none of ours: an ANALYZE of another engine replaced
     them, and a materialisation merges the two. None where ours are there, or nothing is.
     """
@@ -94,7 +97,7 @@ def ndv_property(blob: BlobMetadata) -> int | None:
 
 def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
     for candidate in (snapshot, *ancestors(table, snapshot)):
-        statistics = find_statistics(table, candidate.snapshot_id)
+        statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
         if listed_thetas(statistics):
             return statistics
     return None

@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.live_files import live_files, require_positional_dele
 from icepuffin.ops.catalog.manifest_lists import require_committable
 from icepuffin.ops.catalog.snapshots import find_snapshot, is_derived, table_name
 from icepuffin.ops.catalog.statistics import find_statistics
-from icepuffin.ops.model import LiveFiles
+from icepuffin.ops.model import LiveFiles, SnapshotId
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.ancestry import Extension, choose_extensions, fields_sketched_before
 from icepuffin.ops.theta.build_id import build_id, is_outdated, sealed_as
@@ -47,7 +47,7 @@ class SketchPlan:
         return hashlib.sha256(json.dumps(sorted(self.build_ids.items())).encode()).hexdigest()
 
 
-def data_snapshot(table: Table, snapshot_id: int) -> Snapshot:
+def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     """The snapshot. Raises UnknownSnapshotError, and ThetaError for a snapshot that icepuffin made itself."""
     snapshot = find_snapshot(table, snapshot_id)
     if is_derived(snapshot):
@@ -66,7 +66,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
     require_committable(table)
     for tag in (SKETCHES_TAG, f"{SKETCHES_TAG}-{snapshot.snapshot_id}"):
         own_tag_target(table, tag)
-    live = live_files(table, snapshot.snapshot_id)
+    live = live_files(table, SnapshotId(snapshot.snapshot_id))
     require_positional_deletes(live)
     keys = {file.path: file_key(file, live.location) for file in live.files}
     earlier = open_earlier_sketches(table, store, snapshot)
@@ -84,7 +84,7 @@ def plan_sketches(table: Table, snapshot: Snapshot, store: Storage, requested: C
 
 def is_current(plan: SketchPlan, store: Storage) -> bool:
     """Whether the slot already lists these sketches, and its file exists."""
-    statistics = find_statistics(plan.table, plan.snapshot.snapshot_id)
+    statistics = find_statistics(plan.table, SnapshotId(plan.snapshot.snapshot_id))
     listed = listed_thetas(statistics)
     current = plan.table.schema().field_ids
     return (

@@ -16,6 +16,7 @@ from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage
 from icepuffin.ops.theta.file_sketches import (
@@ -60,7 +61,7 @@ def _publish_over(
     table: Table, store: Storage, snapshot: Snapshot, sketches: Sequence[NewSketch]
 ) -> tuple[int, tuple[CarriedBlob, ...], str] | None:
     """The same as `publish_statistics`, once. None, with our file removed, where another writer came after our read."""
-    name, snapshot_id = table_name(table), snapshot.snapshot_id
+    name, snapshot_id = table_name(table), SnapshotId(snapshot.snapshot_id)
     reload_table(table)
     find_snapshot(table, snapshot_id)
     current = table.schema().field_ids
@@ -114,7 +115,7 @@ def publish_file_sketches(
         info = write_file_sketches(
             sink,
             (by_key[file_key(f, live.location)] for f in chosen),
-            snapshot_id=snapshot.snapshot_id,
+            snapshot_id=SnapshotId(snapshot.snapshot_id),
             sequence_number=snapshot.sequence_number or 0,
             build_id=build_id,
         )
@@ -127,7 +128,7 @@ def publish_file_sketches(
                 kind=BlobKind.SKETCHES,
                 name=BlobKind.SKETCHES,
                 tag=tag,
-                base_snapshot_id=snapshot.snapshot_id,
+                base_snapshot_id=SnapshotId(snapshot.snapshot_id),
                 build_id=build_id,
                 puffin_path=path,
                 file_size=info.file_size,
@@ -145,7 +146,7 @@ def publish_file_sketches(
     return FileSketchesResult(path, info.file_size, note)
 
 
-def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, int | None]:
+def _tag_for(table: Table, snapshot: Snapshot) -> tuple[str, SnapshotId | None]:
     """(tag, snapshot that it points at now): the main tag, unless that holds the sketches of a newer snapshot."""
     tags = {tag: v for v in sketch_versions(table) for tag in v.tags}
     main = tags.get(SKETCHES_TAG)

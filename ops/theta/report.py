@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from icepuffin.ops.model import SnapshotId
+
 
 class ThetaOutcome(StrEnum):
     """Outcome of a materialisation."""
@@ -41,7 +43,7 @@ class ThetaReport:
     """Sketches of one snapshot, and their cost."""
 
     table: str
-    snapshot_id: int
+    snapshot_id: SnapshotId
     statistics_path: str | None
     """Puffin file in the snapshot's statistics slot; None where there is none"""
     ndv: Mapping[str, int]
@@ -85,7 +87,7 @@ class ThetaStatistics:
     """Numbers of distinct values of one snapshot, from the table's metadata."""
 
     table: str
-    snapshot_id: int
+    snapshot_id: SnapshotId
     entries: Mapping[str, ColumnNdv]
     """Numbers by column name, from the snapshot's own slot, or else from its nearest ancestor's (then not fresh)"""
     statistics_path: str | None

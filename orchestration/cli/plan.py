@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import MIB, print_fields, print_json, print_lines
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, table_command
 
@@ -68,7 +69,7 @@ def command(context: TableContext, /, index: str | None, snapshot: str | None) -
 
 
 def _estimates(
-    context: TableContext, snapshot_id: int, index: str | None
+    context: TableContext, snapshot_id: SnapshotId, index: str | None
 ) -> "tuple[ThetaEstimate | None, dict[str, Estimate]]":
     """The estimate of the sketches, None where they are left out; and that of each index, by name."""
     from icepuffin.ops.runs.index import estimate_refresh

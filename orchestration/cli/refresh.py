@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import (
     MIB,
     plural,
@@ -54,7 +55,7 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
         print_fields(context.console, _index_fields(report))
 
 
-def _refresh(context: TableContext, snapshot_id: int, index: str | None, *, verify: bool) -> "RefreshReport":
+def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, *, verify: bool) -> "RefreshReport":
     from icepuffin.ops.catalog.snapshots import snapshot_rows
     from icepuffin.ops.runs.refresh import SKETCH_STAGE, refresh_snapshot
 
@@ -79,7 +80,7 @@ def _refresh(context: TableContext, snapshot_id: int, index: str | None, *, veri
         )
 
 
-def _print_heading(context: TableContext, name: str, snapshot_id: int) -> None:
+def _print_heading(context: TableContext, name: str, snapshot_id: SnapshotId) -> None:
     from rich.text import Text
 
     context.console.print(Text.assemble((name, "bold"), f", snapshot {snapshot_id}"))

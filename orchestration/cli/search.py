@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import print_fields, print_json, print_lines, print_table, print_warnings
 from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
 
@@ -221,7 +222,7 @@ def _document(result: "SearchResult", arguments: SearchArguments) -> dict[str, o
     }
 
 
-def _id_text(snapshot_id: int | None) -> str | None:
+def _id_text(snapshot_id: SnapshotId | None) -> str | None:
     return None if snapshot_id is None else str(snapshot_id)
 
 

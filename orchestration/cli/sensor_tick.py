@@ -73,7 +73,7 @@ def _documents(events: "Iterable[Event]") -> list[dict[str, object]]:
             documents.append({"table": event.table, "due": list(event.snapshots)})
         elif isinstance(event, LocalRun):
             outcome = {"succeeded": event.succeeded, "error": event.message}
-            runs.append({"snapshot_id": event.snapshot_id, "run_id": event.run_id, **outcome})
+            runs.append({"snapshot_id": event.partition_key, "run_id": event.run_id, **outcome})
         else:
             runs = []
             snapshots = {"new": list(event.evaluation.recorded), "dropped": list(event.evaluation.dropped)}
@@ -89,7 +89,7 @@ def _lines(event: "Event") -> "Text":
 
     if isinstance(event, LocalRun):
         outcome = ("done",) if event.succeeded else (("failed", "red"), f": {event.message}")
-        return Text.assemble(f"  snapshot {event.snapshot_id}: ", *outcome)
+        return Text.assemble(f"  snapshot {event.partition_key}: ", *outcome)
     if isinstance(event, SkippedTable):
         return Text.assemble((event.table, "bold"), ": ", ("not evaluated", "red"), f": {event.message}")
     if isinstance(event, DueRuns):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import plural, print_json, print_lines, print_table
 from icepuffin.orchestration.cli.table_options import TableContext, table_command
 
@@ -23,7 +24,7 @@ class IndexState:
     """How far behind one index is."""
 
     name: str
-    version_snapshots: tuple[int, ...]
+    version_snapshots: tuple[SnapshotId, ...]
     """Ids of the data snapshots that have a version, oldest version first"""
     covers_snapshot: bool
     """Whether the snapshot that was named is one of them"""
@@ -66,7 +67,7 @@ def command(context: TableContext, /, snapshot: str | None) -> None:
         _show_index(context.console, index)
 
 
-def _index_states(context: TableContext, snapshot_id: int) -> list[IndexState]:
+def _index_states(context: TableContext, snapshot_id: SnapshotId) -> list[IndexState]:
     from icepuffin.ops.catalog.bound_versions import index_versions
     from icepuffin.ops.index.freshness import index_lag
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.session import Session, settings_options
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class TableContext:
         """Indexes of the settings, and those that the table itself defines."""
         return self.spec.indexes
 
-    def snapshot_id(self, snapshot: str | None) -> int:
+    def snapshot_id(self, snapshot: str | None) -> SnapshotId:
         """Id of a snapshot that is named by id, tag, branch or time; None is the newest of main."""
         from icepuffin.ops.catalog.snapshots import resolve_snapshot
 

@@ -12,6 +12,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 IDENTIFIER = "demo.packages"
@@ -39,7 +40,7 @@ class Step:
 
     what: str
     """The change in words."""
-    snapshot_id: int
+    snapshot_id: SnapshotId
 
 
 def load_rows(source: Path | None, *, held_out: int = 200, seed: int = 7) -> DemoRows:
@@ -97,7 +98,7 @@ def write_history(catalog: Catalog, rows: pa.Table) -> Iterator[Step]:
         snapshot = table.current_snapshot()
         if snapshot is None:
             raise DemoDataError(f"{IDENTIFIER}: '{what}' left no snapshot")
-        yield Step(what, snapshot.snapshot_id)
+        yield Step(what, SnapshotId(snapshot.snapshot_id))
 
 
 def _split(rows: pa.Table, shares: tuple[float, ...]) -> list[pa.Table]:

@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.table import Table as Grid
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import exact_search, open_index
 from icepuffin.ops.theta import read_ndv
 from icepuffin.orchestration.demo.history import IDENTIFIER
@@ -34,7 +35,7 @@ class SnapshotLine:
 
     what: str
     """The change that made the snapshot, in words"""
-    snapshot_id: int
+    snapshot_id: SnapshotId
     files: int
     rows: int
     ndv: Mapping[str, tuple[int, int]]
@@ -47,7 +48,11 @@ class SnapshotLine:
 
 
 def measure(
-    settings: Settings, instance: dg.DagsterInstance, snapshot_id: int, what: str, queries: npt.NDArray[np.float32]
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    snapshot_id: SnapshotId,
+    what: str,
+    queries: npt.NDArray[np.float32],
 ) -> SnapshotLine:
     """Compare what was built for a snapshot with exact answers, which are computed here from the rows."""
     catalogs = catalogs_of(settings)
@@ -65,14 +70,14 @@ def measure(
     )
 
 
-def _metadata(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: int) -> dict[str, Any]:
+def _metadata(instance: dg.DagsterInstance, key: dg.AssetKey, snapshot_id: SnapshotId) -> dict[str, Any]:
     partition = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[str(snapshot_id)])
     record = instance.fetch_materializations(partition, limit=1).records[0]
     event = record.asset_materialization
     return {name: value.value for name, value in event.metadata.items()} if event else {}
 
 
-def _ndv(table: Table, snapshot_id: int) -> dict[str, tuple[int, int]]:
+def _ndv(table: Table, snapshot_id: SnapshotId) -> dict[str, tuple[int, int]]:
     entries = read_ndv(table, snapshot_id).entries
     rows = table.scan(snapshot_id=snapshot_id, selected_fields=tuple(entries)).to_arrow()
     return {
@@ -81,7 +86,7 @@ def _ndv(table: Table, snapshot_id: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def recall(table: Table, snapshot_id: int, queries: npt.NDArray[np.float32]) -> float:
+def recall(table: Table, snapshot_id: SnapshotId, queries: npt.NDArray[np.float32]) -> float:
     """Mean recall@10 at a snapshot, through the reader that users have."""
     result = open_index(table, INDEX, snapshot=snapshot_id).search(queries, RECALL_AT, columns=["id"])
     exact = exact_search(table, "embedding", Metric.COSINE, queries, RECALL_AT, snapshot=snapshot_id, columns=["id"])

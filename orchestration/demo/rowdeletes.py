@@ -28,6 +28,7 @@ from icepuffin.ops.catalog.bindings import BindingError
 from icepuffin.ops.catalog.commit import attempt_commit, reload_table
 from icepuffin.ops.catalog.manifest_lists import new_snapshot_id
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
+from icepuffin.ops.model import NO_SNAPSHOT, SnapshotId
 
 _SCHEMA = pa.schema(
     [
@@ -47,7 +48,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np.int64]]) -> int:
+def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np.int64]]) -> SnapshotId:
     """Delete rows by data file path and row position, in one `delete` snapshot on main of a v2 table.
 
     Writes one delete file per data file, in its partition. Returns the new snapshot's id. Raises BindingError where
@@ -66,12 +67,12 @@ def append_position_deletes(table: Table, positions: Mapping[str, npt.NDArray[np
     return commit_delete_files(table, files)
 
 
-def commit_delete_files(table: Table, files: Sequence[DataFile]) -> int:
+def commit_delete_files(table: Table, files: Sequence[DataFile]) -> SnapshotId:
     """Commit delete files that are written already, in one `delete` snapshot on main as the table knows it.
 
     Returns the new snapshot's id. Raises BindingError where main moved meanwhile.
     """
-    head = table.metadata.current_snapshot_id or 0
+    head = SnapshotId(table.metadata.current_snapshot_id or NO_SNAPSHOT)
     base, snapshot_id = find_snapshot(table, head), new_snapshot_id(table)
     specs = sorted({file.spec_id for file in files})
     manifests = [
@@ -117,7 +118,7 @@ def _write_delete_file(table: Table, data: DataFile, rows: npt.NDArray[np.int64]
     return file
 
 
-def _write_manifest(table: Table, snapshot_id: int, files: list[DataFile]) -> ManifestFile:
+def _write_manifest(table: Table, snapshot_id: SnapshotId, files: list[DataFile]) -> ManifestFile:
     """A manifest of delete files, all of one partition spec."""
     path = table.location_provider().new_metadata_location(f"{uuid.uuid4()}-m0.avro")
     spec = table.specs()[files[0].spec_id]
@@ -131,7 +132,7 @@ def _write_manifest(table: Table, snapshot_id: int, files: list[DataFile]) -> Ma
 
 
 def _new_snapshot(
-    table: Table, base: Snapshot, snapshot_id: int, manifests: list[ManifestFile], files: Sequence[DataFile]
+    table: Table, base: Snapshot, snapshot_id: SnapshotId, manifests: list[ManifestFile], files: Sequence[DataFile]
 ) -> Snapshot:
     sequence_number = table.metadata.next_sequence_number()
     path = table.location_provider().new_metadata_location(f"snap-{snapshot_id}-0-{uuid.uuid4()}.avro")

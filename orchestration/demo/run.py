@@ -10,6 +10,7 @@ from rich.console import Console
 
 from icepuffin.ops.catalog.connection import open_catalog
 from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.demo import searches
 from icepuffin.orchestration.demo.history import load_rows, write_history
 from icepuffin.orchestration.demo.report import SnapshotLine, measure, print_report
@@ -101,16 +102,16 @@ def run_demo(directory: Path, source: Path | None, console: Console) -> None:
     _suggest(directory, row_id, time.perf_counter() - begun, console)
 
 
-def _tick(settings: Settings, instance: dg.DagsterInstance, console: Console) -> list[int]:
+def _tick(settings: Settings, instance: dg.DagsterInstance, console: Console) -> list[SnapshotId]:
     """One sensor tick, as the daemon makes one every 30 seconds. Returns the snapshots whose runs succeeded."""
-    done: list[int] = []
+    done: list[SnapshotId] = []
     with console.status("the sensor is evaluated, and its runs build sketches and index"):
         for event in tick(settings, instance):
             if not isinstance(event, LocalRun):
                 continue
             if not event.succeeded:
-                raise DemoError(f"the run for snapshot {event.snapshot_id} failed: {event.message}")
-            done.append(int(event.snapshot_id))
+                raise DemoError(f"the run for snapshot {event.partition_key} failed: {event.message}")
+            done.append(SnapshotId(int(event.partition_key)))
     for snapshot_id in done:
         console.print(f"   sensor saw snapshot {snapshot_id}; its run built sketches and index", highlight=False)
     return done

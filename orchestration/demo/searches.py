@@ -8,6 +8,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.resources import Catalogs
 from icepuffin.ops.search import SearchResult, open_index
 from icepuffin.orchestration.demo.history import IDENTIFIER
@@ -34,7 +35,7 @@ def show(settings: Settings, catalogs: Catalogs, lines: list[SnapshotLine], cons
 def _search(
     table: Table,
     name: str,
-    snapshot_id: int,
+    snapshot_id: SnapshotId,
     where: str,
     console: Console,
     *,
@@ -62,7 +63,7 @@ def _grid(result: SearchResult, name: str) -> Grid:
     return grid
 
 
-def _name_of_a_game(table: Table, snapshot_id: int) -> str:
+def _name_of_a_game(table: Table, snapshot_id: SnapshotId) -> str:
     games = table.scan(
         row_filter=EqualTo(term="section", value="games"),
         snapshot_id=snapshot_id,

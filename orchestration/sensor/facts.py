@@ -15,6 +15,7 @@ from icepuffin.assets.snapshots import newest_snapshots
 from icepuffin.assets.spec import TableSpec
 from icepuffin.ops.catalog.blob_kind import index_tag
 from icepuffin.ops.catalog.snapshots import DataSnapshot, base_snapshot_id, data_snapshots, is_derived, resolve_snapshot
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.theta.ndv import overwritten_by
 from icepuffin.orchestration.sensor.plan import (
     SensorCursor,
@@ -42,8 +43,8 @@ _UNFINISHED = [
 
 def watched_snapshots(table: Table, refs: Sequence[str]) -> tuple[WatchedSnapshot, ...]:
     """Data snapshots of all watched refs, each once, in commit order. A ref that does not exist yet has none."""
-    snapshots: dict[int, DataSnapshot] = {}
-    heads: set[int] = set()
+    snapshots: dict[SnapshotId, DataSnapshot] = {}
+    heads: set[SnapshotId] = set()
     for ref in refs:
         lineage = data_snapshots(table, ref) if _exists(table, ref) else ()
         snapshots |= {snapshot.snapshot_id: snapshot for snapshot in lineage}
@@ -77,7 +78,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     watched = watched_snapshots(table, spec.settings.watched_refs)
     first = spec.first_ref
     head = str(resolve_snapshot(table, first).snapshot_id) if _exists(table, first) and watched else ""
-    foreign = overwritten_by(table, int(head)) if spec.settings.theta_sketches and head else None
+    foreign = overwritten_by(table, SnapshotId(int(head))) if spec.settings.theta_sketches and head else None
     tags = {TABLE_TAG: "/".join(spec.path)}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = instance.get_runs(unfinished, limit=1, ascending=True)

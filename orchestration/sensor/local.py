@@ -43,7 +43,8 @@ class LocalRun:
     """A run that an evaluation requested, and how it ended."""
 
     table: str
-    snapshot_id: str
+    partition_key: str
+    """Id of the snapshot, as Dagster has it"""
     run_id: str
     succeeded: bool
     message: str

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from icepuffin.ops.model import SnapshotId
+
 _log = logging.getLogger(__name__)
 
 Policy = Literal["every", "newest"]
@@ -17,7 +19,7 @@ Policy = Literal["every", "newest"]
 class WatchedSnapshot:
     """A data snapshot that is the head of a watched ref, or an ancestor of it."""
 
-    snapshot_id: int
+    snapshot_id: SnapshotId
     sequence_number: int
     is_head: bool
     """Whether a watched ref points at it, or at an index snapshot of it."""

@@ -93,7 +93,7 @@ def test_a_run_that_is_ended_from_outside_does_not_try_again(
     assert due_of(settings, instance) == (), "a run is requested once per snapshot"
     added = str(lake.append())
     assert due_of(settings, instance) == (added,)
-    assert [(run.snapshot_id, run.succeeded) for run in runs_of(settings, instance)] == [(added, True)]
+    assert [(run.partition_key, run.succeeded) for run in runs_of(settings, instance)] == [(added, True)]
 
 
 def test_an_interrupt_ends_the_command_and_the_run_and_the_next_evaluation_repeats_it(
@@ -108,5 +108,5 @@ def test_an_interrupt_ends_the_command_and_the_run_and_the_next_evaluation_repea
     assert counts[RunStep.MADE] == 1
     assert [run.status for run in instance.get_runs()] == [DagsterRunStatus.FAILURE]
     due = [str(snapshot.snapshot_id) for snapshot in data_snapshots(lake.table.refresh())]
-    assert [run.snapshot_id for run in runs_of(settings, instance)] == due
+    assert [run.partition_key for run in runs_of(settings, instance)] == due
     assert instance.get_materialized_partitions(INDEX) == set(due)

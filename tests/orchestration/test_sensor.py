@@ -151,7 +151,7 @@ def test_a_local_run_belongs_to_the_code_location(lake: Lake, instance: dg.Dagst
     assert (stored.job_name, stored.remote_job_origin.location_name) == ("refresh_demo_demo_packages", LOCATION)
     locations = [item["python_module"]["location_name"] for item in yaml.safe_load(WORKSPACE_YAML)["load_from"]]
     assert locations == [LOCATION]
-    assert stored.tags["dagster/partition"] == run.snapshot_id
+    assert stored.tags["dagster/partition"] == run.partition_key
 
 
 def test_an_evaluation_that_is_cut_off_is_made_again(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -187,7 +187,7 @@ def test_sketches_that_another_engine_replaced_come_back_with_the_next_evaluatio
         update.set_statistics(foreign)
     assert set(read_ndv(table.refresh(), head).entries) == {"name"}
     runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
-    assert [(run.snapshot_id, run.succeeded) for run in runs] == [(str(head), True)]
+    assert [(run.partition_key, run.succeeded) for run in runs] == [(str(head), True)]
     assert read_ndv(lake.table.refresh(), head).entries == ours
     assert not [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
 
@@ -218,7 +218,7 @@ def test_after_a_rollback_and_an_expiry_between_two_evaluations_the_tag_comes_ba
     before, after = rolled_back_and_expired(lake)
     assert tagged(lake) == int(after), "it pins what the owner took back"
     runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
-    assert [(run.snapshot_id, run.succeeded) for run in runs] == [(before, True)]
+    assert [(run.partition_key, run.succeeded) for run in runs] == [(before, True)]
     assert tagged(lake) == int(before)
     assert not [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
 
@@ -307,7 +307,7 @@ def test_an_evaluation_asks_dagster_of_what_is_new_and_not_of_all_history(
     monkeypatch.setattr(instance, "get_materialized_partitions", all_history)
     added = str(lake.append())
     runs = [run for run in tick(settings, instance) if isinstance(run, LocalRun)]
-    assert [(run.snapshot_id, run.succeeded) for run in runs] == [(added, True)]
+    assert [(run.partition_key, run.succeeded) for run in runs] == [(added, True)]
 
 
 def test_what_is_due_is_what_the_sensor_would_ask_for(lake: Lake, tmp_path: Path) -> None:
