@@ -50,6 +50,7 @@ class Lake:
     """
 
     format_version = "2"
+    schema = SCHEMA
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Lake:
         catalog = open_catalog("bench", self.properties)
         if files is not None:
             catalog.create_namespace("db")
-            catalog.create_table("db.t", SCHEMA, properties={"format-version": self.format_version})
+            catalog.create_table("db.t", self.schema, properties={"format-version": self.format_version})
         self.table: Table = catalog.load_table("db.t")
         self.definition = definition
         self.base_rows = rows
@@ -88,8 +89,12 @@ class Lake:
     def append(self, count: int) -> None:
         """The next rows, as one file."""
         ids = np.arange(self._next, self._next + count)
-        self._write(arrow_rows(ids, self._vectors[self._next : self._next + count]))
+        self._write(self.rows_of(ids, self._vectors[self._next : self._next + count]))
         self._next += count
+
+    def rows_of(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
+        """Rows of `schema` by their ids."""
+        return arrow_rows(ids, vectors)
 
     def _write(self, rows: pa.Table) -> None:
         self.table.append(rows)

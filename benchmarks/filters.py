@@ -1,0 +1,311 @@
+"""What a condition costs a search of a table: keywords from half of the rows down to one in 8,000.
+
+    python -m benchmarks.filters --vectors embeddings.npy --out filters.json [--queries 100] [--seed 0]
+
+`--vectors` is an .npy f32[N, D] of any vectors. Some of them are held out as queries by a permutation that is always
+the same; the table holds the others, and columns of keywords that `--seed` draws. The shapes:
+
+  keyword s %        one column, rows with one keyword: the shares of Qdrant's benchmark of filters (August 2026)
+  two keywords s %   two independent columns, rows with both keywords
+  correlated         the rows of the k-means cluster that the query lies in
+  anti-correlated    the rows of the cluster that is farthest from the query
+
+`share` is of the rows that match, `recall` is recall@10 beside exact search over the rows that match (candidates by
+f32, ranked by f64; 1 where no row matches), `p50_ms` of one query after another in a warm reader on one thread, without
+columns. No condition is asked twice of a reader, so that no cache can answer: each names, beside its keyword, one that
+no row has and no other query names. `parquet_bytes` is what such a query reads of Parquet files on average: each read
+of Arrow's is counted where the file is opened, in queries of their own, since that costs time.
+
+`build_ratio` is the time to build the index with the filters named by its definition, divided by that without, both
+after a small build that loads the kernels; of several pairs (`--builds`) it is that of the medians.
+"""
+
+import argparse
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from benchmarks.lake import SCHEMA, STORAGE, Lake, arrow_rows, held_out
+from icepuffin.ann_kernels import kmeans
+from icepuffin.ops.cache.settings import DIRECTORY as SHARD_CACHE
+from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.search import IndexReader, open_index
+
+K = 10
+_CLUSTERS = 10
+_WARM_UP = 10
+_WARM_UP_ROWS = 2_000
+_SAMPLE = 20_000
+_QUERIES_AT_ONCE = 16
+_TIES = 20
+"""Rows beyond the k nearest by f32 that are ranked by f64"""
+
+KEYWORDS = {"half": 2, "fifth": 5, "tenth": 10, "hundredth": 100, "fifth_b": 5, "tenth_b": 10, "rare": 83}
+"""Number of keywords of each column; all are equally frequent"""
+CLUSTER = "cluster"
+FILTERS = (*KEYWORDS, CLUSTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kind of condition."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Columns of which a matching row has one keyword each"""
+    farthest: bool = False
+    """Whether a cluster is the one farthest from the query, not the one that it lies in"""
+
+
+SHAPES = (
+    Shape("keyword 50 %", ("half",)),
+    Shape("keyword 20 %", ("fifth",)),
+    Shape("keyword 10 %", ("tenth",)),
+    Shape("keyword 1 %", ("hundredth",)),
+    Shape("two keywords 4 %", ("fifth", "fifth_b")),
+    Shape("two keywords 1 %", ("tenth", "tenth_b")),
+    Shape("two keywords .012 %", ("hundredth", "rare")),
+    Shape("correlated", (CLUSTER,)),
+    Shape("anti-correlated", (CLUSTER,), farthest=True),
+)
+
+
+class Columns:
+    """Keywords of the rows by a seed, as numbers; and the condition of each shape for each query."""
+
+    def __init__(self, base: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], seed: int) -> None:
+        rng = np.random.default_rng([seed, len(base)])
+        self._numbers = {name: rng.integers(0, keywords, len(base)) for name, keywords in KEYWORDS.items()}
+        centroids = kmeans.train(base[:: max(1, len(base) // _SAMPLE)], _CLUSTERS, seed=seed)
+        self._numbers[CLUSTER] = kmeans.assign(base, centroids)[0].astype(np.int64)
+        used = np.unique(self._numbers[CLUSTER])
+        distances = np.linalg.norm(queries[:, None] - centroids[None, used], axis=2)
+        self._nearest, self._farthest = used[distances.argmin(axis=1)], used[distances.argmax(axis=1)]
+        self._drawn = {name: rng.integers(0, keywords, len(queries)) for name, keywords in KEYWORDS.items()}
+        self._unused = count()
+
+    def of_rows(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+        """The columns of some rows, as texts."""
+        texts = {name: pa.array([_keyword(name, number) for number in range(100)]) for name in FILTERS}
+        return {name: texts[name].take(pa.array(numbers[rows])) for name, numbers in self._numbers.items()}
+
+    def condition(self, shape: Shape, query: int) -> str:
+        """The condition of a query. No two calls give the same, and the same rows satisfy all for one query."""
+        first, *others = (f"'{_keyword(name, self._number(shape, name, query))}'" for name in shape.columns)
+        unused = f"'unused {next(self._unused)}'"
+        rest = [f" and {name} = {value}" for name, value in zip(shape.columns[1:], others, strict=True)]
+        return f"{shape.columns[0]} in ({first}, {unused})" + "".join(rest)
+
+    def matching(self, shape: Shape, query: int) -> npt.NDArray[np.int64]:
+        """Rows that satisfy the condition of a query."""
+        masks = [self._numbers[name] == self._number(shape, name, query) for name in shape.columns]
+        return np.flatnonzero(np.logical_and.reduce(masks))
+
+    def _number(self, shape: Shape, name: str, query: int) -> int:
+        clusters = self._farthest if shape.farthest else self._nearest
+        return int(clusters[query] if name == CLUSTER else self._drawn[name][query])
+
+
+def _keyword(column: str, number: int) -> str:
+    return f"{column} keyword {number:02}"
+
+
+class KeywordLake(Lake):
+    """A table with columns of keywords beside its vectors."""
+
+    schema = pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in FILTERS)])
+
+    def __init__(self, columns: Columns, *arguments: Any, **options: Any) -> None:
+        self._columns = columns
+        super().__init__(*arguments, **options)
+
+    def rows_of(self, ids: npt.NDArray[np.int64], vectors: npt.NDArray[Any]) -> pa.Table:
+        rows = arrow_rows(ids, vectors)
+        for name, values in self._columns.of_rows(ids).items():
+            rows = rows.append_column(name, values)
+        return rows
+
+
+class _CountedFile(io.RawIOBase):
+    """A local file for Arrow to read from, whose reads are counted."""
+
+    def __init__(self, file: pa.NativeFile, total: list[int]) -> None:
+        super().__init__()
+        self._file = file
+        self._total = total
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def read(self, size: int = -1) -> bytes:
+        data = bytes(self._file.read(None if size < 0 else size))
+        self._total[0] += len(data)
+        return data
+
+
+@contextmanager
+def counted_parquet() -> Iterator[list[int]]:
+    """The bytes that are read of Parquet files which are opened meanwhile, in a list of one number.
+
+    Arrow opens local files by `pa.OSFile`, and nothing but Parquet.
+    """
+    total, original = [0], pa.OSFile
+    pa.OSFile = lambda path: pa.PythonFile(_CountedFile(original(path), total), mode="r")
+    try:
+        yield total
+    finally:
+        pa.OSFile = original
+
+
+def true_distances(
+    base: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], columns: Columns
+) -> dict[str, list[npt.NDArray[np.float64]]]:
+    """For each shape and query the distances f64 of the k nearest rows that match, ascending; fewer where fewer do."""
+    norms = np.einsum("ij,ij->i", base, base)
+    nearest: dict[str, list[npt.NDArray[np.float64]]] = {shape.name: [] for shape in SHAPES}
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        products = norms - 2 * (queries[start : start + _QUERIES_AT_ONCE] @ base.T)
+        for query, scores in enumerate(products, start):
+            for shape in SHAPES:
+                rows = columns.matching(shape, query)
+                if len(rows) > K + _TIES:
+                    rows = rows[np.argpartition(scores[rows], K + _TIES)[: K + _TIES]]
+                gaps = base[rows].astype(np.float64) - queries[query]
+                nearest[shape.name].append(np.sort(np.linalg.norm(gaps, axis=1))[:K])
+    return nearest
+
+
+def measured(
+    reader: IndexReader,
+    shape: Shape,
+    columns: Columns,
+    queries: npt.NDArray[np.float32],
+    truth: Sequence[npt.NDArray[np.float64]],
+) -> dict[str, Any]:
+    """The figures of one shape."""
+    shares, recalls, milliseconds = [], [], []
+    for number in range(min(_WARM_UP, len(queries))):
+        reader.search(queries[number], K, where=columns.condition(shape, number), columns=[])
+    for number, (query, true) in enumerate(zip(queries, truth, strict=True)):
+        where = columns.condition(shape, number)
+        begun = time.perf_counter()
+        result = reader.search(query, K, where=where, columns=[])
+        milliseconds.append(1000 * (time.perf_counter() - begun))
+        matching = columns.matching(shape, number)
+        assert result.profile.matching_rows == len(matching), where
+        shares.append(len(matching) / reader.row_count)
+        if len(true):
+            distances = np.asarray(result.rows["distance"])
+            recalls.append(float((distances <= true[-1] * (1 + 1e-9)).sum()) / len(true))
+    with counted_parquet() as read:
+        few = queries[: max(1, len(queries) // 4)]
+        for number, query in enumerate(few):
+            reader.search(query, K, where=columns.condition(shape, number), columns=[])
+    return {
+        "name": shape.name,
+        "share": float(np.mean(shares)),
+        "recall": float(np.mean(recalls)) if recalls else 1.0,
+        "p50_ms": float(np.median(milliseconds)),
+        "parquet_bytes": round(read[0] / len(few)),
+    }
+
+
+def with_filters(definition: IndexDefinition) -> IndexDefinition:
+    """The definition that names the filters."""
+    return replace(definition, name="filtered")
+
+
+def build_seconds(lake: Lake, definitions: Sequence[IndexDefinition], rounds: int) -> list[float]:
+    """Median seconds of building an index by each definition, in turn. The versions of the last round stay."""
+    seconds: list[list[float]] = [[] for _ in definitions]
+    for number in range(rounds):
+        for own, definition in zip(seconds, definitions, strict=True):
+            if number:
+                lake.forget(definition.name)
+            begun = time.perf_counter()
+            lake.index(definition)
+            own.append(time.perf_counter() - begun)
+    return [float(np.median(own)) for own in seconds]
+
+
+def progress() -> Callable[[str], None]:
+    """Writes lines with the seconds since it was made, to stderr."""
+    begun = time.perf_counter()
+
+    def write(text: str) -> None:
+        print(f"[{time.perf_counter() - begun:7.1f} s] {text}", file=sys.stderr, flush=True)
+
+    return write
+
+
+def measure(options: argparse.Namespace, folder: Path, write: Callable[[str], None]) -> dict[str, Any]:
+    """All figures of one table."""
+    queries, base = held_out(options.vectors, options.queries)
+    columns = Columns(base, queries, options.seed)
+    plain = IndexDefinition(name="plain", column="embedding", metric="l2", shards=options.shards, target_recall=0.0)
+    filtered = with_filters(plain)
+    write(f"{len(base):,} rows x {base.shape[1]}: the table")
+    (folder / "warm").mkdir()
+    small = base[:_WARM_UP_ROWS]
+    KeywordLake(columns, folder / "warm", small, len(small), 1, filtered, options.threads).index()
+    lake = KeywordLake(columns, folder, base, len(base), options.files, filtered, options.threads)
+    write("builds")
+    without, named = build_seconds(lake, (plain, filtered), options.builds)
+    write(f"{without:.1f} s without filters, {named:.1f} s with them; exact search")
+    truth = true_distances(base, queries, columns)
+    reader = open_index(lake.table.refresh(), filtered, storage=STORAGE, threads=1)
+    shapes = []
+    for shape in SHAPES:
+        shapes.append(measured(reader, shape, columns, queries, truth[shape.name]))
+        write(json.dumps(shapes[-1]))
+    return {"shapes": shapes, "build_ratio": named / without}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and write the figures."""
+    options = _options(arguments)
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        os.environ[SHARD_CACHE] = f"{folder}/cache"
+        figures = measure(options, Path(folder), progress())
+    options.out.write_text(json.dumps(figures, indent=1))
+    print(json.dumps(figures, indent=1))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=Path, required=True, help=".npy f32[N, D]")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the figures")
+    parser.add_argument("--queries", type=int, default=100, help="held out of the vectors [default: %(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="of the columns [default: %(default)s]")
+    parser.add_argument("--threads", type=int, default=2, help="of a build [default: %(default)s]")
+    parser.add_argument("--builds", type=int, default=1, help="pairs of builds [default: %(default)s]")
+    parser.add_argument("--files", type=int, default=8, help="data files [default: %(default)s]")
+    parser.add_argument("--shards", type=int, help="[default: by the size]")
+    parser.add_argument("--scratch", type=Path, help="folder for the table [default: the system's temporary one]")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()
