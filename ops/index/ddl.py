@@ -118,11 +118,11 @@ def _other_graphs(current: IndexDefinition, requested: IndexDefinition) -> str:
     return ", ".join(f"{key} {value}" for key, value in current_identity.items() if value != requested_identity[key])
 
 
-def _packs_of_owners_versions(table: Table, name: str) -> frozenset[str]:
-    """Tags on the packs of versions that a ref of the table's owner points at: these versions stay."""
+def _droppable_tags(table: Table, name: str) -> list[str]:
+    """Tags of an index, without those on packs of versions that a ref of the table's owner points at: these stay."""
     own = own_tags(table, index_tag(name))
     kept = (version for version in index_versions(table, name) if not own.issuperset(version.tags))
-    return frozenset(pack_tag(name, pack.holder_id) for version in kept for pack in version.packs)
+    return sorted(own - {pack_tag(name, pack.holder_id) for version in kept for pack in version.packs})
 
 
 def drop_index(table: Table, name: str) -> tuple[str, ...]:
@@ -155,10 +155,12 @@ def drop_index(table: Table, name: str) -> tuple[str, ...]:
     require_table(table, "drop_index")
     reload_table(table)
     keys = [key for key in table.properties if index_of_property(key) == name]
-    tags = sorted(own_tags(table, index_tag(name)) - _packs_of_owners_versions(table, name))
-    if not keys and not tags:
+    if not keys and not _droppable_tags(table, name):
         load_definition(table, name)
     if keys:
         with table.transaction() as transaction:
             transaction.remove_properties(*keys)
-    return bindings.drop(table, *tags)
+    dropped: list[str] = []
+    while tags := _droppable_tags(table, name):  # a run that has not ended may publish a version meanwhile
+        dropped += bindings.drop(table, *tags)
+    return tuple(dropped)

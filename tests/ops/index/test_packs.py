@@ -507,3 +507,22 @@ def test_work_is_other_work_where_a_pack_cannot_be_shared(table: Table) -> None:
     before = plan_version(table, DEFINITION, head, storage=STORAGE).build_id
     bindings.drop(table, pack_tag("e", head_version(table).packs[0].holder_id))
     assert plan_version(table, DEFINITION, head, storage=STORAGE).build_id != before
+
+
+def test_a_dropped_index_leaves_no_tag_of_a_version_that_came_meanwhile(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backfill publishes between the look at the tags and the commit that drops them: its version shares a pack."""
+    table.append(make_rows(600, 620))
+    table.append(make_rows(620, 640))
+    index_head(table)
+
+    def commit(*args: object) -> CommitOutcome:
+        monkeypatch.setattr(bindings, "attempt_commit", attempt_commit)
+        index_second(table.catalog.load_table(table.name()))
+        return attempt_commit(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bindings, "attempt_commit", commit)
+    dropped = drop_index(table, "e")
+    assert set(table.refresh().metadata.refs) == {"main"}
+    assert f"ann_e-{data_snapshots(table)[1].snapshot_id}" in dropped
