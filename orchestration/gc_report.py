@@ -18,5 +18,7 @@ def render_gc_report(report: GcReport) -> Iterator[str]:
         yield f"{deleted} {path}"
     files = f"{deleted} files: {len(report.deleted)}, {report.bytes_freed / (1 << 20):,.1f} MiB"
     yield f"{report.table}: {expired} versions: {len(report.retired)}, {files}"
+    for why in report.refused:
+        yield f"left for the next time: {why}"
     if report.retired_later or report.kept_young:
         yield f"to go after the grace period: versions: {report.retired_later}, files: {report.kept_young}"

@@ -4,7 +4,7 @@ A `replace` snapshot S' with parent S and a manifest list of its own, a tag on i
 statistics slot. The file is reachable from metadata, `main` and its statistics are not touched.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,16 +20,17 @@ from pyiceberg.table.update import (
     RemoveSnapshotsUpdate,
     SetSnapshotRefUpdate,
     SetStatisticsUpdate,
+    TableRequirement,
     TableUpdate,
 )
 
 from icepuffin.ops.catalog.blob_kind import PACK_KEY, PACKS_KEY, BlobKind, pack_tag
 from icepuffin.ops.catalog.bound_versions import (
     DerivedVersion,
-    holder_ids,
     own_tag_target,
     own_tags,
     tag_target,
+    untagged_packs,
     versions,
 )
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
@@ -226,15 +227,34 @@ def move_tag(table: Table, tag: str, index_snapshot_id: SnapshotId, *, expected_
     """Point `tag` at a version that exists already, to stay there whatever the table's properties say of refs, and tag
     its packs again where their tags were dropped. Packs that have expired are left out.
 
-    Raises LostRaceError where the tag was moved meanwhile, TagTakenError.
+    Raises LostRaceError where the tag was moved meanwhile, BindingError where the version has expired, TagTakenError.
     """
-    snapshot = table.metadata.snapshot_by_id(index_snapshot_id)
-    owner = snapshot.summary.additional_properties.get("ann.index") if snapshot and snapshot.summary else None
-    packs = holder_ids(snapshot) if snapshot and owner else ()
-    present = [holder_id for holder_id in packs if table.metadata.snapshot_by_id(holder_id) is not None]
-    untagged = [holder_id for holder_id in present if tag_target(table, pack_tag(str(owner), holder_id)) is None]
-    more = (_tag_update(pack_tag(str(owner), holder_id), _tag(holder_id, LASTING_MS)) for holder_id in untagged)
-    _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref, *more)
+
+    def packs() -> Mapping[str, SnapshotId]:
+        if table.metadata.snapshot_by_id(index_snapshot_id) is None:
+            raise BindingError(f"{table_name(table)}: version {index_snapshot_id} expired meanwhile; try again")
+        return untagged_packs(table, [index_snapshot_id])
+
+    _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref, packs)
+
+
+def keep_packs(table: Table) -> None:
+    """Tag the packs of all versions that a ref points at, where their tags were dropped.
+
+    A version may be tagged by the table's owner after its index was dropped. Raises BindingError.
+    """
+    for attempt in range(_ATTEMPTS):
+        reload_table(table, patient=attempt > 0)
+        holders = untagged_packs(table, {SnapshotId(ref.snapshot_id) for ref in table.metadata.refs.values()})
+        if not holders or attempt_commit(table, *_pack_tags(holders), attempt) is CommitOutcome.DONE:
+            return
+    raise BindingError(f"{table_name(table)}: packs could not be tagged in {_ATTEMPTS} attempts; try again")
+
+
+def _pack_tags(holders: Mapping[str, SnapshotId]) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """(updates, requirements) of the tags of packs that have none. `holders`: holder snapshots, by tag."""
+    updates = (_tag_update(tag, _tag(holder_id, LASTING_MS)) for tag, holder_id in holders.items())
+    return tuple(updates), tuple(AssertRefSnapshotId(ref=tag, snapshot_id=None) for tag in holders)
 
 
 def make_lasting(table: Table, tag: str) -> None:
@@ -292,9 +312,17 @@ def _tag_update(tag: str, ref: SnapshotRef | None) -> TableUpdate:
 
 
 def _change_tag(
-    table: Table, tag: str, new_ref: SnapshotRef | None, expected_ref: SnapshotId | None, *more: TableUpdate
+    table: Table,
+    tag: str,
+    new_ref: SnapshotRef | None,
+    expected_ref: SnapshotId | None,
+    packs: Callable[[], Mapping[str, SnapshotId]] = dict,
+    *more: TableUpdate,
 ) -> None:
-    """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit."""
+    """Set the tag to `new_ref` (None: remove it), with `more` updates in the same commit.
+
+    packs: gives packs to be tagged in it, too, for the state that `table` shows: holder snapshots, by tag.
+    """
     for attempt in range(_ATTEMPTS):
         reload_table(table, patient=attempt > 0)
         previous_target = tag_target(table, tag)
@@ -302,8 +330,10 @@ def _change_tag(
             return
         if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
-        requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref),)
-        if attempt_commit(table, (_tag_update(tag, new_ref), *more), requirements, attempt) is CommitOutcome.DONE:
+        tags, untagged = _pack_tags(packs())
+        updates = (_tag_update(tag, new_ref), *more, *tags)
+        requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref), *untagged)
+        if attempt_commit(table, updates, requirements, attempt) is CommitOutcome.DONE:
             reload_table(table, patient=True)
             if tag_target(table, tag) == previous_target != (new_ref.snapshot_id if new_ref else None):
                 raise _tag_not_kept(table, tag)
@@ -453,6 +483,5 @@ def _undo(table: Table, binding: Binding, snapshot_id: SnapshotId, previous_ref:
     restored_ref = previous_ref if previous_ref and table.metadata.snapshot_by_id(previous_ref.snapshot_id) else None
     with suppress(LostRaceError):
         if tag_target(table, binding.tag) == snapshot_id:
-            _change_tag(
-                table, binding.tag, restored_ref, snapshot_id, RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
-            )
+            removal = RemoveSnapshotsUpdate(snapshot_ids=[snapshot_id])
+            _change_tag(table, binding.tag, restored_ref, snapshot_id, dict, removal)

@@ -5,7 +5,7 @@ A ref is icepuffin's own only if it is a tag, on a version, with the name that a
 ref belongs to the table's owner, whatever its name: it is neither moved nor dropped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pyiceberg.table import Table
@@ -122,6 +122,18 @@ def holder_ids(snapshot: Snapshot) -> tuple[SnapshotId, ...]:
     """Holder snapshots of the packs that the version of an index snapshot shares, in the order of their numbers."""
     text = snapshot.summary.additional_properties.get(PACKS_KEY, "") if snapshot.summary else ""
     return tuple(SnapshotId(int(holder_id)) for holder_id in text.split(",") if holder_id)
+
+
+def untagged_packs(table: Table, index_snapshot_ids: Collection[SnapshotId]) -> dict[str, SnapshotId]:
+    """Packs of some versions that have no tag: their holder snapshots, by the tag that each is to have. Those that have
+    expired are left out.
+    """
+    snapshots = {SnapshotId(snapshot.snapshot_id): snapshot for snapshot in table.metadata.snapshots}
+    named = (snapshots[snapshot_id] for snapshot_id in index_snapshot_ids if snapshot_id in snapshots)
+    holders = {holder_id for version in named for holder_id in holder_ids(version) if holder_id in snapshots}
+    owners = {holder_id: pack_owner(snapshots[holder_id]) for holder_id in holders}
+    tags = {pack_tag(owner, holder_id): holder_id for holder_id, owner in owners.items() if owner is not None}
+    return {tag: holder_id for tag, holder_id in tags.items() if tag not in table.metadata.refs}
 
 
 def bound_names(table: Table, kind: BlobKind) -> frozenset[str]:

@@ -155,6 +155,8 @@ class GcReport:
     """Versions that were expired, or would be; their files are deleted once they are old."""
     pinned: tuple[str, ...] = ()
     """Tags that were set on versions of tagged snapshots, or would be."""
+    refused: tuple[str, ...] = ()
+    """Reasons why tags or snapshots could not be changed: that is left for the next garbage collection."""
 
 
 class MeasuredShard(Protocol):

@@ -526,3 +526,47 @@ def test_a_dropped_index_leaves_no_tag_of_a_version_that_came_meanwhile(
     dropped = drop_index(table, "e")
     assert set(table.refresh().metadata.refs) == {"main"}
     assert f"ann_e-{data_snapshots(table)[1].snapshot_id}" in dropped
+
+
+def test_a_tag_that_moves_keeps_packs_that_lost_their_tags_meanwhile(table: Table) -> None:
+    version = head_version(table)
+    bindings.drop(table, "ann_e")
+    stale = table.catalog.load_table(table.name())
+    bindings.drop(table, pack_tag("e", version.packs[0].holder_id))
+    bindings.move_tag(stale, "ann_e", version.index_snapshot_id, expected_ref=None)
+    assert head_version(table).packs[0].is_kept
+
+
+def test_a_tag_does_not_move_to_a_version_that_has_expired(table: Table) -> None:
+    version = head_version(table)
+    bindings.drop(table, "ann_e")
+    stale = table.catalog.load_table(table.name())
+    table.refresh().maintenance.expire_snapshots().by_ids([version.index_snapshot_id]).commit()
+    with pytest.raises(bindings.BindingError, match="expired meanwhile"):
+        bindings.move_tag(stale, "ann_e", version.index_snapshot_id, expected_ref=None)
+
+
+def test_a_sweep_tags_the_packs_of_versions_that_the_owner_tagged_after_a_drop(table: Table) -> None:
+    version = head_version(table)
+    drop_index(table, "e")
+    table.refresh().manage_snapshots().create_tag(version.index_snapshot_id, "keep").commit()
+    sweep(table)
+    assert all(pack.is_kept for kept in index_versions(table.refresh(), "e") for pack in kept.packs)
+    assert packs_of(table)
+
+
+def test_garbage_goes_where_the_catalog_refuses_all_else(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a table that somebody commits to all the time; what is left is said."""
+    table.overwrite(make_rows(5000, 5600))
+    index_head(table)
+    root = f"{table.location()}/metadata"
+    orphan = f"{root}/ann-e-snap-1-0.puffin"
+    open_storage(root, STORAGE).create(orphan, b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(expiration, "attempt_commit", lambda *_: CommitOutcome.REFUSED)
+        report = sweep(table)
+    assert orphan in report.deleted
+    assert report.retired == ()
+    assert ["could not be expired" in why for why in report.refused] == [True]
+    assert sweep(table).refused == ()
+    assert_right(table)
