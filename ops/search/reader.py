@@ -1,7 +1,8 @@
 """Searching one index of one table at one snapshot. See docs/concepts.md, "Search"."""
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from typing import NoReturn
 
@@ -84,6 +85,8 @@ class IndexReader:
         self._coverage = SnapshotCoverage.of(target, choice, stale)
         self._reopen = reopen
         self._reload = reload
+        self._reloading = threading.Lock()
+        self._reloaded: IndexReader | None = None
         self._max_k = max(1, target.live.record_count)  # deleted rows included: a bound, not `row_count`
         self._metric = target.metric
         self._rows = RowReader(target.live, target.schema, target.storage)
@@ -231,7 +234,8 @@ class IndexReader:
         try:
             answer, doubts = self._search_index(vectors, k, parameters, matches, rerank_meter)
         except IndexUnavailableError as error:
-            return self._without_index(error).search(vectors, k, columns=columns, where=where)
+            other = self._without_index(error)
+            return other.search(vectors, k, **asdict(options), columns=columns, where=where)
         clock.lap("index")
         candidates, scanned, skipped = answer.candidates, 0, SkippedRows()
         width = candidates.files.shape[1] + k if answer.rounded_directions else k
@@ -410,7 +414,7 @@ class IndexReader:
 
     def _newest(self) -> "IndexReader":
         """The reader that a fresh look at the catalog leads to, of what this very reader was opened by."""
-        return self._reopen(self) if self._reopen else self
+        return self._reopen(self._reloaded or self) if self._reopen else self
 
     def _matches(self, where: str | BooleanExpression | None, clock: StageClock) -> Matches | None:
         """The live rows that satisfy the condition; None without one."""
@@ -464,10 +468,14 @@ class IndexReader:
         """A reader that does without what cannot be read, and warns.
 
         Where a shard of this process could not be read, it is what opening the index with all shards leads to: another
-        version may serve. Where tasks could not read one, every row is compared.
+        version may serve. It is made once, and serves whenever the shard is needed. Where tasks could not read one,
+        every row is compared.
         """
         if isinstance(self._choice.loaded, LoadedVersion) and self._reload is not None:
-            return self._reload()
+            with self._reloading:
+                if self._reloaded is None:
+                    self._reloaded = self._reload()
+                return self._reloaded
         if self._stale is StalePolicy.FAIL:
             raise error
         choice = VersionChoice(None, None, "the version that was opened cannot be read any more", (str(error),))

@@ -188,6 +188,56 @@ def test_a_damaged_shard_is_noticed_when_it_is_needed_and_another_version_serves
         with_cache_off.undo()
 
 
+def test_what_serves_in_place_of_a_damaged_shard_is_opened_once(
+    table: Table, monkeypatch: pytest.MonkeyPatch, loads: list[int]
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
+    index_head(table, SHARDED)
+    append(table.refresh())
+    index_head(table, SHARDED)
+    reader = opened(table)
+    damage(reader)
+    reader.search(queries(2), 5)
+    loads.clear()
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: reader.search(queries(2), 5), range(4)))
+    assert len(loads) <= len(results) * len(shards_of(reader)), "of this reader's version alone"  # type: ignore[arg-type]
+    assert len(set(loads)) == 1, "the damaged one is tried again"
+    assert all(result.coverage is Coverage.NEAREST_VERSION_AND_TAIL for result in results)
+
+
+def test_a_reader_that_follows_takes_up_a_version_whose_shard_is_mended(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
+    index_head(table, SHARDED)
+    reader = opened(table)
+    with reader.follow(interval=1e6) as following:
+        damage(reader)
+        assert following.search(queries(2), 5).coverage is Coverage.EXACT_SCAN
+        assert following.update()
+        assert following.reader.coverage is Coverage.EXACT_SCAN
+        damage(reader)  # flips the bit back
+        assert following.update()
+        assert following.search(queries(2), 5).coverage is Coverage.EXACT_VERSION
+
+
+def test_the_version_that_serves_in_place_of_another_is_searched_as_requested(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE", "off")
+    halves = replace(SHARDED, vectors="f16")
+    index_head(table, halves)
+    append(table.refresh())
+    index_head(table, halves)
+    reader, exact = opened(table, halves), opened(table, halves, stale="exact")
+    damage(reader)
+    result = reader.search(queries(4), 5, rerank=True)
+    assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert result.rows["distance"].equals(exact.search(queries(4), 5).rows["distance"])
+    assert reader.search(queries(4), 5, search_list=77).profile.parameters.search_list == 77  # type: ignore[union-attr]
+
+
 def other_live_rows(version: OpenVersion) -> OpenVersion:
     """As if one file had the live rows of another: their sum stays the same."""
     files = list(version.routing.files)
