@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants
+# Sets up everything that a command needs, then runs it: sh deploy/bootstrap.sh setup | demo [DIR] | lint | test | check | bench | mutants | fuzz
 # Needs Debian with Python 3.11. Makes .venv from requirements/lock.txt, finds or gets Java 17. Quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -149,18 +149,28 @@ check() {
     python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@"
 }
 
-# Cosmic Ray has an environment of its own: only who measures the tests needs it.
-mutants() {
-    tool=$PWD/.cache/mutation-tool
-    wanted=$(cksum <requirements/mutants.txt)
-    if [ "$(cat "$tool/.stamp" 2>/dev/null)" != "$wanted" ]; then
+# Sets tool to an environment of its own, in .cache: only who measures the tests needs it. tool NAME REQUIREMENTS
+tool() {
+    tool=$PWD/.cache/$1
+    lock=$(cksum <"$2")
+    if [ "$(cat "$tool/.stamp" 2>/dev/null)" != "$lock" ]; then
         say "setting up $tool"
         rm -rf "$tool"
         "$base" -m venv "$tool"
-        "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/mutants.txt
-        printf '%s' "$wanted" >"$tool/.stamp"
+        "$tool/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r "$2"
+        printf '%s' "$lock" >"$tool/.stamp"
     fi
+}
+
+# Cosmic Ray works on a copy of the tree from outside; Atheris is loaded into the process that parses.
+mutants() {
+    tool mutation-tool requirements/mutants.txt
     "$tool/bin/python" tests/mutants.py "$@"
+}
+
+fuzz() {
+    tool fuzzer requirements/fuzz.txt
+    PYTHONPATH=$(echo "$tool"/lib/python*/site-packages) python -m tests.campaigns.fuzz "$@"
 }
 
 command=${1:-help}
@@ -171,6 +181,7 @@ case $command in
     lint) setup; lint ;;
     test | check) setup; check "$@" ;;
     mutants) setup; mutants "$@" ;;
+    fuzz) setup; fuzz "$@" ;;
     bench) setup; python -m benchmarks "$@" ;;
     *) sed -n '2,3s/^# //p' "$0" ;;
 esac

@@ -2,16 +2,35 @@
 
 What is loaded at first use, compiled kernels above all, is there then: a child takes 0.2 s instead of 0.8.
 
-In: `<folder of a stage>\t<where to die>`. Out: the signal that ended the driver, or 0.
+In: `<folder of a stage>\t<where to die>`, or `after <seconds>` for where, as the time that its process group is killed.
+Out: the signal that ended the driver, or 0.
 """
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from tests.faults.kills import die_at
 from tests.faults.stages import Stage, make_stage
+
+AFTER = "after "
+
+
+def _killed_after(child: int, seconds: float) -> threading.Timer:
+    """A clock at whose end the child's process group is killed."""
+
+    def kill() -> None:
+        try:
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:  # it is not the leader of a group yet
+            os.kill(child, signal.SIGKILL)
+
+    clock = threading.Timer(seconds, kill)
+    clock.start()
+    return clock
 
 
 def main() -> None:
@@ -22,12 +41,19 @@ def main() -> None:
         folder, kill_at = line.rstrip("\n").split("\t")
         child = os.fork()
         if not child:
-            die_at(kill_at)
+            if kill_at.startswith(AFTER):
+                os.setsid()
+            else:
+                die_at(kill_at)
             try:
                 Stage(Path(folder)).work()
             finally:
                 os._exit(0)
+        clock = _killed_after(child, float(kill_at.removeprefix(AFTER))) if kill_at.startswith(AFTER) else None
         _, status = os.waitpid(child, 0)
+        if clock:
+            clock.cancel()
+            clock.join()
         print(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, flush=True)  # noqa: T201
 
 

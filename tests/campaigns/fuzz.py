@@ -1,0 +1,128 @@
+"""Random bytes for every parser of `icepuffin.puffin`, guided by coverage: `make fuzz SECONDS=600`.
+
+A value or a PuffinError, never another error, within ten seconds and 64 MiB + 8 times the input of memory. The
+fuzzer is Atheris (https://github.com/google/atheris) with libFuzzer. Checksums are put right before an input is
+parsed, or no change would come further than they.
+"""
+
+import argparse
+import contextlib
+import random
+import resource
+import struct
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import atheris
+import numpy as np
+
+with atheris.instrument_imports(
+    include=["icepuffin.puffin"], exclude=["icepuffin.puffin.varint"]
+):  # numba compiles that
+    from icepuffin.puffin import BytesSource, PuffinReader
+    from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard, theta
+    from icepuffin.puffin.blobs.shard_header import Section, start_of_sections
+    from icepuffin.puffin.errors import PuffinError
+    from icepuffin.puffin.footer import decode_footer
+
+from tests.puffin import samples
+from tests.puffin.test_ann_blobs import resealed, shard_bytes
+from tests.puffin.test_files import blob_json, written
+
+_LARGEST = 1 << 16
+_ALWAYS = 64 << 20
+_PER_BYTE = 8
+_ROUTING_CHECKSUM = 36
+
+
+def _file(data: bytes) -> Any:
+    reader = PuffinReader(BytesSource(data))
+    return [reader.read_blob(blob) for blob in reader.footer.blobs]
+
+
+def _footer(data: bytes) -> Any:
+    return decode_footer(data, blob_area_end=104)
+
+
+def _routing(data: bytes) -> Any:
+    changed = bytearray(data)
+    if len(changed) >= _ROUTING_CHECKSUM + 4:
+        struct.pack_into("<I", changed, _ROUTING_CHECKSUM, 0)
+        struct.pack_into("<I", changed, _ROUTING_CHECKSUM, zlib.crc32(changed))
+    return routing.decode(bytes(changed))
+
+
+def _shard(data: bytes) -> Any:
+    return shard.decode(resealed(bytearray(data)) if len(data) >= start_of_sections(len(Section)) else data)
+
+
+PARSERS: tuple[Callable[[bytes], Any], ...] = (
+    _file,
+    _footer,
+    _shard,
+    _routing,
+    centroid.decode,
+    theta.decode,
+    deletion_vector.decode,
+    deletion_vector.decode_roaring64,
+)
+"""By the first byte of an input"""
+
+
+def parse(data: bytes) -> None:
+    """Parse one input, of which the first byte chooses the parser. Raises what no parser may raise."""
+    before = _peak_bytes()
+    with contextlib.suppress(PuffinError):
+        PARSERS[data[0] % len(PARSERS) if data else 0](data[1:])
+    taken = _peak_bytes() - before
+    if taken > _ALWAYS + _PER_BYTE * len(data):
+        raise MemoryError(f"{len(data)} bytes took {taken:,}")
+
+
+def _peak_bytes() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _sound_inputs() -> list[bytes]:
+    sketch = theta.ThetaSketch(1 << 60, np.arange(1, 40, dtype=np.uint64))
+    rows = np.concatenate([np.arange(100), [2**33, 2**40]])
+    inputs = [
+        (_file, written(b"plain", b"lz4 " * 30, b"zstd" * 30)),
+        (_footer, blob_json()),
+        (_shard, shard_bytes(samples.shard(20))),
+        (_shard, shard_bytes(samples.shard(20, vectors="f2", pq=False))),
+        (_routing, routing.encode(samples.routing())),
+        (_routing, routing.encode(samples.packed_routing())),
+        (centroid.decode, centroid.encode(samples.centroid())),
+        (theta.decode, theta.encode(sketch)),
+        (deletion_vector.decode, deletion_vector.encode(rows)),
+        (deletion_vector.decode_roaring64, deletion_vector.encode_roaring64(rows.astype(np.uint64))),
+    ]
+    return [bytes([PARSERS.index(parser)]) + data for parser, data in inputs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaigns.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=600, help="how long [default: 600]")
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(1, 2**31), help="default: a new one"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path(".cache/fuzz/inputs"), help="inputs to start from, and new ones"
+    )
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(_sound_inputs()):
+        (arguments.folder / f"sound-{number}").write_bytes(data)
+    limits = [f"-max_total_time={arguments.seconds}", f"-max_len={_LARGEST}", "-timeout=10", "-rss_limit_mb=2048"]
+    output = ["-verbosity=0", "-print_final_stats=1", f"-artifact_prefix={arguments.folder.parent}/"]
+    print(f"fuzz, seed {arguments.seed}", flush=True)
+    atheris.Setup([sys.argv[0], *limits, *output, f"-seed={arguments.seed}", str(arguments.folder)], parse)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""A few trials of each campaign, so that its command works when it is needed."""
+
+import pytest
+
+from icepuffin.ops.cache import use_settings
+from tests.campaigns import flips, kills
+from tests.campaigns.budget import BrokenPromiseError, Budget
+
+
+def test_killed_process_groups_break_nothing() -> None:
+    budget = Budget(seconds=3.0, seed=1)
+    kills.run(budget)
+    assert budget.counts.total()
+
+
+def test_flipped_bits_are_noticed_or_without_effect() -> None:
+    budget = Budget(seconds=2.0, seed=1)
+    try:
+        flips.run(budget)
+    finally:
+        use_settings(None)
+    assert budget.counts["noticed in headers"]
+
+
+def test_a_changed_answer_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(range(10))
+    monkeypatch.setattr(flips, "_noticed_or", lambda _: next(answers))
+    try:
+        with pytest.raises(BrokenPromiseError, match="trial 0: bit"):
+            flips.run(Budget(seconds=60.0, seed=1))
+    finally:
+        use_settings(None)
+
+
+def test_a_seed_repeats_its_trials() -> None:
+    first, again = (
+        [rng.random() for _, (_, rng) in zip(range(3), Budget(60, seed=7).trials(), strict=False)] for _ in "ab"
+    )
+    assert first == again
+    assert next(Budget(60, seed=7, first=2).trials())[1].random() == first[2]
