@@ -18,16 +18,15 @@ from urllib.parse import urlsplit
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
-from requests.exceptions import RequestException
 
 from icepuffin.ops.catalog.connection import (
     CatalogUnavailableError,
-    answering_within,
     failure,
     open_catalog,
     require_database,
 )
 from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.catalog.time_limits import answering_within
 from icepuffin.ops.costs import CostModel
 from icepuffin.ops.errors import IcepuffinError
 
@@ -138,6 +137,8 @@ class Catalogs:
         return tuple(sorted(".".join(path) for path in listed if fnmatchcase(path[-1], name)))
 
     def _unreachable(self, name: str, identifier: str, error: Exception) -> CatalogUnreachableError:
+        from requests.exceptions import RequestException  # noqa: PLC0415  only where something failed
+
         if isinstance(error, OSError) and not isinstance(error, RequestException | ConnectionError | TimeoutError):
             cause = str(without_values(Exception(str(error)), self._properties[name])).partition(": ")[2]
             return CatalogUnreachableError(

@@ -16,8 +16,6 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
-from requests.exceptions import RequestException
-from sqlalchemy.exc import DBAPIError
 
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, table_name
@@ -25,8 +23,6 @@ from icepuffin.ops.errors import IcepuffinError
 
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 60.0
-_NO_ANSWER = (RequestException, DBAPIError, CommitStateUnknownException, ServerError, ServiceUnavailableError)
-"""Errors of a catalog's client after which a request may or may not have been carried out"""
 
 
 class TableReplacedError(IcepuffinError):
@@ -55,12 +51,10 @@ def attempt_commit(
         table.catalog.commit_table(table, (same_uuid, *requirements), updates)
     except (CommitFailedException, TooManyRequestsError) as error:
         outcome, reason = CommitOutcome.REFUSED, str(error)
-    except DBAPIError as error:
+    except _no_answer(ValidationError) as error:  # ValidationError: an answer that was cut off
         # SQLite waits out its busy timeout, and then has rolled back; any other lost answer may hide a commit
-        outcome = CommitOutcome.REFUSED if "database is locked" in str(error.orig) else CommitOutcome.UNKNOWN
-        reason = type(error).__name__
-    except (ValidationError, *_NO_ANSWER) as error:  # ValidationError: an answer that was cut off
-        outcome, reason = CommitOutcome.UNKNOWN, type(error).__name__
+        locked = "database is locked" in str(getattr(error, "orig", ""))
+        outcome, reason = CommitOutcome.REFUSED if locked else CommitOutcome.UNKNOWN, type(error).__name__
     except ValueError as error:
         # a number that was taken, or a snapshot to remove that is gone
         if not any(words in str(error) for words in ("sequence number", "Snapshot with snapshot id")):
@@ -71,6 +65,17 @@ def attempt_commit(
     _log.info("%s: commit attempt %d: %s (%s)", table_name(table), attempt, outcome.value, reason)
     time.sleep(min(2.0, 0.02 * 2**attempt) * (0.5 + random.random()))  # noqa: S311  jitter, not a secret
     return outcome
+
+
+def _no_answer(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Errors of a catalog's client after which a request may or may not have been carried out, and `others`.
+
+    The clients are imported where something failed: both take 0.2 s, and a catalog uses one.
+    """
+    from requests.exceptions import RequestException  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
+    return RequestException, DBAPIError, CommitStateUnknownException, ServerError, ServiceUnavailableError, *others
 
 
 def reload_table(table: Table, *, patient: bool = False) -> None:
@@ -88,7 +93,7 @@ def reload_table(table: Table, *, patient: bool = False) -> None:
             raise TableUnavailableError(
                 f"{table_name(table)} was dropped from catalog {table.catalog.name} meanwhile; nothing is left to do"
             ) from error
-        except _NO_ANSWER as error:
+        except _no_answer() as error:
             if time.monotonic() + pause >= until:
                 raise CatalogUnavailableError(
                     f"{table_name(table)}: catalog {table.catalog.name!r} does not answer ({type(error).__name__}); "

@@ -1,32 +1,25 @@
 """Opening catalogs with time limits on all calls, and with errors that show no secrets."""
 
-import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
-from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, RestCatalog
 from pyiceberg.exceptions import NotInstalledError
 from pyiceberg.io import FileIO
 from pyiceberg.utils.config import Config, merge_config
-from requests import PreparedRequest, Response, Session
-from requests.adapters import HTTPAdapter
-from requests.exceptions import HTTPError
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from icepuffin.ops.catalog import time_limits
 from icepuffin.ops.catalog.redaction import without_values
-from icepuffin.ops.catalog.vended_config import CODE_SETTING, STORE_SETTINGS, VendingCatalog
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, STORE_SETTINGS
+from icepuffin.ops.catalog.vended_config import is_rest
 from icepuffin.ops.errors import IcepuffinError
 
-CONNECT_SECONDS = 5
-ANSWER_SECONDS = 60
-_LIMIT: ContextVar[float] = ContextVar("limit", default=math.inf)
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
 _BUSY_TIMEOUT_MS = 30_000
 _KINDS = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgres": "sql"}
 """Type of a catalog by the start of its uri, where no type is set"""
@@ -54,7 +47,9 @@ def open_catalog(name: str, properties: dict[str, str]) -> Catalog:
             f"catalog {name!r} cannot be opened: {cause}; check its settings, and that it is up"
         ) from without_values(error, properties)
     _distrust_tables(catalog)
-    if isinstance(catalog, RestCatalog):
+    if is_rest(catalog):
+        from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE  # noqa: PLC0415
+
         # who sees the referenced snapshots alone takes the others for expired; a server may ask its clients for that
         catalog.properties[SNAPSHOT_LOADING_MODE] = "all"
     engine = getattr(catalog, "engine", None)
@@ -88,6 +83,9 @@ def failure(name: str, properties: Mapping[str, str], error: Exception, *, quoti
     The cause is what the operating system or the database's driver says, or a status of HTTP. What a client says
     beside that may quote the address with its password: the type of the error stands for it, unless `quoting`.
     """
+    from requests.exceptions import HTTPError  # noqa: PLC0415  only where something failed
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+
     settings = _merged(name, properties)
     innermost: BaseException = error
     while (inner := innermost.__cause__ or innermost.__context__) is not None:
@@ -130,10 +128,15 @@ def _sqlite_file(settings: Mapping[str, Any]) -> Path | None:
     return Path(url.database).absolute()
 
 
-def _database_url(settings: Mapping[str, Any]) -> URL | None:
+def _database_url(settings: Mapping[str, Any]) -> "URL | None":
     uri = str(settings.get("uri", ""))
+    if not uri.startswith(("sqlite", "postgres")):
+        return None
+    from sqlalchemy.engine import make_url  # noqa: PLC0415  a REST catalog does not need it
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
     try:
-        return make_url(uri) if uri.startswith(("sqlite", "postgres")) else None
+        return make_url(uri)
     except (ArgumentError, ValueError):
         return None
 
@@ -149,10 +152,14 @@ def _distrust_tables(catalog: Catalog) -> None:
     PyIceberg lets them override the catalog's settings. `VendingCatalog` tells them apart from what a catalog vends; to
     other REST catalogs both come the same way, and there only the choice of code is kept back.
     """
-    if isinstance(catalog, VendingCatalog):
-        return
+    rest = is_rest(catalog)
+    if rest:
+        from icepuffin.ops.catalog.rest_catalog import VendingCatalog  # noqa: PLC0415
+
+        if isinstance(catalog, VendingCatalog):
+            return
     load = catalog._load_file_io  # noqa: SLF001  PyIceberg has no other place for it
-    refused = CODE_SETTING if isinstance(catalog, RestCatalog) else (CODE_SETTING, *STORE_SETTINGS)
+    refused = CODE_SETTING if rest else (CODE_SETTING, *STORE_SETTINGS)
 
     def load_file_io(properties: Mapping[str, str] = MappingProxyType({}), location: str | None = None) -> FileIO:
         kept = {key: value for key, value in properties.items() if not key.startswith(refused)}
@@ -164,7 +171,9 @@ def _distrust_tables(catalog: Catalog) -> None:
 def _load(name: str, properties: dict[str, str]) -> Catalog:
     settings = _merged(name, properties)
     if _kind(name, settings) is CatalogType.REST:
-        return _BoundedRestCatalog(name, **_nested(settings))
+        from icepuffin.ops.catalog.rest_catalog import VendingCatalog  # noqa: PLC0415  a client that others do not need
+
+        return VendingCatalog(name, **_nested(settings))
     uri = str(settings.get("uri", ""))
     if uri.startswith(("postgresql", "postgres")):
         properties = {**properties, "uri": _bounded_postgres(uri)}
@@ -203,39 +212,17 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-@contextmanager
-def answering_within(seconds: float) -> Iterator[None]:
-    """Limit how long a REST catalog may take within the block to connect, and to answer each request."""
-    token = _LIMIT.set(seconds)
-    try:
-        yield
-    finally:
-        _LIMIT.reset(token)
-
-
-class _BoundedAdapter(HTTPAdapter):
-    def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]  # called by name
-        limits = min(CONNECT_SECONDS, _LIMIT.get()), min(ANSWER_SECONDS, _LIMIT.get())
-        return super().send(request, **{**options, "timeout": options.get("timeout") or limits})
-
-
-class _BoundedRestCatalog(VendingCatalog):
-    """PyIceberg's requests have no timeout."""
-
-    def _config_headers(self, session: Session) -> None:  # the first thing that is done to a new session
-        super()._config_headers(session)
-        for scheme in ("http://", "https://"):
-            session.mount(scheme, _BoundedAdapter())
-
-
 def _bounded_postgres(uri: str) -> str:
     """The uri with time limits, and with the installed driver where it names none: SQLAlchemy's default is another."""
+    from sqlalchemy.engine import make_url  # noqa: PLC0415
+
     url = make_url(uri)
     if "+" not in url.drivername:
         url = url.set(drivername="postgresql+psycopg2")
     if url.get_driver_name() not in ("psycopg2", "psycopg") or "connect_timeout" in url.query:
         return url.render_as_string(hide_password=False)
-    limits = {"connect_timeout": str(CONNECT_SECONDS), "tcp_user_timeout": str(ANSWER_SECONDS * 1000)}
+    seconds, answer_ms = time_limits.CONNECT_SECONDS, time_limits.ANSWER_SECONDS * 1000
+    limits = {"connect_timeout": str(seconds), "tcp_user_timeout": str(answer_ms)}
     return url.update_query_dict({**limits, **url.query}).render_as_string(hide_password=False)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog import bindings, commit, connection
+from icepuffin.ops.catalog import bindings, commit, time_limits
 from icepuffin.ops.catalog.bindings import LostRaceError, UnknownOutcomeError
 from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
@@ -208,7 +208,7 @@ def test_a_catalog_that_hangs_is_given_up_and_nothing_is_deleted(
         new_binding, table = binding(lake.load("t")), lake.load("t")
         line.faults.extend(["hang", "hang"])
         with monkeypatch.context() as patch:
-            patch.setattr(connection, "ANSWER_SECONDS", 2)
+            patch.setattr(time_limits, "ANSWER_SECONDS", 2)
             with pytest.raises(UnknownOutcomeError, match="the catalog's answer was lost"):
                 bindings.publish(table, new_binding)
         line.released.set()

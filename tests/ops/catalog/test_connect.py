@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from icepuffin.ops.catalog import connection
+from icepuffin.ops.catalog import connection, time_limits
 from icepuffin.ops.catalog.commit import reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError, open_catalog
 from tests.conftest import make_rows
@@ -46,8 +46,8 @@ def test_a_server_that_is_down_is_named_without_its_secrets(scheme: str) -> None
 
 @pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg2"])
 def test_a_server_that_never_answers_is_given_up(scheme: str, mute_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 2)
-    monkeypatch.setattr(connection, "ANSWER_SECONDS", 2)
+    monkeypatch.setattr(time_limits, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(time_limits, "ANSWER_SECONDS", 2)
     uri = f"{scheme}://user:{SECRET}@127.0.0.1:{mute_port}/catalog"
     assert SECRET not in said_on_opening({"uri": uri, "type": "rest" if scheme == "http" else "sql"})
 
@@ -102,7 +102,7 @@ def test_a_wrong_password_does_not_show(postgres_uri: str) -> None:
 
 def test_given_limits_are_kept() -> None:
     assert "connect_timeout=3" in connection._bounded_postgres("postgresql+psycopg2://u:p@h/db?connect_timeout=3")
-    assert f"connect_timeout={connection.CONNECT_SECONDS}" in connection._bounded_postgres(
+    assert f"connect_timeout={time_limits.CONNECT_SECONDS}" in connection._bounded_postgres(
         "postgresql+psycopg2://u:p@h/db"
     )
 
@@ -142,4 +142,4 @@ def test_a_table_does_not_choose_the_code_that_reads_it(
 def test_an_address_without_a_driver_gets_the_installed_one(scheme: str) -> None:
     uri = connection._bounded_postgres(f"{scheme}://user:secret@host:5432/lake")
     assert uri.startswith("postgresql+psycopg2://user:secret@host:5432/lake?")
-    assert f"connect_timeout={connection.CONNECT_SECONDS}" in uri
+    assert f"connect_timeout={time_limits.CONNECT_SECONDS}" in uri

@@ -1,0 +1,157 @@
+"""PyIceberg's REST catalog with time limits, and with keys for files that are renewed.
+
+A REST catalog vends settings and short-lived keys with a table, for its files. PyIceberg asks for them with each table
+that it loads and hands them to the FileIO. It does not renew them, and drops the keys for prefixes other than that of
+the metadata file. Here they are renewed, and kept for all prefixes.
+
+Imported where a catalog is a REST catalog: its client takes a tenth of a second.
+"""
+
+import base64
+import binascii
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from pyiceberg.catalog.rest import Capability, RestCatalog, TableResponse
+from pyiceberg.catalog.rest.scan_planning import StorageCredential
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
+
+from icepuffin.ops.catalog.file_io import VendedFileIO
+from icepuffin.ops.catalog.redaction import without_values
+from icepuffin.ops.catalog.store_settings import CODE_SETTING, harmless, store_settings
+from icepuffin.ops.catalog.time_limits import request_limits
+from icepuffin.ops.model import Grant, StorageConfig, VendedGrants
+from icepuffin.ops.storage import AccessError, normalize
+from icepuffin.ops.storage.credentials import EXPIRES, KEYS
+from icepuffin.ops.storage.principal import ambient_identity, digest
+
+_IDENTITY = ("uri", "warehouse", "prefix", "credential", "scope", "audience", "resource", "auth", "header.", "rest.")
+_CLIENTS = 16
+
+
+def vended_storage(table: Table, catalog: RestCatalog) -> StorageConfig:
+    """The storage of the files of a table of a REST catalog."""
+    if isinstance(table.io, VendedFileIO):
+        return table.io.storage
+    keys = {key: value for key, value in table.io.properties.items() if key in (*KEYS, EXPIRES)}
+    vended_keys = {key: value for key, value in keys.items() if catalog.properties.get(key) != value}
+    return _storage(catalog, table.name(), str(table.metadata.table_uuid), {**table.config, **vended_keys}, ())
+
+
+class _BoundedAdapter(HTTPAdapter):
+    def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]  # called by name
+        return super().send(request, **{**options, "timeout": options.get("timeout") or request_limits()})
+
+
+class VendingCatalog(RestCatalog):
+    """PyIceberg's REST catalog, with tables whose files stay readable for as long as somebody reads them."""
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        metadata, config = table_response.metadata, table_response.config
+        location = table_response.metadata_location or metadata.location
+        credentials = table_response.storage_credentials
+        storage = _storage(self, identifier_tuple, str(metadata.table_uuid), config, credentials)
+        io: FileIO
+        if normalize(location).startswith("s3:") and CODE_SETTING not in self.properties:
+            io = VendedFileIO({**harmless(metadata.properties), **self.properties, **config}, storage, location)
+        else:
+            vended = {**config, **self._resolve_storage_credentials(credentials, location)}
+            vended.pop(CODE_SETTING, None)  # a catalog says where files lie and by which keys, not what code reads
+            io = self._load_file_io({**harmless(metadata.properties), **vended}, location)
+        return Table(identifier_tuple, metadata, location, io, self, config)
+
+    def grants(self, identifier: tuple[str, ...]) -> tuple[Grant, ...]:
+        """Ask for credentials alone where the catalog can answer that, else for the table with them."""
+        if Capability.V1_LOAD_CREDENTIALS in self._supported_endpoints:
+            grants = _grants({}, self._load_credentials(identifier).storage_credentials)
+            if grants:
+                return grants
+        return _granted(self.load_table(identifier), self)
+
+    def _config_headers(self, session: Session) -> None:  # the first thing that is done to a new session
+        super()._config_headers(session)
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _BoundedAdapter())  # PyIceberg's requests have no timeout
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """Asks a catalog for a table's credentials again, here or in a task. Its properties never show."""
+
+    kind: type[RestCatalog]
+    catalog: str
+    properties: Mapping[str, Any] = field(repr=False)
+    identifier: tuple[str, ...]
+
+    def __call__(self) -> tuple[Grant, ...]:
+        try:
+            client, lock = _client(os.getpid(), self.kind, self.catalog, json.dumps(dict(self.properties)))
+            with lock:
+                if isinstance(client, VendingCatalog):
+                    return client.grants(self.identifier)
+                return _granted(client.load_table(self.identifier), client)
+        except Exception as error:
+            # the client's own error may quote what is secret; what it says otherwise is kept
+            said = str(without_values(error, self.properties)).splitlines()[0]
+            raise AccessError(f"a second request gave: {said}") from None
+
+
+@lru_cache(maxsize=_CLIENTS)
+def _client(_: int, kind: type[RestCatalog], name: str, properties: str) -> tuple[RestCatalog, threading.Lock]:
+    """A client per process and catalog, and a lock for it: its session takes one thread at a time."""
+    return kind(name, **json.loads(properties)), threading.Lock()
+
+
+def _storage(
+    catalog: RestCatalog,
+    identifier: tuple[str, ...],
+    table_uuid: str,
+    config: Mapping[str, str],
+    credentials: Iterable[StorageCredential],
+) -> StorageConfig:
+    grants = _grants(config, credentials)
+    settings = {key: value for key, value in store_settings(config).items() if key not in (*KEYS, EXPIRES)}
+    own = {**store_settings(catalog.properties), **settings}
+    if not grants:
+        return StorageConfig(own)
+    who = digest(["vended", _identity(catalog.properties), table_uuid])
+    renewal = Renewal(type(catalog), catalog.name, dict(catalog.properties), identifier)
+    return StorageConfig(own, VendedGrants(catalog.name, ".".join(identifier), who, grants, renewal))
+
+
+def _granted(table: Table, catalog: RestCatalog) -> tuple[Grant, ...]:
+    vended = vended_storage(table, catalog).vended
+    return vended.grants if vended else ()
+
+
+def _grants(config: Mapping[str, str], credentials: Iterable[StorageCredential]) -> tuple[Grant, ...]:
+    """The grants with keys for S3: those vended for prefixes, and the one in the table's configuration for all."""
+    grants = [Grant(item.prefix, store_settings(item.config)) for item in credentials]
+    grants.append(Grant("", {key: value for key, value in config.items() if key in (*KEYS, EXPIRES)}))
+    return tuple(grant for grant in grants if any(key in grant.properties for key in KEYS))
+
+
+def _identity(properties: Mapping[str, Any]) -> list[Any]:
+    """The user that a REST catalog takes us for: the same while the settings are the same and tokens rotate."""
+    named = {key: value for key, value in properties.items() if key.startswith(_IDENTITY)}
+    signed = str(properties.get("rest.sigv4-enabled", "")).lower() == "true"
+    keys = {key: value for key, value in properties.items() if key in KEYS and key.startswith("client.")}
+    return [named, _subject(str(properties.get("token", ""))), (keys or ambient_identity()) if signed else []]
+
+
+def _subject(token: str) -> list[str]:
+    """Issuer and subject of a JWT, which the next token has too; of other tokens the token itself."""
+    try:
+        body = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return [str(claims["iss"]), str(claims["sub"])]
+    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
+        return [token]

@@ -1,0 +1,19 @@
+"""Which properties of a catalog or a table say how its files are reached."""
+
+from collections.abc import Mapping
+from typing import Any
+
+STORE_SETTINGS = ("s3.", "client.", "gcs.", "adls.", "oss.", "hdfs.", "hf.")
+"""Prefixes of the settings of stores"""
+CODE_SETTING = "py-io-impl"
+"""Setting that names the code which reads files"""
+
+
+def store_settings(properties: Mapping[str, Any]) -> dict[str, str]:
+    """The properties that a store is opened with."""
+    return {key: str(value) for key, value in properties.items() if key.startswith((*STORE_SETTINGS, CODE_SETTING))}
+
+
+def harmless(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties of a table without those that choose code, or the server that gets keys: any writer can set them."""
+    return {key: value for key, value in properties.items() if not key.startswith((*STORE_SETTINGS, CODE_SETTING))}
