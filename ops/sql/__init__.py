@@ -1,6 +1,13 @@
 """SQL over tables with vector indexes: the nearest rows by an index, everything else by Spark."""
 
-from icepuffin.ops.sql.errors import SqlError
-from icepuffin.ops.sql.session import SqlResult, SqlSession
+from typing import TYPE_CHECKING
+
+from icepuffin.ops.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from icepuffin.ops.sql.errors import SqlError
+    from icepuffin.ops.sql.session import SqlResult, SqlSession
+else:
+    __getattr__ = lazy_exports(__name__, {"errors": "SqlError", "session": "SqlResult SqlSession"})
 
 __all__ = ["SqlError", "SqlResult", "SqlSession"]

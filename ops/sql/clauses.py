@@ -6,10 +6,10 @@ from typing import Any
 from sqlglot import exp
 
 from icepuffin.ann_kernels.metric import Metric
+from icepuffin.ops.sql.constants import node_of
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
 from icepuffin.ops.sql.expressions import DISTANCE, check, shown
 from icepuffin.ops.sql.postprocessing import Order, Output
-from icepuffin.ops.sql.tokens import node_of
 from icepuffin.ops.sql.values import Node, Values
 
 DISTANCES = {

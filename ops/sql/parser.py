@@ -10,7 +10,6 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.queries import read_query
 from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
@@ -20,12 +19,11 @@ from icepuffin.ops.sql.statements import (
     SparkStatement,
     Statement,
 )
-from icepuffin.ops.sql.tokens import trees_of
-from icepuffin.ops.sql.values import Values, name_parameters
+from icepuffin.ops.sql.tokens import name_parameters, trees_of
 
 _STATEMENTS = (
-    "Statements are SELECT, EXPLAIN, CREATE INDEX, REFRESH INDEX, DROP INDEX and SHOW INDEXES; others run on a Spark "
-    "session (`spark=`, on the command line --spark)"
+    "Statements are SELECT, EXPLAIN, CREATE INDEX, REFRESH INDEX, DROP INDEX and SHOW INDEXES; with a Spark session "
+    "(`spark=`, on the command line --spark), also what Spark runs"
 )
 TOO_DEEP = "it is nested too deeply"
 _PART = r"(?:\w+|`[^`]+`)"
@@ -51,37 +49,63 @@ _OPTION = re.compile(r"\s*'?(?P<key>[\w.]+)'?\s*=\s*(?P<value>'[^']*'|[^\s,]+)\s
 
 def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> Statement:
     """Raises SqlError for a text that is no SQL, or a statement on indexes that is incomplete."""
-    text = _COMMENT.sub(lambda match: match[1] or " ", text)
+    text = _without_comments(text)
     if match := _EXPLAIN.fullmatch(text):
         return Explain(parse(match["rest"], parameters), bool(match["analyze"]))
     return _on_an_index(text) or _query(text, parameters)
 
 
+def require_syntax(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> None:
+    """Raise SqlError for what `parse` cannot read, before importing what it needs for queries."""
+    text = _without_comments(text)
+    if match := _EXPLAIN.fullmatch(text):
+        require_syntax(match["rest"], parameters)
+    elif _on_an_index(text) is None:
+        _text_and_tree(text, parameters)
+
+
 def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
+    otherwise, tree = _text_and_tree(text, parameters)
+    if tree is None:
+        return otherwise
+    from icepuffin.ops.sql.queries import read_query  # noqa: PLC0415  imports PyArrow; what no parser reads needs none
+    from icepuffin.ops.sql.values import Values  # noqa: PLC0415
+
     try:
-        named, values = name_parameters(text, parameters)
-        queries = trees_of(named)
-    except RecursionError:
-        return SparkStatement(named, TOO_DEEP, values, frozenset(values))
-    except NotIndexableError as error:
-        return SparkStatement(named, str(error), values, frozenset(values))
-    except SqlglotError as error:
-        raise SqlError(f"the statement cannot be read: {_reason(text, error)}. {_STATEMENTS}") from error
-    if not queries:
-        raise SqlError(f"the statement is empty. {_STATEMENTS}")
-    if len(queries) != 1:
-        raise SqlError(f"give one statement, not {len(queries)}")
-    nodes = list(queries[0].find_all(exp.Placeholder, exp.TableAlias))
-    placeholders = frozenset(node.name for node in nodes if isinstance(node, exp.Placeholder))
-    otherwise = SparkStatement(named, "", values, placeholders)
-    if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
-        raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
-    try:
-        return replace(read_query(queries[0], Values(values)), otherwise=otherwise)
+        return replace(read_query(tree, Values(otherwise.parameters)), otherwise=otherwise)
     except NotIndexableError as error:
         return replace(otherwise, why=str(error))
     except RecursionError:
         return replace(otherwise, why=TOO_DEEP)
+
+
+def _text_and_tree(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> tuple[SparkStatement, Any]:
+    """The statement as Spark takes it, and its tree; None for one that only Spark can read. Raises SqlError."""
+    try:
+        named, values = name_parameters(text, parameters)
+    except SqlglotError as error:
+        raise _unreadable(text, error) from error
+    try:
+        trees = trees_of(named)
+    except RecursionError:
+        return SparkStatement(named, TOO_DEEP, values, frozenset(values)), None
+    except NotIndexableError as error:
+        return SparkStatement(named, str(error), values, frozenset(values)), None
+    except SqlglotError as error:
+        raise _unreadable(text, error) from error
+    if not trees:
+        raise SqlError(f"the statement is empty. {_STATEMENTS}")
+    if len(trees) != 1:
+        raise SqlError(f"give one statement, not {len(trees)}")
+    nodes = list(trees[0].find_all(exp.Placeholder, exp.TableAlias))
+    placeholders = frozenset(node.name for node in nodes if isinstance(node, exp.Placeholder))
+    if any(isinstance(node, exp.TableAlias) and isinstance(node.this, exp.Parameter) for node in nodes):  # of t@17
+        raise SqlError("a table is followed by @: write VERSION AS OF a snapshot, a tag or a branch")
+    return SparkStatement(named, "", values, placeholders), trees[0]
+
+
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub(lambda match: match[1] or " ", text)
 
 
 def _on_an_index(text: str) -> Statement | None:
@@ -117,12 +141,12 @@ def _bare(name: str) -> str:
     return name.replace("`", "")
 
 
-def _reason(text: str, error: SqlglotError) -> str:
-    """Why a text is no statement: its first word, where SQL has no such word, else what the parser says."""
+def _unreadable(text: str, error: SqlglotError) -> SqlError:
+    """What is wrong: the first word, where SQL has no such word, else what the parser says."""
     first = text.split(maxsplit=1)[0]
     if first.isidentifier() and first.upper() not in Spark.Tokenizer.KEYWORDS:
-        return f"no statement begins with {first!r}"
-    return _plain(str(error).splitlines()[0]).rstrip(".")
+        return SqlError(f"the statement cannot be read: no statement begins with {first!r}. {_STATEMENTS}")
+    return SqlError(f"the statement cannot be read: {_plain(str(error).splitlines()[0]).rstrip('.')}")
 
 
 def _plain(text: str) -> str:

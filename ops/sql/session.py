@@ -49,10 +49,10 @@ from icepuffin.ops.threads import thread_count
 
 _READERS = 8
 _WITHOUT_SPARK = (
-    "Without a Spark session (`spark=`, on the command line --spark) only the k nearest rows of one table can be "
-    "selected: "
-    "SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, "
-    "or all within a distance: ... WHERE l2_distance(column, ARRAY(...)) < 0.5"
+    "An index answers SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] "
+    "ORDER BY l2_distance(column, ARRAY(...)) LIMIT k, and for all rows within a distance "
+    "... WHERE l2_distance(column, ARRAY(...)) < 0.5; other statements need a Spark session "
+    "(`spark=`, on the command line --spark)"
 )
 
 

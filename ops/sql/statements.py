@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
-
-from pyiceberg.expressions import BooleanExpression
+from typing import TYPE_CHECKING, Any
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.sql.postprocessing import Output, PostprocessingStep
-from icepuffin.ops.sql.values import Node
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+
+    from icepuffin.ops.sql.postprocessing import Output, PostprocessingStep
+    from icepuffin.ops.sql.values import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,9 @@ class Nearest:
     query: tuple[float, ...]
     limit: int | None
     """k; None for all rows within the distance"""
-    steps: tuple[PostprocessingStep, ...]
+    steps: "tuple[PostprocessingStep, ...]"
     """Steps over the nearest rows; the first one reads the table's columns"""
-    where: BooleanExpression | None = None
+    where: "BooleanExpression | None" = None
     condition: str = field(default="", compare=False)
     """Text of `where`"""
     filtered: frozenset[str] = field(default=frozenset(), compare=False)
@@ -36,7 +38,7 @@ class Nearest:
     inclusive: bool = False
     negated: bool = False
     """`inner_product` is the negated distance"""
-    pushed: tuple[Node, ...] = field(default=(), compare=False)
+    pushed: "tuple[Node, ...]" = field(default=(), compare=False)
     """Conditions that `where` stands for"""
     ties: bool = False
     """Whether all rows at the distance of the last one are needed: further keys of ORDER BY choose among them"""
@@ -46,7 +48,7 @@ class Nearest:
     """The statement for Spark, where no index can answer it"""
 
     @property
-    def outputs(self) -> tuple[Output, ...] | None:
+    def outputs(self) -> "tuple[Output, ...] | None":
         """Outputs of the query that reads the table; None for every column (`*`)"""
         return self.steps[0].outputs
 

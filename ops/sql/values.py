@@ -3,16 +3,15 @@
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
+from icepuffin.ops.sql.constants import encodable, plain
 from icepuffin.ops.sql.errors import NotIndexableError, SqlError
-from icepuffin.ops.sql.tokens import encodable, plain, tokens_of
 
 Node = Any
 """A node of sqlglot's tree, whose classes are not typed"""
@@ -124,21 +123,6 @@ def is_plain_time(text: str) -> bool:
 def bytes_of(node: Node) -> bytes:
     """The bytes of a literal such as X'03ff'; X'3' is one byte."""
     return bytes.fromhex(node.this.rjust(len(node.this) + len(node.this) % 2, "0"))
-
-
-def name_parameters(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> tuple[str, Mapping[str, Any]]:
-    """A text whose `?` are `:p1`, `:p2`, ... in the order of the text, and the values by name."""
-    if isinstance(parameters, Mapping):
-        return text, parameters
-    tokens = tokens_of(text) if "?" in text else ()
-    places = [token.start for token in tokens if token.token_type is TokenType.PLACEHOLDER]
-    values = tuple(() if parameters is None else parameters)
-    if places and len(places) != len(values):
-        raise SqlError(f"the statement has {len(places)} ?, and {len(values)} values were given")
-    for place in range(len(places), 0, -1):
-        at = places[place - 1]
-        text = f"{text[:at]}:p{place}{text[at + 1 :]}"
-    return text, {f"p{place}": value for place, value in enumerate(values, start=1)}
 
 
 def double(text: str) -> float:

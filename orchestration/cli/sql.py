@@ -53,6 +53,7 @@ def command(
       icepuffin sql "EXPLAIN SELECT ..."
     """
     values = _parameter_values(parameters)
+    _require_syntax(text, values)
     session = session.with_options(directory, settings)
     result = _open(session, catalog, spark=spark).sql(text, values)
     if as_json:
@@ -65,14 +66,11 @@ def command(
 
 def _open(session: Session, catalog: str | None, *, spark: bool) -> "SqlSession":
     """SQL on the catalogs of the settings. A table named without a catalog is of `catalog`, else of the first one."""
-    import logging
-
     from icepuffin.ops.catalog.vended_config import storage_of
     from icepuffin.ops.resources import TableMissingError
     from icepuffin.ops.sql import SqlSession
     from icepuffin.ops.sql.errors import NotIndexableError
 
-    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
     catalogs = session.settings.catalogs
     default = catalog or next(iter(catalogs))
 
@@ -94,6 +92,16 @@ def _open(session: Session, catalog: str | None, *, spark: bool) -> "SqlSession"
         threads=session.settings.thread_count,
         in_process_mb=session.settings.spark.in_process_mb,
     )
+
+
+def _require_syntax(text: str, values: dict[str, object]) -> None:
+    """Refuse what is no SQL before catalogs and kernels are imported. Raises SqlError."""
+    import logging
+
+    from icepuffin.ops.sql.parser import require_syntax
+
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
+    require_syntax(text, values)
 
 
 def _parameter_values(parameters: tuple[str, ...]) -> dict[str, object]:

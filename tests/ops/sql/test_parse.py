@@ -6,13 +6,13 @@ from pyiceberg.expressions import EqualTo, GreaterThan
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.sql.errors import SqlError
 from icepuffin.ops.sql.parser import parse
+from icepuffin.ops.sql.postprocessing import Output
 from icepuffin.ops.sql.spark_statements import for_spark
 from icepuffin.ops.sql.statements import (
     CreateIndex,
     DropIndex,
     Explain,
     Nearest,
-    Output,
     RefreshIndex,
     ShowIndexes,
     SparkStatement,
