@@ -3,7 +3,8 @@
 import json
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -63,6 +64,24 @@ class RepeatedFileError(IcepuffinError):
     retryable = False
 
 
+class ManifestError(IcepuffinError):
+    """Raised when manifests of a snapshot cannot be read: then nobody knows its files."""
+
+
+@contextmanager
+def reading_manifests(table: Table, snapshot_id: SnapshotId) -> Iterator[None]:
+    """Raises ManifestError for what goes wrong while manifests of a snapshot are read."""
+    try:
+        yield
+    except IcepuffinError:
+        raise
+    except Exception as error:  # PyIceberg has no error of its own for a manifest that is lost or broken
+        raise ManifestError(
+            f"{table_name(table)}: the manifests of snapshot {snapshot_id} cannot be read: {error}. Where they were "
+            "deleted, by a cleaner perhaps, name another snapshot, or roll back to one"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class _Delete:
     file: DeleteFile
@@ -96,17 +115,18 @@ class _Delete:
 def live_files(table: Table, snapshot_id: SnapshotId) -> LiveFiles:
     """The live set of a snapshot, ordered by path.
 
-    Raises UnknownSnapshotError. Equality deletes are listed like others; reading such a file's rows is refused later.
+    Raises UnknownSnapshotError, ManifestError. Equality deletes are listed like others; reading such a file's rows is
+    refused later.
     """
     snapshot = find_snapshot(table, snapshot_id)
     data: list[ManifestEntry] = []
     deletes: list[_Delete] = []
-    manifests = _manifests(table, snapshot)
     unpartitioned = frozenset(spec.spec_id for spec in table.metadata.partition_specs if _is_unpartitioned(spec))
-    # side by side, as every request waits for a distant store's answer
-    for manifest, entries in zip(
-        manifests, ExecutorFactory.get_or_create().map(partial(_live_entries, table), manifests), strict=True
-    ):
+    with reading_manifests(table, snapshot_id):
+        manifests = _manifests(table, snapshot)
+        # side by side, as every request waits for a distant store's answer
+        of_manifests = list(ExecutorFactory.get_or_create().map(partial(_live_entries, table), manifests))
+    for manifest, entries in zip(manifests, of_manifests, strict=True):
         if manifest.content == ManifestContent.DATA:
             data += entries
         else:

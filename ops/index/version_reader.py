@@ -9,8 +9,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bindings import NewPack
 from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion
-from icepuffin.ops.catalog.live_files import live_files
-from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError
 from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, SnapshotId, StorageConfig
@@ -221,10 +220,8 @@ def with_origins(table: Table, version: OpenVersion) -> OpenVersion:
         return version
     try:
         then = live_files(table, version.version.index_snapshot_id)
-    except IcepuffinError:
-        raise
-    except Exception as error:  # PyIceberg has no error of its own for a manifest that is lost or broken
+    except ManifestError as error:
         raise NotAnIndexError(
-            f"{version.version.puffin_path}: the manifests of its index snapshot cannot be read: {error}"
+            f"{version.version.puffin_path}: the manifests of its index snapshot cannot be read: {error.__cause__}"
         ) from error
     return replace(version, added_by={relative_to(file.path, then.location): file.added_by for file in then.files})

@@ -17,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner, Table
 
 from icepuffin.ops.catalog.file_io import current_io
+from icepuffin.ops.catalog.live_files import reading_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.datafile import read_live
 from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
@@ -84,7 +85,8 @@ def find_matches(
 ) -> Matches:
     """The live rows of the snapshot for which `where` is true (not false, not unknown).
 
-    `schema` is the snapshot's. Memory: one batch of the condition's columns, and 8 bytes per match. Raises FilterError.
+    `schema` is the snapshot's. Memory: one batch of the condition's columns, and 8 bytes per match. Raises FilterError,
+    ManifestError.
     """
     predicate = RowPredicate(where, schema)
     field_ids = [schema.find_field(name).field_id for name in predicate.columns]
@@ -94,10 +96,11 @@ def find_matches(
     # planned by the snapshot's own schema: columns may have been renamed or dropped since
     metadata = table.metadata.model_copy(update={"current_schema_id": schema.schema_id})
     snapshot, io = find_snapshot(table, live.snapshot_id), current_io(table, storage)
-    manifests = [file for file in snapshot.manifests(io) if file.content == ManifestContent.DATA]
-    # DataScan.plan_files also computes residual filters, and fails at a partition that is null
-    entries = ManifestGroupPlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
-    paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}
+    with reading_manifests(table, live.snapshot_id):
+        manifests = [file for file in snapshot.manifests(io) if file.content == ManifestContent.DATA]
+        # DataScan.plan_files also computes residual filters, and fails at a partition that is null
+        entries = ManifestGroupPlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
+        paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}
     planned = sorted(number for path in paths for number in numbers[path])
     matches: dict[FileNumber, I64] = {}
     for number in planned:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.catalog.snapshots import table_name
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
@@ -82,7 +82,12 @@ def choose_extensions(
         if statistics is None or not candidates:
             continue
         diffs += 1
-        live = live_files(table, SnapshotId(ancestor.snapshot_id))
+        try:
+            live = live_files(table, SnapshotId(ancestor.snapshot_id))
+        except ManifestError as error:
+            notes.append(f"ancestor {ancestor.snapshot_id} could not be read: {error}")
+            _log.warning("%s: %s", table_name(table), notes[-1])
+            continue
         ancestor_keys = {file.path: file_key(file, live.location) for file in live.files}
         if any(keys.get(path) != key for path, key in ancestor_keys.items()):
             continue

@@ -13,11 +13,12 @@ from icepuffin.ops.catalog import bindings
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.commit import TableReplacedError
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
-from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.catalog.snapshots import TableUnavailableError, hides_snapshots
 from icepuffin.ops.datafile import DataFileError
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.index import IndexReport, materialize_index
+from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.search import Coverage, exact_search, open_index
 from icepuffin.ops.storage import AccessError, open_storage
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -172,3 +173,45 @@ def test_a_catalog_is_believed_whose_metadata_file_cannot_be_read(
     monkeypatch.setattr(type(table.io), "new_input", refuse)
     assert not hides_snapshots(table)
     assert f"cannot be read: {error}" in caplog.text
+
+
+def lose(path: str, content: bytes | None) -> None:
+    file = Path(path.removeprefix("file://"))
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"Obj\x01 and nothing that follows"])
+@pytest.mark.parametrize("part", ["list", "manifest"])
+def test_a_snapshot_whose_manifests_are_lost_is_named(table: Table, content: bytes | None, part: str) -> None:
+    """A cleaner that knows too little deletes them."""
+    index_head(table)
+    table.append(make_rows(100, 150))
+    snapshot = table.refresh().current_snapshot() or pytest.fail("gone")
+    reader, head = open_index(table, DEFINITION, storage=STORAGE), snapshot.snapshot_id
+    lose(snapshot.manifest_list if part == "list" else snapshot.manifests(table.io)[0].manifest_path, content)
+    for work in (
+        lambda: reader.search(queries(1), 3, where="id < 50"),
+        lambda: open_index(table, DEFINITION, storage=STORAGE),
+        lambda: exact_search(table, "embedding", Metric.L2, queries(1), storage=STORAGE),
+        lambda: materialize_index(table, DEFINITION, head, runner=LocalRunner(1), storage=STORAGE),
+        lambda: materialize_theta_sketches(table, head, runner=LocalRunner(1), storage=STORAGE),
+    ):
+        with pytest.raises(ManifestError, match=f"the manifests of snapshot {head} cannot be read"):
+            work()
+    assert len(reader.search(queries(1), 3).rows) == 3
+
+
+def test_sketches_are_counted_where_the_manifests_of_an_ancestor_are_lost(table: Table) -> None:
+    ancestor = table.refresh().current_snapshot() or pytest.fail("gone")
+    materialize_theta_sketches(table, ancestor.snapshot_id, runner=LocalRunner(1), storage=STORAGE)
+    for name in [name for name in table.refresh().metadata.refs if name != "main"]:
+        table.manage_snapshots().remove_tag(name).commit()
+    derived = [item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != ancestor.snapshot_id]
+    table.maintenance.expire_snapshots().by_ids(derived).commit()
+    table.append(make_rows(100, 150))
+    lose(ancestor.manifest_list, None)
+    head = table.refresh().metadata.current_snapshot_id
+    report = materialize_theta_sketches(table, SnapshotId(head or 0), runner=LocalRunner(1), storage=STORAGE)
+    assert report.ndv["id"] == 150
