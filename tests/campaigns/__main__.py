@@ -4,11 +4,16 @@ import argparse
 import logging
 import random
 import sys
+from functools import partial
 
-from tests.campaigns import flips, kills
+from tests.campaigns import crowd, flips, kills
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
-CAMPAIGNS = {"flips": flips.run, "kills": kills.run}
+CAMPAIGNS = {
+    **{f"crowd-{catalog}": partial(crowd.run, catalog=catalog) for catalog in crowd.CATALOGS},
+    "flips": flips.run,
+    "kills": kills.run,
+}
 
 
 def main() -> int:

@@ -21,6 +21,8 @@ class Budget:
     """Number of the first trial, to repeat a late one"""
     counts: Counter[str] = field(default_factory=Counter)
     """Trials by what came of them"""
+    notes: Counter[str] = field(default_factory=Counter)
+    """Events that are no trials"""
 
     def trials(self) -> Iterator[tuple[int, random.Random]]:
         """(number, generator) of each trial, until the time is over. The same seed gives the same trials."""
@@ -35,7 +37,8 @@ class Budget:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items()))
-        return f"{self.counts.total():,} trials ({kinds})"
+        notes = "".join(f"; {count:,} {kind}" for kind, count in sorted(self.notes.items()))
+        return f"{self.counts.total():,} trials ({kinds}){notes}"
 
 
 class BrokenPromiseError(AssertionError):

@@ -3,7 +3,8 @@
 import pytest
 
 from icepuffin.ops.cache import use_settings
-from tests.campaigns import flips, kills
+from icepuffin.ops.index import packs
+from tests.campaigns import crowd, flips, kills
 from tests.campaigns.budget import BrokenPromiseError, Budget
 
 
@@ -30,6 +31,13 @@ def test_a_changed_answer_ends_the_campaign(monkeypatch: pytest.MonkeyPatch) -> 
             flips.run(Budget(seconds=60.0, seed=1))
     finally:
         use_settings(None)
+
+
+def test_a_crowd_at_one_table_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", packs.PACK_BYTES)  # put back afterwards
+    budget = Budget(seconds=0.1, seed=1)
+    crowd.run(budget, "sqlite")
+    assert budget.counts["rounds"] == 1
 
 
 def test_a_seed_repeats_its_trials() -> None:

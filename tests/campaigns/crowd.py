@@ -1,0 +1,123 @@
+"""Sixteen refreshers, four writers, a compactor, an expirer and garbage collection at one table at once, in rounds.
+
+After each round every row is there, each index is right after one more refresh, and `gc` leaves what is named and
+nothing else. On SQLite, PostgreSQL, or Iceberg's own REST server.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from pyiceberg.expressions import In
+from pyiceberg.table import Table
+
+from icepuffin.ops.catalog.bindings import LostRaceError
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError
+from icepuffin.ops.index import collect_garbage, packs
+from tests.campaigns.budget import BrokenPromiseError, Budget
+from tests.conftest import STORAGE, make_rows
+from tests.interop.lakes import Lake, open_lake
+from tests.interop.test_concurrency import at_last, compact, expire, index_files, index_head
+from tests.ops.index.comparison import DEFINITION, found_and_true
+from tests.services.postgres import postgres, uri
+from tests.services.rest import rest_catalog
+
+CATALOGS = ("sqlite", "postgres", "rest")
+_REFRESHERS = 16
+_WRITERS = 4
+_FIRST_ROWS = 60
+_ROWS_PER_WRITE = 20
+_NAMES = ("a", "b")
+_ROUND_SECONDS = 600
+"""A round that takes longer is stuck"""
+OpenLake = Callable[[], Lake]
+
+
+def run(budget: Budget, catalog: str) -> None:
+    """Raises BrokenPromiseError."""
+    with tempfile.TemporaryDirectory() as folder, _address(catalog, Path(folder)) as address:
+        for number, rng in budget.trials():
+            packs.PACK_BYTES = rng.choice((10_000, 64 << 20))
+            with ExitStack() as lakes:
+                open_one = partial(_opened, lakes, f"crowd_{budget.seed}_{number}", address, Path(folder))
+                try:
+                    _round(open_one, rng, budget)
+                except Exception as error:
+                    raise BrokenPromiseError(f"trial {number}: {type(error).__name__}: {error}") from error
+            budget.counts["rounds"] += 1
+
+
+@contextmanager
+def _address(catalog: str, folder: Path) -> Iterator[str]:
+    if catalog == "postgres":
+        with postgres() as port:
+            yield uri(port)
+    elif catalog == "rest":
+        (folder / "rest").mkdir()
+        with rest_catalog(folder / "rest", {}) as address:
+            yield address
+    else:
+        yield f"sqlite:///{folder}/catalog.db"
+
+
+def _opened(lakes: ExitStack, name: str, address: str, folder: Path) -> Lake:
+    return lakes.enter_context(open_lake(name, address, folder))
+
+
+def _round(open_one: OpenLake, rng: random.Random, budget: Budget) -> None:
+    lake = open_one()
+    lake.create("t").append(make_rows(0, _FIRST_ROWS))
+    deleted = [rng.sample(range(_FIRST_ROWS), 5) for _ in range(_WRITERS)]
+    jobs: list[Callable[[], None]] = [partial(_write, open_one(), number, ids) for number, ids in enumerate(deleted)]
+    jobs += [partial(_refresh, open_one(), _NAMES[number % len(_NAMES)], budget) for number in range(_REFRESHERS)]
+    jobs += [partial(at_last, open_one(), change) for change in (compact, expire, _collect)]
+    rng.shuffle(jobs)
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        begun = time.monotonic()
+        for job in [pool.submit(job) for job in jobs]:
+            job.result(timeout=max(1.0, _ROUND_SECONDS - (time.monotonic() - begun)))
+    _require_whole(lake, deleted)
+
+
+def _write(lake: Lake, number: int, ids: Sequence[int]) -> None:
+    start = _FIRST_ROWS + number * _ROWS_PER_WRITE
+    at_last(lake, lambda table: table.append(make_rows(start, start + _ROWS_PER_WRITE)))
+    at_last(lake, lambda table: table.delete(In("id", ids)))
+
+
+def _refresh(lake: Lake, name: str, budget: Budget) -> None:
+    """As Dagster does: what lost a race, or met a snapshot that has expired, is tried again."""
+    while True:
+        try:
+            index_head(lake, name)
+        except (UnknownSnapshotError, LostRaceError) as error:
+            budget.notes[f"{type(error).__name__} and another try"] += 1
+        else:
+            return
+
+
+def _collect(table: Table) -> None:
+    collect_garbage(table, storage=STORAGE)
+
+
+def _require_whole(lake: Lake, deleted: Sequence[Sequence[int]]) -> None:
+    """Raises AssertionError."""
+    written = set(range(_FIRST_ROWS + _WRITERS * _ROWS_PER_WRITE)).difference(*deleted)
+    assert sorted(lake.load("t").scan().to_arrow()["id"].to_pylist()) == sorted(written), "rows of the writers"
+    for name in _NAMES:
+        assert index_head(lake, name).rows == len(written), f"rows of index {name}"
+        result, recall = found_and_true(lake.load("t"), definition=replace(DEFINITION, name=name))
+        assert not result.warnings, f"index {name} warns: {result.warnings}"
+        assert recall >= DEFINITION.target_recall, f"recall {recall} of index {name}"
+    collect_garbage(lake.load("t"), storage=STORAGE, grace=timedelta(0))
+    versions = [version for name in _NAMES for version in index_versions(lake.load("t"), name)]
+    named = {version.puffin_path for version in versions} | {pack.path for item in versions for pack in item.packs}
+    assert {path for path in index_files(lake) if "/ann-" in path} == named, "files of the indexes"
