@@ -6,7 +6,7 @@
    (`reservoir`).
 4. A random sample gets a graph of its own by greedy insert: its long edges connect regions that share no leaf. Some
    nodes of each cluster that no candidate leads out of are in the sample.
-5. One robust prune of each node's candidates. Where few edges lead to a node, its own edges are turned round as well.
+5. One robust prune of each node's candidates. Where few edges lead to a node, the reverses of its own edges are added.
 6. Equal rows are attached to their representatives as trees; nodes that cannot be reached are attached to near ones.
 
 Every step gives the same result for any number of threads.
@@ -62,8 +62,8 @@ class BulkParams:
 DEFAULTS = BulkParams()
 _ROWS_PER_BATCH = 131_072
 _FEW_INCOMING = 8
-_LANDINGS = 4
-"""Nodes with long edges in each cluster that no candidate leads out of"""
+_SAMPLED_PER_COMPONENT = 4
+"""Nodes with long edges in each connected component: no candidate leads out of it"""
 _NODES_PER_PRUNE_TASK = 2_048
 
 
@@ -103,10 +103,10 @@ def build(
     groups = find_duplicates(vectors, first=medoid)
     graph = empty_graph(len(vectors), params.max_degree, medoid)
     with one_blas_thread, ThreadPoolExecutor(threads) as executor:
-        under_way = _Build(graph, space, groups.representatives, params, bulk, Workers(executor, threads))
-        _collect_candidates(under_way)
-        _prune(under_way, _long_edges(under_way))
-        _turn_round_edges_of_rare_nodes(under_way)
+        partial_build = _Build(graph, space, groups.representatives, params, bulk, Workers(executor, threads))
+        _collect_candidates(partial_build)
+        _prune(partial_build, _long_edges(partial_build))
+        _reverse_edges_of_rare_nodes(partial_build)
     attach_duplicates(graph, groups)
     attach_unreachable(graph, space, params)
     return graph
@@ -189,13 +189,13 @@ def _sample(build: _Build, rng: np.random.Generator) -> I32:
     graph, bulk, representatives = build.graph, build.bulk, build.representatives
     components = np.arange(graph.count, dtype=np.int32)
     _join_components(graph.adjacency, components)
-    wanted = max(bulk.fewest_sampled, int(bulk.sample * len(representatives)))
-    size = min(len(representatives), bulk.most_sampled, wanted)
+    requested = max(bulk.fewest_sampled, int(bulk.sample * len(representatives)))
+    size = min(len(representatives), bulk.most_sampled, requested)
     shuffled = rng.permutation(representatives)
-    landings = shuffled[_first_of_each(components[shuffled], _LANDINGS)]
+    of_components = shuffled[_first_of_each(components[shuffled], _SAMPLED_PER_COMPONENT)]
     strata = (np.arange(size) + rng.random(size)) * len(representatives) // size  # near rows have near ids
     drawn = representatives[strata.astype(np.intp)]
-    return np.unique(np.concatenate([drawn, landings, [graph.medoid]])).astype(np.int32)
+    return np.unique(np.concatenate([drawn, of_components, [graph.medoid]])).astype(np.int32)
 
 
 @kernel
@@ -285,8 +285,8 @@ def _prune_nodes(
         degrees[node] = kept
 
 
-def _turn_round_edges_of_rare_nodes(build: _Build) -> None:
-    """Turn round the edges of nodes that few lists keep: in data with hubs, lists are full of nearer nodes."""
+def _reverse_edges_of_rare_nodes(build: _Build) -> None:
+    """Add the reverses of the edges of nodes that few lists keep: in data with hubs, lists are full of nearer nodes."""
     graph = build.graph
     incoming = np.zeros(graph.count, np.int32)
     _count_incoming(graph.adjacency, incoming)

@@ -74,7 +74,7 @@ def _split(space: Space, ids: I32, carving: Carving, seed: tuple[int, ...]) -> l
     parts = _parts(nearest, ids, count)
     if max(len(part) for part in parts) > _INSEPARABLE * len(ids):
         parts = np.array_split(ids, -(-len(ids) // carving.largest))
-    return [leaf for number, part in enumerate(parts) for leaf in _split(space, part, carving, (*seed, number))]
+    return [leaf for place, part in enumerate(parts) for leaf in _split(space, part, carving, (*seed, place))]
 
 
 def _assign(space: Space, ids: I32, leaders: I32, nearest: I32) -> None:

@@ -90,7 +90,7 @@ class _Ranking(NamedTuple):
     queries: F64
     """f64[Q, D]"""
     metric: int
-    """Value of the `Metric`"""
+    """Code of the `Metric`"""
     ranked: int
     """Live nodes to rank for each query"""
 
@@ -188,8 +188,8 @@ class Searcher:
         self._codebook = PqCodebook(self._pq[0])
         self._codes = codes
         if codes is None and vectors is not None and len(vectors) >= coded_from:
-            made = encode(vectors, threads=threads)
-            self._codes = made if made and preserves_neighbors(made, vectors, metric) else None
+            encoded = encode(vectors, threads=threads)
+            self._codes = encoded if encoded and preserves_neighbors(encoded, vectors, metric) else None
         self._entry_points = _entry_points(graph)
         self._entry_data = self._data_of(self._entry_points)
         self._visited: list[_VisitedFields] = []
@@ -295,7 +295,7 @@ class Searcher:
             rows = slice(start, start + _QUERIES_PER_TASK)
             block = self._queries(read_only(np.ascontiguousarray(queries[rows], np.float32)))
             entry_queries = block._replace(**self._entry_data)
-            ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.value, ranked)
+            ranking = (vectors, read_only(as_float64(queries[rows])), self._metric.code, ranked)
             visited = self._take_visited()
             _search_block(block, entry_queries, graph, width, ranking, visited, results.part(rows))
             self._visited.append(visited)

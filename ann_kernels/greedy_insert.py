@@ -93,21 +93,21 @@ def _insert_batch(graph: Graph, space: Space, batch: I32, params: VamanaParams, 
 
 
 def add_reverse_edges(graph: Graph, space: Space, nodes: I32, edges: Adjacency, alpha: float, workers: Workers) -> None:
-    """Add the edges of some nodes int32[n], turned round, and prune the lists in which they do not fit."""
+    """Add the reverses of the edges of some nodes int32[n], and prune the lists in which they do not fit."""
     alpha_squared = np.float32(alpha**2)
-    turned, starts = _turned_round(nodes, edges)
+    reversed_edges, starts = _reversed(nodes, edges)
 
     def add(low: int, high: int) -> None:
         scratch = new_code_scratch(space)
-        _add_reverse_edges(space, graph.adjacency, turned, starts[low : high + 1], alpha_squared, scratch)
+        _add_reverse_edges(space, graph.adjacency, reversed_edges, starts[low : high + 1], alpha_squared, scratch)
 
     workers.each(len(starts) - 1, add)
 
 
-def _turned_round(nodes: I32, edges: Adjacency) -> tuple[_ReverseEdges, I64]:
-    """The edges turned round, and where each target starts, int64[t + 1]."""
-    used = np.arange(edges.neighbors.shape[1])[None, :] < edges.degrees[:, None]
-    targets = edges.neighbors[used]
+def _reversed(nodes: I32, edges: Adjacency) -> tuple[_ReverseEdges, I64]:
+    """The reverse edges, and where each target starts, int64[t + 1]."""
+    is_edge = np.arange(edges.neighbors.shape[1])[None, :] < edges.degrees[:, None]
+    targets = edges.neighbors[is_edge]
     sources = np.repeat(nodes, edges.degrees)
     order = np.lexsort((sources, targets))
     targets, sources = targets[order], sources[order]

@@ -166,17 +166,17 @@ def _seed_centroids(sample: F32, k: int, rng: np.random.Generator) -> F32:
 def _draw_seeds(vectors: F32, uniform: F64, rows: I64) -> None:
     """Rows int64[k] of the seeds; uniform f64[k] places each in the running total of squared distances."""
     nearest = np.ones(vectors.shape[0], np.float64)  # the first is drawn evenly
-    for number in range(rows.size):
+    for seed in range(rows.size):
         total = nearest.sum()
         if total > 0:
-            running, row, wanted = nearest[0], 0, uniform[number] * total
-            while running <= wanted and row + 1 < nearest.size:
+            running, row, target = nearest[0], 0, uniform[seed] * total
+            while running <= target and row + 1 < nearest.size:
                 row += 1
                 running += nearest[row]
         else:
-            row = int(uniform[number] * nearest.size)
-        rows[number] = row
-        if number == 0:
+            row = int(uniform[seed] * nearest.size)
+        rows[seed] = row
+        if seed == 0:
             nearest[:] = np.inf
         for other in range(nearest.size):
             nearest[other] = min(nearest[other], np.float64(squared_l2(vectors, other, vectors[row])))

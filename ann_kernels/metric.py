@@ -5,27 +5,36 @@ import enum
 from icepuffin.ann_kernels.errors import KernelError
 
 
-class Metric(enum.IntEnum):
-    """How near two vectors are. Reported distances: smaller is nearer. Numbers are part of the file formats."""
+class Metric(enum.StrEnum):
+    """How near two vectors are. Reported distances: smaller is nearer. Users write the values."""
 
-    L2 = 0
+    L2 = "l2"
     """Euclidean distance."""
-    COSINE = 1
+    COSINE = "cosine"
     """1 - cosine similarity; vectors are normalised first."""
-    INNER_PRODUCT = 2
+    INNER_PRODUCT = "ip"
     """- inner product; no metric in the mathematical sense."""
+
+    @property
+    def code(self) -> int:
+        """Number of the metric in the file formats and in kernels."""
+        return _CODES[self]
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
         """`l2`, `cosine` or `ip`. Raises KernelError."""
         try:
-            return _NAMES[name.lower()]
-        except KeyError:
-            raise KernelError(f"metric {name!r} is not one of {', '.join(_NAMES)}") from None
+            return cls(name.lower())
+        except ValueError:
+            raise KernelError(f"metric {name!r} is not one of {', '.join(cls)}") from None
 
-    @property
-    def label(self) -> str:
-        return next(name for name, metric in _NAMES.items() if metric is self)
+    @classmethod
+    def of_code(cls, code: int) -> "Metric":
+        """The metric with this number. Raises ValueError."""
+        for metric, number in _CODES.items():
+            if number == code:
+                return metric
+        raise ValueError(f"no metric has the number {code}")
 
 
-_NAMES = {"l2": Metric.L2, "cosine": Metric.COSINE, "ip": Metric.INNER_PRODUCT}
+_CODES = {Metric.L2: 0, Metric.COSINE: 1, Metric.INNER_PRODUCT: 2}

@@ -178,8 +178,9 @@ def preserves_neighbors(codes: ScalarCodes, vectors: F32, metric: Metric, *, ext
     candidates = np.full((len(own), min(_CHECKED_CANDIDATES, len(vectors) - 1)), -1, np.int32)
     _nearest_by_code(codes.queries(queries, metric), own, candidates)
     exact = np.empty(candidates.shape, np.float32)
-    kind = DotQueries if metric is Metric.INNER_PRODUCT else L2Queries
-    _candidate_distances(kind(read_only(vectors), read_only(vectors[own])), read_only(last), own, candidates, exact)
+    queries_type = DotQueries if metric is Metric.INNER_PRODUCT else L2Queries
+    float_queries = queries_type(read_only(vectors), read_only(vectors[own]))
+    _candidate_distances(float_queries, read_only(last), own, candidates, exact)
     for k in _CHECKED_NEAREST:
         expected = min(k, candidates.shape[1])
         limits = np.partition(exact, expected - 1, axis=1)[:, expected - 1 : expected]

@@ -185,9 +185,9 @@ def merge_top_k(runs: Sequence[Neighbors], k: int) -> tuple[I32, I64, F64]:
     widest = max(ids.shape[1] for ids, _ in runs)
     ids = np.full((queries, len(runs), widest), -1, np.int64)
     distances = np.full((queries, len(runs), widest), np.inf)
-    for number, (run_ids, run_distances) in enumerate(runs):
-        ids[:, number, : run_ids.shape[1]] = run_ids
-        distances[:, number, : run_ids.shape[1]] = run_distances
+    for run, (run_ids, run_distances) in enumerate(runs):
+        ids[:, run, : run_ids.shape[1]] = run_ids
+        distances[:, run, : run_ids.shape[1]] = run_distances
     out_runs = np.full((queries, k), -1, np.int32)
     out_ids = np.full((queries, k), -1, np.int64)
     out_distances = np.full((queries, k), np.inf)

@@ -32,7 +32,7 @@ STEPS: dict[str, tuple[tuple[ModuleType, str], ...]] = {
     PARTS[0]: ((bulk_build, "_leaf_pairs"),),
     PARTS[1]: ((bulk_build, "offer_pairs"),),
     "the sample's graph": ((bulk_build, "_long_edges"),),
-    "prune": ((bulk_build, "_prune"), (bulk_build, "_turn_round_edges_of_rare_nodes")),
+    "prune": ((bulk_build, "_prune"), (bulk_build, "_reverse_edges_of_rare_nodes")),
     "repair": ((bulk_build, "attach_unreachable"),),
 }
 

@@ -140,7 +140,7 @@ def _recall(
 ) -> float:
     checked = queries[:_CHECKED]
     found = reader.search(checked, K, columns=["id"], search_list=search_list).rows
-    truth = exact_top_k(checked, base, K, lake.definition.metric_value)[0]
+    truth = exact_top_k(checked, base, K, lake.definition.metric)[0]
     ids = np.asarray(found["id"]).reshape(len(checked), K)
     return float(np.mean([len(np.intersect1d(a, b)) / K for a, b in zip(ids, truth, strict=True)]))
 

@@ -200,7 +200,7 @@ class Lake:
         """recall@k of the head's version, of queries near rows that the table has or had."""
         query_vectors = self.queries(queries)
         result = open_index(self.table.refresh(), definition, storage=STORAGE).search(query_vectors, k, columns=["id"])
-        metric = definition.metric_value
+        metric = definition.metric
         true = exact_search(self.table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"])
         ids, true_ids = _by_query(result.rows, queries, k), _by_query(true.rows, queries, k)
         return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(ids, true_ids, strict=True)]))

@@ -55,7 +55,7 @@ def main() -> None:
         os.environ[SHARD_CACHE] = f"{folder}/cache"
         lake = Lake(Path(folder), base, len(base), options.files, definition, options.threads)
         lake.index()
-        truth = exact_top_k(queries, base, K, definition.metric_value)[0]
+        truth = exact_top_k(queries, base, K, definition.metric)[0]
         reader = open_index(lake.table.refresh(), definition, storage=STORAGE, threads=1)
         width = _width_for(reader, queries, truth, options.recall)
         out["search_list"] = width
@@ -168,7 +168,7 @@ def _filtered(
 ) -> dict[str, Any]:
     kept = max(1, int(share * len(base)))
     where = f"id < {kept}"
-    truth = exact_top_k(queries, base[:kept], K, reader.definition.metric_value)[0]
+    truth = exact_top_k(queries, base[:kept], K, reader.definition.metric)[0]
     reader.search(queries[:1], K, where=where, columns=["id"])
     times, hits = [], []
     for query, true in zip(queries, truth, strict=True):

@@ -56,7 +56,7 @@ def ready(shard: Shard, *, threads: int = 1) -> ReadyShard:
         pq=pq,
         file_slots=shard.file_slots,
         row_positions=shard.row_positions,
-        searcher=Searcher(graph, vectors, Metric(shard.metric), pq=pq, threads=threads),
+        searcher=Searcher(graph, vectors, Metric.of_code(shard.metric), pq=pq, threads=threads),
         rounded=shard.rounded,
     )
 
@@ -75,7 +75,7 @@ def to_arrays(shard: ReadyShard) -> tuple[Arrays, dict[str, Any]]:
         arrays["pq_codebook"], arrays["pq_codes"] = shard.pq
     values: dict[str, Any] = {
         "medoid": shard.graph.medoid,
-        "metric": int(shard.searcher.metric),
+        "metric": shard.searcher.metric.code,
         "rounded": shard.rounded,
     }
     if (codes := shard.searcher.codes) is not None:
@@ -101,6 +101,6 @@ def from_arrays(arrays: Arrays, values: Mapping[str, Any]) -> ReadyShard:
         file_slots=arrays["file_slots"],
         row_positions=arrays["row_positions"],
         # a shard that was kept without codes gets none: they did not pay
-        searcher=Searcher(graph, vectors, Metric(values["metric"]), pq=pq, codes=codes, coded_from=sys.maxsize),
+        searcher=Searcher(graph, vectors, Metric.of_code(values["metric"]), pq=pq, codes=codes, coded_from=sys.maxsize),
         rounded=values["rounded"],
     )

@@ -280,7 +280,7 @@ def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -
     ordinals = np.concatenate(slots) if slots else np.empty(0, np.uint32)
     order = np.argsort(ordinals, kind="stable")  # by file, so that the grouping of files into tasks does not show
     return CentroidIndex(
-        metric=int(plan.definition.metric_value),
+        metric=plan.definition.metric.code,
         dims=dims,
         centroids=np.concatenate(centers)[order] if centers else np.empty((0, dims), np.float32),
         file_ordinals=ordinals[order],

@@ -5,6 +5,7 @@ of `IndexDefinition`. The command line, SQL, settings and table properties take 
 `INDEX_PARAMETERS`.
 """
 
+import enum
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from icepuffin.ann_kernels.vamana import VamanaParams
 
-MetricName = Literal["l2", "cosine", "ip"]
 VectorFormat = Literal["none", "f32", "f16"]
 
 PREFIX = "ann.index."
@@ -85,8 +85,9 @@ class IndexParameter:
 
 def _parameter(default: T, about: str, **limits: Any) -> T:
     """A field that is an index parameter; `limits` are further fields of `IndexParameter`."""
-    made: T = field(default=default, metadata={"default": default, "about": about, **limits})
-    return made
+    text_or_number = default.value if isinstance(default, enum.Enum) else default
+    parameter: T = field(default=default, metadata={"default": text_or_number, "about": about, **limits})
+    return parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,10 @@ class IndexDefinition:
     column: str
     """Name of the vector column when the index was made; `field_id` is what counts afterwards."""
     field_id: int | None = None
-    metric: str = _parameter("cosine", "How distances are measured.", choices=get_args(MetricName))
+    metric: Metric = _parameter(  # noqa: RUF009  it makes a field
+        Metric.COSINE, "How distances are measured.", choices=tuple(metric.value for metric in Metric)
+    )
+    """May be given as its text"""
     max_degree: int = _parameter(64, "R: edges per node, at most. More: larger, better recall.", low=4, high=512)
     search_list: int = _parameter(
         100, "L of inserts, and of searches that set none. More: slower, better recall.", low=8, high=4096
@@ -179,10 +183,7 @@ class IndexDefinition:
                 parameter.check(getattr(self, name))
         except DefinitionError as error:
             raise DefinitionError(f"index {self.name}: {error}") from None
-
-    @property
-    def metric_value(self) -> Metric:
-        return Metric.parse(self.metric)
+        object.__setattr__(self, "metric", Metric.parse(self.metric))
 
     @property
     def params(self) -> "VamanaParams":

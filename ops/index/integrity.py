@@ -181,7 +181,7 @@ def _covered_rows(
         schema=schema,
         field_id=resolve_field(definition, schema, live.table),
         record_count=live.record_count,
-        metric=definition.metric_value,
+        metric=definition.metric,
     )
 
 

@@ -225,7 +225,7 @@ def pass_gate(plan: VersionPlan, shard_set: ShardSet) -> None:
 def _recall_advice(definition: IndexDefinition, shard_set: ShardSet) -> str:
     """What to change where recall is low, before all else."""
     length = float(np.linalg.norm(shard_set.layout.codebook.astype(np.float64), axis=1).max(initial=0))
-    if definition.metric_value is Metric.COSINE or _LENGTHS[0] <= length <= _LENGTHS[1]:
+    if definition.metric is Metric.COSINE or _LENGTHS[0] <= length <= _LENGTHS[1]:
         return _RECALL_ADVICE[definition.vectors]
     return (
         f"Vectors are about {length:.0e} long, and a graph is built by squares of floats, which end at 3e38 and vanish "

@@ -156,7 +156,7 @@ def _by_hash(matching: _Matching) -> _MatchOutcome:
             files=group,
             schema=context.plan.schema,
             field_id=context.plan.field_id,
-            metric=context.plan.definition.metric_value,
+            metric=context.plan.definition.metric,
             dims=context.layout.dims,
             range_bits=matching.range_bits,
             staging=context.staging,

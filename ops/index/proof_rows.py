@@ -48,7 +48,7 @@ def draw_rows(plan: VersionPlan, slots: Mapping[str, int], storage: StorageConfi
     chosen = [files[at] for files in (new, kept) for at in rng.permutation(len(files))[:_FILES].tolist()]
     seeds = rng.integers(2**31, size=len(chosen)).tolist()
     deleted = deleted_by_file(lambda path: open_storage(path, storage), chosen)
-    metric = plan.definition.metric_value
+    metric = plan.definition.metric
 
     def rows_of(file: LiveFile, seed: int) -> ProofRows | None:
         slot = slots[relative_to(file.path, plan.live.location)]

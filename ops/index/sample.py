@@ -80,7 +80,7 @@ def make_layout(plan: VersionPlan, storage: StorageConfig, *, threads: int) -> L
         m = choose_m(sample.shape[1], definition.pq_m)
         pq_codebook = train_pq(sample, m, seed=definition.seed, threads=threads)
     to_shard = group_partitions(codebook, np.bincount(labels, minlength=partitions), shards)
-    curve = measure_routing(sample, labels, codebook, to_shard, definition.metric_value, seed=definition.seed)
+    curve = measure_routing(sample, labels, codebook, to_shard, definition.metric, seed=definition.seed)
     return Layout(codebook, to_shard, shards, pq_codebook, curve)
 
 
@@ -153,7 +153,7 @@ def draw_sample(plan: VersionPlan, storage: StorageConfig) -> npt.NDArray[np.flo
                 continue
             chosen = np.sort(rng.choice(size, int(np.ceil(size * share)), replace=False))[: full_size - filled]
             raw = vectors_at(column, positions, file, sample.shape[1] if filled else None)
-            rows = prepared(raw[chosen], positions[chosen], file, plan.definition.metric_value)
+            rows = prepared(raw[chosen], positions[chosen], file, plan.definition.metric)
             if not filled:
                 sample = np.empty((full_size, rows.shape[1]), np.float32)
             sample[filled : filled + len(rows)] = rows

@@ -144,7 +144,7 @@ def version_of(
         LoadedShards(shards.values()),
         tuple(shards),
         covered,
-        definition.metric_value,
+        definition.metric,
         definition.search_list,
         opened.routing.dims,
         RecallModel.of(opened),

@@ -150,9 +150,7 @@ def _open(
     definition = index if isinstance(index, IndexDefinition) else load_definition(frozen, index)
     live, schema = _snapshot(frozen, snapshot)
     field_id = resolve_field(definition, schema, table_name(frozen))
-    target = SearchTarget(
-        frozen, live, schema, field_id, definition.metric_value, definition, storage or storage_of(frozen)
-    )
+    target = SearchTarget(frozen, live, schema, field_id, definition.metric, definition, storage or storage_of(frozen))
     choice = _choose_version(target, definition, stale, _Resources(workers, runner, in_process_mb, on_demand))
     milliseconds = round((time.perf_counter() - begun) * 1000, 3)
     opening = OpeningCost(milliseconds, choice.loaded.index_bytes if choice.loaded else 0)
@@ -345,7 +343,7 @@ def _choose_version(
 def _fits(version: OpenVersion, target: SearchTarget) -> bool:
     """Whether its distances are those of the target. How the graph was built does not matter to a reader."""
     definition = version.definition
-    return definition.field_id == target.field_id and definition.metric_value is target.metric
+    return definition.field_id == target.field_id and definition.metric is target.metric
 
 
 def _load_first(

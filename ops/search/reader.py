@@ -118,9 +118,9 @@ class IndexReader:
         return self._choice.dims
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> Metric:
         """What distances are: `l2`, `cosine` or `ip`."""
-        return self._metric.label
+        return self._metric
 
     @property
     def row_count(self) -> int:

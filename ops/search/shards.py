@@ -104,7 +104,7 @@ class ShardMasker:
         entry = self._opened.routing.shards[shard_id]
         key = ShardKey(self._opened.shards[shard_id], entry.sha256, self._opened.version.index_snapshot_id)
         shard = process_cache().shard(key, self._storage, threads=threads)
-        metric = self._opened.definition.metric_value
+        metric = self._opened.definition.metric
         if shard.count != entry.count or shard.searcher.metric is not metric:
             raise BadBlobError(
                 f"shard {shard_id} has {shard.count} nodes and metric {shard.searcher.metric.name}, "

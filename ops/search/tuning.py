@@ -57,7 +57,7 @@ class RecallModel:
         rows = sum(entry.live for entry in table.shards)
         curves = [(widths(text), entry.live) for text, entry in zip(opened.curves, table.shards, strict=True)]
         return cls(
-            ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric_value),
+            ShardCentroids.of(table.codebook, table.partition_to_shard, opened.definition.metric),
             len(table.shards),
             combined(curves),
             reaches(opened.routing_curve),

@@ -363,10 +363,10 @@ def _find_index(table: Table, schema: Schema, statement: Nearest) -> tuple[Index
         on_column = (
             definition.column == statement.vector_column if field is None else definition.field_id == field.field_id
         )
-        if on_column and definition.metric_value is statement.metric:
+        if on_column and definition.metric is statement.metric:
             return definition, f"index {definition.name}"
     others = (
         ", ".join(f"{definition.name} ({definition.column}, {definition.metric})" for definition in definitions)
         or "none"
     )
-    return None, f"no index on {statement.vector_column} by {statement.metric.label} (there are: {others})"
+    return None, f"no index on {statement.vector_column} by {statement.metric} (there are: {others})"

@@ -92,5 +92,5 @@ class BaseShard:
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]
             )
             raw = vectors_from_arrow(rows.column(0), reader.header.dims)
-            vectors[nodes] = prepare(raw, Metric(reader.header.metric))
+            vectors[nodes] = prepare(raw, Metric.of_code(reader.header.metric))
         return vectors

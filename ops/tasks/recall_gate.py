@@ -50,7 +50,7 @@ def recall_of_nodes(
     answers are compared by `vectors`. Candidates of a lean shard are re-ranked by exact distance, as in a search. Equal
     distances count as hits. There must be two live nodes at least.
     """
-    metric = Metric(shard.metric)
+    metric = Metric.of_code(shard.metric)
     k = min(GATE_K + 1, int(live.sum()))
     exact_ids, exact = exact_top_k(vectors[query_nodes], vectors, k, metric, live=live)
     answers = search_by_defaults(searcher, shard, vectors[query_nodes], k, threads=threads)
@@ -88,7 +88,7 @@ def measure_curve(
     query_nodes = np.sort(np.random.default_rng([seed, 1]).choice(nodes, count, replace=False))
     others = live.copy()
     others[query_nodes] = False
-    metric = Metric(shard.metric)
+    metric = Metric.of_code(shard.metric)
     _, exact = exact_top_k(vectors[query_nodes], vectors, GATE_K, metric, live=others)
     limits = _with_tolerance(exact[:, -1:])
     searcher = searcher_of(shard, vectors, others)
@@ -128,9 +128,9 @@ def searcher_of(
     graph = Graph(shard.neighbors, shard.degrees, shard.medoid)
     if _lean(shard):
         pq: Any = shard.pq_codebook, shard.pq_codes
-        return Searcher(graph, None, Metric(shard.metric), live=live, pq=pq)
+        return Searcher(graph, None, Metric.of_code(shard.metric), live=live, pq=pq)
     kept = vectors if shard.vectors is None else np.asarray(shard.vectors, np.float32)
-    return Searcher(graph, kept, Metric(shard.metric), live=live, coded_from=coded_from)
+    return Searcher(graph, kept, Metric.of_code(shard.metric), live=live, coded_from=coded_from)
 
 
 @contextmanager

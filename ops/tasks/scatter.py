@@ -82,7 +82,7 @@ def scatter(task: ScatterTask) -> StagedRows:
 
 def _inputs(task: ScatterTask) -> Iterator[bytes | npt.NDArray[Any] | str | int | None]:
     """Everything that the result depends on."""
-    yield from (repr(task.schema), task.field_id, int(task.metric), task.codebook, task.partition_to_shard)
+    yield from (repr(task.schema), task.field_id, task.metric.code, task.codebook, task.partition_to_shard)
     for selection in task.files:
         yield from (selection.slot, repr(selection.file), selection.positions)
 

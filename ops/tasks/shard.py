@@ -107,7 +107,7 @@ def make_shard(task: ShardTask) -> ShardResult:
 
 def _inputs(task: ShardTask, incoming: VectorRows) -> Iterator[bytes | npt.NDArray[Any] | str | int | float | None]:
     """Everything that the result depends on, whichever task staged it."""
-    yield from (task.how, task.dims, int(task.metric), repr(task.params), task.vectors, task.pq_codebook)
+    yield from (task.how, task.dims, task.metric.code, repr(task.params), task.vectors, task.pq_codebook)
     yield from (task.is_delta, task.target_recall, incoming.slots, incoming.positions, incoming.hashes)
     if task.base is not None:
         yield from task.base.inputs()
@@ -192,7 +192,7 @@ def _assemble(task: ShardTask, graph: Graph, rows: VectorRows, old_codes: npt.ND
         "f16": rows.vectors.astype(np.float16) if task.vectors == "f16" else None,
     }
     return Shard(
-        metric=int(task.metric),
+        metric=task.metric.code,
         dims=task.dims,
         max_degree=task.params.max_degree,
         search_list=task.params.search_list,

@@ -169,7 +169,7 @@ def _open_reader(
     from icepuffin.ops.search import open_exact, open_index
 
     if arguments.exact or definition is None:
-        metric = definition.metric_value if definition else arguments.metric or "cosine"
+        metric = definition.metric if definition else arguments.metric or "cosine"
         return open_exact(context.table, column, metric, snapshot=arguments.snapshot, storage=context.storage)
     session = context.session
     return open_index(

@@ -61,7 +61,7 @@ def test_the_nearest_are_those_of_float64_and_do_not_depend_on_the_batch(
     for number, query in enumerate(queries):
         some = ids[number] >= 0
         answer = ids[number][some].tolist(), distances[number][some].tolist()
-        assert_nearest(*answer, query, vectors, k, metric.label, live)
+        assert_nearest(*answer, query, vectors, k, metric.value, live)
     for size in (1, 2, 12):
         parts = [top(queries[at : at + size], vectors, k, metric, rows) for at in range(0, 24, size)]
         assert (np.concatenate([part[0] for part in parts]) == ids[:24]).all()
@@ -78,7 +78,7 @@ def test_a_thousand_queries_and_many_blocks_give_what_one_gives(metric: Metric, 
         vectors = vectors[np.argsort(far if order == "nearest first" else -far)]
     ids, distances = top(queries, vectors, 10, metric)
     for number in (0, 1, 500, 999):
-        assert_nearest(ids[number].tolist(), distances[number].tolist(), queries[number], vectors, 10, metric.label)
+        assert_nearest(ids[number].tolist(), distances[number].tolist(), queries[number], vectors, 10, metric.value)
         alone = top(queries[number : number + 1], vectors, 10, metric)
         assert (alone[0][0] == ids[number]).all()
         assert (alone[1][0] == distances[number]).all()
@@ -172,7 +172,7 @@ def test_what_squares_in_float32_cannot_hold_is_compared_all_the_same(queries: i
         for metric in (Metric.L2, Metric.INNER_PRODUCT):
             ids, far = exact_top_k(np.full((queries, 8), scale), vectors * np.float32(scale), 3, metric)
             assert_nearest(
-                ids[0].tolist(), far[0].tolist(), np.full(8, scale), vectors * np.float32(scale), 3, metric.label
+                ids[0].tolist(), far[0].tolist(), np.full(8, scale), vectors * np.float32(scale), 3, metric.value
             )
 
 

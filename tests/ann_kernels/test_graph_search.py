@@ -30,10 +30,10 @@ def clustered(count: int, dims: int, seed: int = 0) -> np.ndarray:
 def test_exact_top_k_is_brute_force(metric: Metric) -> None:
     vectors, queries = clustered(200, 7), clustered(5, 7, seed=1)
     ids, distances = exact_top_k(prepare(queries, metric), prepare(vectors, metric), 6, metric)
-    expected = naive.nearest(queries, vectors, 6, metric.label)
+    expected = naive.nearest(queries, vectors, 6, metric.value)
     assert ids.tolist() == expected
     true = [
-        [naive.distance(query, vectors[row], metric.label) for row in rows]
+        [naive.distance(query, vectors[row], metric.value) for row in rows]
         for query, rows in zip(queries, expected, strict=True)
     ]
     np.testing.assert_allclose(distances, true, rtol=1e-4, atol=1e-5)
@@ -84,7 +84,7 @@ def test_a_graph_finds_the_nearest(metric: Metric) -> None:
     assert recall(result, true) >= 0.95
     assert (np.diff(distances, axis=1) >= 0).all()
     true_distances = [
-        naive.distance(query, vectors[row], metric.label) for query, row in zip(queries, result[:, 0], strict=True)
+        naive.distance(query, vectors[row], metric.value) for query, row in zip(queries, result[:, 0], strict=True)
     ]
     np.testing.assert_allclose(distances[:, 0], true_distances, rtol=1e-3, atol=1e-3)
 

@@ -26,7 +26,7 @@ def made_shard(seed: int = 0, rows: int = ROWS) -> Shard:
     params = vamana.VamanaParams(max_degree=8, search_list=16)
     graph = vamana.build(vectors, Metric.L2, params)
     shard = Shard(
-        metric=Metric.L2, dims=vectors.shape[1], max_degree=8, search_list=16, alpha=1.2, medoid=graph.medoid,
+        metric=Metric.L2.code, dims=vectors.shape[1], max_degree=8, search_list=16, alpha=1.2, medoid=graph.medoid,
         neighbors=graph.neighbors, degrees=graph.degrees, file_slots=np.zeros(rows, np.uint32),
         row_positions=np.arange(rows) + 1000 * seed, content_hashes=np.zeros(rows, np.uint64), vectors=vectors,
     )  # fmt: skip

@@ -68,7 +68,7 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     reader = open_index(table, "e")
     requests_before = len(lake.vended_paths)
     found = reader.search(queries(3), 5, columns=["id"], where="id >= 10")
-    true = exact_search(table, "embedding", DEFINITION.metric_value, queries(3), 5, where="id >= 10", columns=["id"])
+    true = exact_search(table, "embedding", DEFINITION.metric, queries(3), 5, where="id >= 10", columns=["id"])
     assert found.rows["id"].equals(true.rows["id"])
     assert len(lake.vended_paths) == requests_before, "keys that are good are not asked for"
     pass_time(3600 - 4 * 60)
@@ -220,7 +220,7 @@ def test_vended_keys_win_over_keys_of_ones_own(lake: Vending, tmp_path: Path) ->
     table = new_table(lake, tmp_path)
     own = {"s3.access-key-id": "mine", "s3.secret-access-key": "mine", "client.session-token": "mine"}
     again = connected(lake, **own).load_table(table.name())
-    assert exact_search(again, "embedding", DEFINITION.metric_value, queries(1), 3).rows.num_rows == 3
+    assert exact_search(again, "embedding", DEFINITION.metric, queries(1), 3).rows.num_rows == 3
     unasked = connected(lake, **own, **{"header.X-Iceberg-Access-Delegation": ""}).load_table(table.name())
     assert storage_of(unasked).vended is None
     assert s3_options(storage_of(unasked).properties)["key"] == "mine"

@@ -48,7 +48,7 @@ def plan_of(table: Table, added: int, build: int, metric: Metric = Metric.L2) ->
         build_id=f"{build:016x}" + "0" * 48,
         added=live.files[:added],
         live=live,
-        definition=SimpleNamespace(metric_value=metric),
+        definition=SimpleNamespace(metric=metric),
         schema=table.schema(),
         field_id=field,
     )

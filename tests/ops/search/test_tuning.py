@@ -31,7 +31,7 @@ def table(table_factory: TableFactory) -> Table:
 
 def recall(reader: IndexReader, table: Table, k: int = 10, **options: object) -> float:
     query_vectors = queries(60)
-    metric = reader.definition.metric_value
+    metric = reader.definition.metric
     true = ids_by_query(
         exact_search(table, "embedding", metric, query_vectors, k, storage=STORAGE, columns=["id"]).rows
     )

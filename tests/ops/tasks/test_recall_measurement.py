@@ -49,7 +49,7 @@ def _shard(metric: Metric, *, rows: int, scale: float = 1.0, offset: float = 0.0
     graph = vamana.build(vectors, metric, params)
     zeros = np.zeros(rows, np.uint32)
     shard = Shard(
-        metric=int(metric), dims=8, max_degree=32, search_list=rows, alpha=1.2, medoid=graph.medoid,
+        metric=metric.code, dims=8, max_degree=32, search_list=rows, alpha=1.2, medoid=graph.medoid,
         neighbors=graph.neighbors, degrees=graph.degrees, file_slots=zeros, row_positions=np.arange(rows),
         content_hashes=zeros.astype(np.uint64), vectors=vectors,
     )  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_bad_graph_is_a_bad_graph_at_any_scale(scale: float) -> None:
     vectors = (scale * np.random.default_rng(0).standard_normal((rows, 8))).astype(np.float32)
     ring = np.arange(rows)[:, None] + np.array([[1, -1, 2, -2]])
     shard = Shard(
-        metric=int(Metric.L2), dims=8, max_degree=4, search_list=12, alpha=1.2, medoid=0,
+        metric=Metric.L2.code, dims=8, max_degree=4, search_list=12, alpha=1.2, medoid=0,
         neighbors=(ring % rows).astype(np.int32), degrees=np.full(rows, 4, np.int32),
         file_slots=np.zeros(rows, np.uint32), row_positions=np.arange(rows),
         content_hashes=np.zeros(rows, np.uint64), vectors=vectors,

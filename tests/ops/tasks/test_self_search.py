@@ -34,7 +34,7 @@ def shard_of(vectors: Vectors, metric: Metric, kind: str = "f32") -> Shard:
     order = np.random.default_rng(1).permutation(len(vectors))
     codebook = train_pq(vectors, 4, seed=0) if kind == "none" else None
     return Shard(
-        metric=int(metric), dims=vectors.shape[1], max_degree=24, search_list=40, alpha=1.2, medoid=graph.medoid,
+        metric=metric.code, dims=vectors.shape[1], max_degree=24, search_list=40, alpha=1.2, medoid=graph.medoid,
         neighbors=graph.neighbors, degrees=graph.degrees, file_slots=(order % 2).astype(np.uint32),
         row_positions=order // 2, content_hashes=np.zeros(len(vectors), np.uint64),
         vectors={"f32": vectors, "f16": vectors.astype(np.float16), "none": None}[kind],
