@@ -1,5 +1,7 @@
 """Names that the Puffin spec and this project fix."""
 
+import enum
+
 MAGIC = b"PFA1"
 """Starts the file, starts the footer, ends the file."""
 
@@ -8,16 +10,21 @@ FOOTER_TAIL = 12
 
 FLAG_FOOTER_COMPRESSED = 1
 
-THETA_V1 = "apache-datasketches-theta-v1"
-DELETION_VECTOR_V1 = "deletion-vector-v1"
-CENTROID_V1 = "flockdb-ann-centroid-v1"
-ROUTING_V1 = "flockdb-ann-routing-v1"
-SHARD_V1 = "flockdb-ann-index-v1"
+
+class BlobType(enum.StrEnum):
+    """The types of the blobs that this project reads or writes. Files of others have blobs of other types, too."""
+
+    THETA = "apache-datasketches-theta-v1"
+    DELETION_VECTOR = "deletion-vector-v1"
+    CENTROID = "flockdb-ann-centroid-v1"
+    ROUTING = "flockdb-ann-routing-v1"
+    SHARD = "flockdb-ann-index-v1"
+
 
 COMMUNITY_NAMES = {
-    "ann-centroid-index-v1": CENTROID_V1,
-    "ann-routing-v1": ROUTING_V1,
-    "ann-vamana-graph-v1": SHARD_V1,
+    "ann-centroid-index-v1": BlobType.CENTROID,
+    "ann-routing-v1": BlobType.ROUTING,
+    "ann-vamana-graph-v1": BlobType.SHARD,
 }
 """Other names under which readers accept our blob types."""
 

@@ -43,7 +43,7 @@ from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry
 from icepuffin.puffin.codec import pack as compress
-from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
+from icepuffin.puffin.types import BlobType
 
 _ALIGNMENT = 64
 _log = logging.getLogger(__name__)
@@ -195,17 +195,18 @@ class Assembly:
         of_routing |= {COLUMN_NAMES: json.dumps(names)} if names is not None else {}
         if any(entry.pack for entry in entries):  # whose blobs' properties lie elsewhere
             of_routing[RECALL_CURVES] = json.dumps([shard.curve for shard in shard_set.shards])
-        properties = {ROUTING_V1: of_routing}
+        properties = {BlobType.ROUTING: of_routing}
         blobs = [_planned_shard(plan, shard) for shard in self._inline]
         blobs += [
-            _planned(plan, kind, len(data), codec=codec, **properties.get(kind, {})) for kind, data, codec in heads
+            _planned(plan, blob_type, len(data), codec=codec, **properties.get(blob_type, {}))
+            for blob_type, data, codec in heads
         ]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
         bodies: list[Segments] = [*(shard.parts for shard in self._inline), *((data,) for _, data, _ in heads)]
         self._file.finish([*((gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)), (layout.tail,)])
         return layout
 
-    def _heads(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> list[tuple[str, bytes, str | None]]:
+    def _heads(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> list[tuple[BlobType, bytes, str | None]]:
         plan = self._plan
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
@@ -217,9 +218,9 @@ class Assembly:
             files=shard_set.files,
         )
         return [
-            (ROUTING_V1, *compress(routing_blob.encode(routing), "zstd")),
+            (BlobType.ROUTING, *compress(routing_blob.encode(routing), "zstd")),
             (
-                CENTROID_V1,
+                BlobType.CENTROID,
                 *compress(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd"),
             ),
         ]
@@ -229,9 +230,11 @@ def _bodies(layout: PuffinLayout, shards: Sequence[ShardResult]) -> list[Segment
     return [(gap, *shard.parts) for gap, shard in zip(layout.gaps, shards, strict=True)]
 
 
-def _planned(plan: VersionPlan, kind: str, length: int, *, codec: str | None, **properties: str) -> PlannedBlob:
+def _planned(
+    plan: VersionPlan, blob_type: BlobType, length: int, *, codec: str | None, **properties: str
+) -> PlannedBlob:
     return PlannedBlob(
-        type=kind,
+        type=blob_type,
         fields=(plan.field_id,),
         snapshot_id=plan.live.snapshot_id,
         sequence_number=plan.live.sequence_number,
@@ -258,7 +261,7 @@ def _planned_shard(plan: VersionPlan, shard: ShardResult) -> PlannedBlob:
     }
     if shard.curve:
         properties[RECALL_CURVE] = shard.curve
-    return _planned(plan, SHARD_V1, shard.length, codec=None, **properties)
+    return _planned(plan, BlobType.SHARD, shard.length, codec=None, **properties)
 
 
 def _centroids(plan: VersionPlan, shard_set: ShardSet, storage: StorageConfig) -> CentroidIndex:
@@ -334,10 +337,10 @@ def _read_back(
     reader = PuffinReader(store.source(path))
     blobs = reader.footer.blobs
     packs = (*shared, *((new_pack,) if new_pack else ()))
-    routing = read_routing(reader, next(blob for blob in blobs if blob.type == ROUTING_V1), size, packs)
+    routing = read_routing(reader, next(blob for blob in blobs if blob.type == BlobType.ROUTING), size, packs)
     if store.size(path) != size or routing.build_id != plan.build_id:
         raise _unlike(path)
-    return routing, shard_ranges(path, [blob for blob in blobs if blob.type == SHARD_V1], routing, packs)
+    return routing, shard_ranges(path, [blob for blob in blobs if blob.type == BlobType.SHARD], routing, packs)
 
 
 def _unlike(path: str) -> CoverageError:

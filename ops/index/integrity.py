@@ -28,7 +28,7 @@ from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
-from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1
+from icepuffin.puffin.types import BlobType
 
 CHECK_INTERVAL = 16
 """Copied shards of which a refresh checks one: the check takes 1 to 3 % of the time of copying them"""
@@ -87,12 +87,12 @@ def check_integrity(
         source = open_storage(version.puffin_path, storage).source(version.puffin_path)
         reader = PuffinReader(source)
         blobs = reader.footer.blobs
-        first = next(blob for blob in blobs if blob.type == ROUTING_V1)
+        first = next(blob for blob in blobs if blob.type == BlobType.ROUTING)
         expected = read_routing(reader, first, source.size(), version.packs)
         definition = IndexDefinition.from_json(expected.definition)
-        for blob in (blob for blob in blobs if blob.type == CENTROID_V1):
+        for blob in (blob for blob in blobs if blob.type == BlobType.CENTROID):
             centroid.decode(reader.read_blob(blob))
-        shard_blobs = [blob for blob in blobs if blob.type == SHARD_V1]
+        shard_blobs = [blob for blob in blobs if blob.type == BlobType.SHARD]
         ranges = shard_ranges(version.puffin_path, shard_blobs, expected, version.packs)
         if expected.base_snapshot_id != version.base_snapshot_id:
             faults.append(f"made for snapshot {expected.base_snapshot_id}, bound to {version.base_snapshot_id}")

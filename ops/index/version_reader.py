@@ -21,7 +21,7 @@ from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.errors import PuffinError
-from icepuffin.puffin.types import CENTROID_V1, ROUTING_V1, SHARD_V1, canonical_type
+from icepuffin.puffin.types import BlobType, canonical_type
 
 RECALL_CURVE = "ann.recall_curve"
 ROUTING_CURVE = "ann.routing_curve"
@@ -78,17 +78,17 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         by_type: dict[str, list[BlobMetadata]] = {}
         for blob in reader.footer.blobs:
             by_type.setdefault(canonical_type(blob.type), []).append(blob)
-        routing = read_routing(reader, by_type[ROUTING_V1][0], source.size(), version.packs)
-        blobs = by_type.get(SHARD_V1, [])
+        routing = read_routing(reader, by_type[BlobType.ROUTING][0], source.size(), version.packs)
+        blobs = by_type.get(BlobType.SHARD, [])
         shards = shard_ranges(path, blobs, routing, version.packs)
-        routing_properties = by_type[ROUTING_V1][0].properties
+        routing_properties = by_type[BlobType.ROUTING][0].properties
         curves = tuple(blob.properties.get(RECALL_CURVE, "") for blob in blobs)
         if routing.packs:
             curves = tuple(map(str, json.loads(routing_properties.get(RECALL_CURVES, "[]")))) or ("",) * len(shards)
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
-        centroid, file_size = by_type[CENTROID_V1][0], source.size()
+        centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error

@@ -23,7 +23,7 @@ from icepuffin.puffin import BlobMetadata, FileInfo, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
 from icepuffin.puffin.errors import PuffinError
-from icepuffin.puffin.types import THETA_V1
+from icepuffin.puffin.types import BlobType
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class NewSketch:
 def listed_thetas(statistics: StatisticsFile | None) -> Mapping[int, ListedBlob]:
     """The listed theta blobs of a slot, by field id."""
     blobs = statistics.blob_metadata if statistics else []
-    return {b.fields[0]: b for b in blobs if b.type == THETA_V1 and len(b.fields) == 1}
+    return {b.fields[0]: b for b in blobs if b.type == BlobType.THETA.value and len(b.fields) == 1}
 
 
 def counted_for(blob: ListedBlob, snapshot: Snapshot) -> bool:
@@ -68,7 +68,7 @@ def read_sketches(storage: Storage, statistics: StatisticsFile, build_ids: Mappi
     Raises PuffinError, or what the storage raises.
     """
     reader = PuffinReader(storage.source(statistics.statistics_path))
-    blobs = {b.fields[0]: b for b in reader.footer.of_type(THETA_V1) if len(b.fields) == 1}
+    blobs = {b.fields[0]: b for b in reader.footer.of_type(BlobType.THETA) if len(b.fields) == 1}
     return {
         i: theta_blob.decode(reader.read_blob(blobs[i]))
         for i, build_id in build_ids.items()
@@ -87,7 +87,7 @@ def carried_over(
     reader = PuffinReader(storage.source(statistics.statistics_path))
     carried = []
     for blob in reader.footer.blobs:
-        if blob.type == THETA_V1 and len(blob.fields) == 1:
+        if blob.type == BlobType.THETA and len(blob.fields) == 1:
             if blob.fields[0] in replaced or blob.fields[0] not in current_fields or is_outdated(blob.properties):
                 continue
             data = reader.read_blob(blob)
@@ -115,7 +115,7 @@ def statistics_file(
     listed: list[ListedBlob] = []
     for new in sketches:
         blob = writer.add_blob(
-            THETA_V1,
+            BlobType.THETA,
             fields=[new.field_id],
             snapshot_id=snapshot.snapshot_id,
             sequence_number=snapshot.sequence_number or 0,

@@ -11,7 +11,7 @@ from pyiceberg.table.puffin import PuffinFile
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import deletion_vector, theta
 from icepuffin.puffin.errors import BadBlobError
-from icepuffin.puffin.types import DELETION_VECTOR_V1
+from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -87,7 +87,7 @@ def test_pyiceberg_reads_a_deletion_vector_file() -> None:
     sink = io.BytesIO()
     writer = PuffinWriter(sink)
     writer.add_blob(
-        DELETION_VECTOR_V1,
+        BlobType.DELETION_VECTOR,
         fields=[2147483645],
         snapshot_id=-1,
         sequence_number=-1,

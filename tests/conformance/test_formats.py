@@ -7,7 +7,7 @@ import pytest
 
 from icepuffin.puffin import PuffinWriter
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard, theta
-from icepuffin.puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1, THETA_V1
+from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
 from tests.puffin import samples
 
@@ -19,22 +19,22 @@ def test_one_file_with_every_blob_is_read_through_the_text() -> None:
     writer = PuffinWriter(sink)
     sketch = theta.ThetaSketch(2**62, np.array([5, 2**40, 2**61], np.uint64))
     for kind, data, codec in (
-        (CENTROID_V1, centroid.encode(samples.centroid()), "zstd"),
-        (ROUTING_V1, routing.encode(samples.routing()), "zstd"),
-        (SHARD_V1, b"".join(shard.encode(samples.shard())), None),
-        (DELETION_VECTOR_V1, deletion_vector.encode(POSITIONS), None),
-        (THETA_V1, theta.encode(sketch), "lz4"),
+        (BlobType.CENTROID, centroid.encode(samples.centroid()), "zstd"),
+        (BlobType.ROUTING, routing.encode(samples.routing()), "zstd"),
+        (BlobType.SHARD, b"".join(shard.encode(samples.shard())), None),
+        (BlobType.DELETION_VECTOR, deletion_vector.encode(POSITIONS), None),
+        (BlobType.THETA, theta.encode(sketch), "lz4"),
     ):
         writer.add_blob(kind, fields=[3], snapshot_id=1, sequence_number=2, data=data, codec=codec, align=64)
     writer.finish({"a": "b"})
     blobs, properties = reader.puffin(sink.getvalue())
     payload = {meta["type"]: data for meta, data in blobs}
     assert properties == {"a": "b"}
-    assert reader.theta(payload[THETA_V1]) == (2**62, [5, 2**40, 2**61])
-    assert reader.deletion_vector(payload[DELETION_VECTOR_V1]) == POSITIONS.tolist()
-    check_centroid(reader.centroid(payload[CENTROID_V1]))
-    check_routing(reader.routing(payload[ROUTING_V1]))
-    check_shard(reader.shard(payload[SHARD_V1]), samples.shard())
+    assert reader.theta(payload[BlobType.THETA]) == (2**62, [5, 2**40, 2**61])
+    assert reader.deletion_vector(payload[BlobType.DELETION_VECTOR]) == POSITIONS.tolist()
+    check_centroid(reader.centroid(payload[BlobType.CENTROID]))
+    check_routing(reader.routing(payload[BlobType.ROUTING]))
+    check_shard(reader.shard(payload[BlobType.SHARD]), samples.shard())
 
 
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])

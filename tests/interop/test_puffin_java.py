@@ -8,16 +8,16 @@ import pytest
 
 from icepuffin.puffin import FileSource, PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
-from icepuffin.puffin.types import CENTROID_V1, DELETION_VECTOR_V1, ROUTING_V1, SHARD_V1
+from icepuffin.puffin.types import BlobType
 from tests.puffin import samples
 
 pytestmark = pytest.mark.jvm
 
 BLOBS = {
-    ROUTING_V1: (routing.encode(samples.routing()), "zstd"),
-    CENTROID_V1: (centroid.encode(samples.centroid()), "zstd"),
-    SHARD_V1: (b"".join(shard.encode(samples.shard())), None),
-    DELETION_VECTOR_V1: (deletion_vector.encode(np.array([0, 5, 70_000, 2**33])), None),
+    BlobType.ROUTING: (routing.encode(samples.routing()), "zstd"),
+    BlobType.CENTROID: (centroid.encode(samples.centroid()), "zstd"),
+    BlobType.SHARD: (b"".join(shard.encode(samples.shard())), None),
+    BlobType.DELETION_VECTOR: (deletion_vector.encode(np.array([0, 5, 70_000, 2**33])), None),
 }
 
 

@@ -36,7 +36,7 @@ from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.theta import ThetaOutcome, ThetaReport, materialize_theta_sketches, read_ndv
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
-from icepuffin.puffin.types import THETA_V1
+from icepuffin.puffin.types import BlobType
 from tests.ops.theta.conftest import ThreadlessRunner
 
 pytestmark = pytest.mark.jvm
@@ -117,7 +117,7 @@ def images(table: Table, snapshot_id: int) -> Mapping[str, tuple[bytes, Mapping[
     reader = PuffinReader(FileSource("/" + entry.statistics_path.removeprefix("file:").lstrip("/")))
     return {
         table.schema().find_column_name(b.fields[0]) or "": (reader.read_blob(b), b.properties)
-        for b in reader.footer.of_type(THETA_V1)
+        for b in reader.footer.of_type(BlobType.THETA)
     }
 
 

@@ -11,7 +11,7 @@ from icepuffin.ann_kernels.theta import ThetaAccumulator, union
 from icepuffin.ann_kernels.theta_estimates import estimate
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import MAX_THETA, SEED_HASH, ThetaImageError, ThetaSketch, decode, encode
-from icepuffin.puffin.types import THETA_V1
+from icepuffin.puffin.types import BlobType
 
 FOREIGN = Path(__file__).parent.parent / "conformance" / "fixtures" / "puffin" / "extra"
 
@@ -67,7 +67,7 @@ def test_theta_union_of_datasketches_unites_theirs_with_ours() -> None:
 @pytest.mark.parametrize("name", ["bodo-nyc_example_puffin.stats", "pyiceberg-pr3574-theta-sketches.puffin"])
 def test_images_of_other_engines_are_read_and_written_back_byte_for_byte(name: str) -> None:
     reader = PuffinReader(FileSource(FOREIGN / name))
-    blobs = reader.footer.of_type(THETA_V1)
+    blobs = reader.footer.of_type(BlobType.THETA)
     assert len(blobs) == 3
     for blob in blobs:
         image = reader.read_blob(blob)

@@ -25,7 +25,7 @@ from icepuffin.ops.tasks.runner import LocalRunner
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 from icepuffin.puffin import PuffinReader
 from icepuffin.puffin.sources import FileSource
-from icepuffin.puffin.types import CENTROID_V1
+from icepuffin.puffin.types import BlobType
 from tests.conftest import DIMS, ROWS, STORAGE, make_rows, queries
 from tests.naive.thresholds import within
 from tests.naive.vectors import distance
@@ -185,7 +185,7 @@ def test_rows_without_balls_are_scanned(table: Table) -> None:
 
 
 def test_a_ball_is_not_trusted_for_rows_that_were_dead_when_it_was_made(table: Table) -> None:
-    """An outlier is deleted before the index is built, and alive in the older snapshot that is asked."""
+    """An outlier is deleted before the index is built, and alive in the older snapshot that is searched."""
     table.append(
         pa.concat_tables([clustered(600, 50, CENTERS[0].tolist()), clustered(650, 1, (40 * np.eye(DIMS)[9]).tolist())])
     )
@@ -257,7 +257,7 @@ def test_a_distance_that_is_none_is_refused(table: Table, t: float) -> None:
 def test_centroids_that_cannot_be_read_cost_pruning_and_are_said(table: Table) -> None:
     report: IndexReport = index_head(table)
     path = to_path(str(report.puffin_path))
-    blob = next(blob for blob in PuffinReader(FileSource(path)).footer.blobs if blob.type == CENTROID_V1)
+    blob = next(blob for blob in PuffinReader(FileSource(path)).footer.blobs if blob.type == BlobType.CENTROID)
     reader = open_index(table, DEFINITION, storage=STORAGE)
     data = bytearray(path.read_bytes())
     data[blob.offset + blob.length // 2] ^= 0xFF

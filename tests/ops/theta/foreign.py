@@ -21,7 +21,7 @@ from icepuffin.ops.tasks.theta_columns import update_from_arrow
 from icepuffin.ops.theta.statistics_slot import listed_thetas, ndv_of
 from icepuffin.puffin import PuffinReader, PuffinWriter
 from icepuffin.puffin.blobs.theta import ThetaSketch, decode, encode
-from icepuffin.puffin.types import THETA_V1
+from icepuffin.puffin.types import BlobType
 
 
 def sketch(column: pa.ChunkedArray, kind: str) -> ThetaSketch:
@@ -44,8 +44,10 @@ def stamp(
         about = {"snapshot_id": snapshot.snapshot_id, "sequence_number": snapshot.sequence_number or 0}
         ndv = {} if field_id in without_ndv else {"ndv": str(ndv_of(counted))}
         properties = {**ndv, **more.get(field_id, {})}
-        writer.add_blob(THETA_V1, fields=[field_id], data=encode(counted), codec="zstd", properties=properties, **about)
-        listed.append(BlobMetadata(type=THETA_V1, fields=[field_id], properties=properties, **about))
+        writer.add_blob(
+            BlobType.THETA, fields=[field_id], data=encode(counted), codec="zstd", properties=properties, **about
+        )
+        listed.append(BlobMetadata(type=BlobType.THETA.value, fields=[field_id], properties=properties, **about))
     info = writer.finish({"created-by": "another engine"})
     path = f"{table.location()}/metadata/{snapshot.snapshot_id}-{uuid.uuid4()}.stats"
     store.create(path, sink.getvalue())
@@ -77,4 +79,4 @@ def insert(table: Table, rows: pa.Table, field_ids: Collection[int]) -> int:
 
 def sketches_in(path: str) -> dict[int, ThetaSketch]:
     reader = PuffinReader(LocalStorage().source(path))
-    return {blob.fields[0]: decode(reader.read_blob(blob)) for blob in reader.footer.of_type(THETA_V1)}
+    return {blob.fields[0]: decode(reader.read_blob(blob)) for blob in reader.footer.of_type(BlobType.THETA)}

@@ -19,7 +19,7 @@ from icepuffin.ops.theta import ThetaError, ThetaOutcome, materialize_theta_sket
 from icepuffin.ops.theta import publication as publish_module
 from icepuffin.puffin import FileSource, PuffinReader
 from icepuffin.puffin.blobs.theta import decode
-from icepuffin.puffin.types import THETA_V1
+from icepuffin.puffin.types import BlobType
 from tests.ops.theta.conftest import SCHEMA, STORAGE, ThreadlessRunner, append, current, rows
 
 CREATED = {"id", "name", "at", "price", "size"}
@@ -42,7 +42,7 @@ def blobs_of(table: Table, snapshot_id: int) -> Mapping[int, Any]:
     entry = find_statistics(table.refresh(), snapshot_id)
     assert entry is not None
     reader = PuffinReader(FileSource(local(entry.statistics_path)))
-    return {b.fields[0]: decode(reader.read_blob(b)) for b in reader.footer.of_type(THETA_V1)}
+    return {b.fields[0]: decode(reader.read_blob(b)) for b in reader.footer.of_type(BlobType.THETA)}
 
 
 def test_the_first_sketches_are_of_the_creation_types_and_count_exactly(table: Table, runner: ThreadlessRunner) -> None:
@@ -71,7 +71,7 @@ def test_the_entry_is_what_the_standard_asks_for(table: Table, runner: Threadles
     reader = PuffinReader(FileSource(path))
     assert [b.compression_codec for b in reader.footer.blobs] == ["zstd"] * 5
     for listed, stored in zip(entry.blob_metadata, reader.footer.blobs, strict=True):
-        assert listed.type == THETA_V1
+        assert listed.type == BlobType.THETA
         assert listed.snapshot_id == stored.snapshot_id == snapshot
         assert listed.sequence_number == stored.sequence_number == 1
         assert tuple(listed.fields) == stored.fields
