@@ -80,42 +80,42 @@ class ShardReport:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexReport:
     """One run on an index."""
 
     table: str
     index: str
     snapshot_id: SnapshotId
-    index_snapshot_id: SnapshotId | None
-    base_snapshot_id: SnapshotId | None
+    index_snapshot_id: SnapshotId | None = None
+    base_snapshot_id: SnapshotId | None = None
     """Data snapshot of the base version that a refresh started from."""
     action: Action
     reason: str
     """Reason for this action, in words."""
     build_id: str
-    puffin_path: str | None
+    puffin_path: str | None = None
     files: int
-    rows: int
+    rows: int = 0
     """Live rows with a node in the version."""
-    without_vector: int
+    without_vector: int = 0
     """Live rows whose vector is null, in the files that were read: they are in no index and no answer."""
-    inserted: int
-    remapped: int
-    tombstones: int
+    inserted: int = 0
+    remapped: int = 0
+    tombstones: int = 0
     """Nodes of the version without a live row."""
-    gone: int
+    gone: int = 0
     """Rows that the base version has and this one has not: their nodes are tombstones, or a rebuild left them out."""
-    shards: int
-    deltas: int
+    shards: int = 0
+    deltas: int = 0
     """Number of delta shards: the last ones, with rows that came since the others were built."""
-    merged: int
+    merged: int = 0
     """Rows that moved from delta shards to the other shards."""
-    shards_rebuilt: int
-    shards_copied: int
-    recall: float
-    bytes_total: int
-    bytes_written: int
+    shards_rebuilt: int = 0
+    shards_copied: int = 0
+    recall: float = 1.0
+    bytes_total: int = 0
+    bytes_written: int = 0
     """New bytes; the store copied the rest, but for those that are shared."""
     seconds: float
     stage_seconds: Mapping[str, float]
