@@ -1,4 +1,6 @@
-"""Our graph beside the peers that are installed: build time, recall, queries a second, latency; one process a system.
+"""Our graph beside the peers that are installed: build time, recall, queries per second, latency.
+
+Each system runs in a process of its own.
 
     python -m benchmarks.kernels [--vectors X.npy] [--queries 1000] [--systems icepuffin,diskannpy,svs,hnswlib]
         [--threads 2] [--seeds 5] [--widths 20 70] [--peers PYTHON] [--diskannpy PYTHON]

@@ -36,7 +36,7 @@ STORAGE = StorageConfig({})
 
 
 class RowSource(Protocol):
-    """Vectors f32[N, D] by row number: an array, or what makes rows when they are asked for."""
+    """Vectors f32[N, D] by row number: an array, or what makes rows when they are read."""
 
     def __len__(self) -> int: ...
 

@@ -33,17 +33,17 @@ class Request:
 
 @dataclass
 class Relay:
-    """Where to ask, and what was asked."""
+    """The address of a relay, and the requests that it passed on."""
 
     endpoint: str
     latency_ms: float = 0.0
-    """That every request waits before it is passed on"""
+    """Wait before each request is passed on"""
     requests: list[Request] = field(default_factory=list)
 
     def take(self) -> list[Request]:
         """The requests since the last time."""
-        taken, self.requests = self.requests, []
-        return taken
+        requests, self.requests = self.requests, []
+        return requests
 
 
 @contextlib.contextmanager

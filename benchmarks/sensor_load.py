@@ -1,11 +1,11 @@
-"""How long a look takes, and what it asks for, when there is much to see.
+"""How long a sensor evaluation takes, and which runs it requests, when there is much to see.
 
     python -m benchmarks.sensor_load --out sensor.json [--snapshots 10000] [--tables 200] [--runs-ahead 100]
 
 The scenarios of tests/orchestration/test_load.py in full size, timed: a backlog under both policies, many tables, an
-hour without a catalog (each look 30 s after the last, by a clock that is moved). SQLite catalog, Dagster instance in
-SQLite, local disk: the slowest instance there is. A look is what Dagster ends after 60 s; its daemon then queues the
-runs that were asked for, `runs_ahead` at most.
+hour without a catalog (each evaluation 30 s after the last, by a clock that is moved). SQLite catalog, Dagster
+instance in SQLite, local disk: the slowest instance there is. Dagster ends an evaluation after 60 s; its daemon then
+queues the runs that were requested, `runs_ahead` at most.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def _worked_off(folder: Path, options: argparse.Namespace, policy: str) -> dict[
 
 
 def tables(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Many tables: definitions, a first look at each, and one round in which nothing is new."""
+    """Many tables: definitions, the first evaluation of each, and one round in which nothing is new."""
     backlog = make_backlog(folder, tables=options.tables, snapshots=20)
     with open_instance(folder / "dagster_home") as instance:
         begun = time.perf_counter()
@@ -53,11 +53,14 @@ def tables(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         first = [daemon.tick(name) for name in daemon.sensors]
         idle = [daemon.tick(name) for name in daemon.sensors]
         summary = _summary(first) | {"runs": sum(map(len, daemon.launched.values())), "runs_twice": _repeated(daemon)}
-        return summary | {"definitions_seconds": loading, "idle_round_seconds": sum(tick.look_seconds for tick in idle)}
+        return summary | {
+            "definitions_seconds": loading,
+            "idle_round_seconds": sum(tick.evaluation_seconds for tick in idle),
+        }
 
 
 def outage(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """An hour without the catalog, and the first look at each table after it."""
+    """An hour without the catalog, and the first evaluation of each table after it."""
     backlog: Backlog = make_backlog(folder, tables=min(20, options.tables), snapshots=2)
     with open_instance(folder / "dagster_home") as instance:
         daemon = Daemon(instance, backlog.settings())
@@ -84,7 +87,7 @@ def outage(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 def _summary(ticks: Sequence[Tick]) -> dict[str, Any]:
     return {
         "ticks": len(ticks),
-        "look_seconds_max": max(tick.look_seconds for tick in ticks),
+        "look_seconds_max": max(tick.evaluation_seconds for tick in ticks),
         "catalog_calls_a_tick_max": max(tick.calls for tick in ticks),
         "shown_a_tick_max": max(tick.shown for tick in ticks),
         "runs_a_tick_max": max(len(tick.launched) for tick in ticks),

@@ -1,7 +1,7 @@
 """A table of any size from a few real vectors: each row lies between one of them and a near neighbour, plus noise.
 
 So rows keep the clusters and the local dimension of the real vectors, and no two are alike. A row depends on its number
-and the seed alone: rows are made when they are asked for, and never kept.
+and the seed alone: rows are made when they are read, and never kept.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ _SIMULATED_ROWS, _CLUSTERS, _LATENT_DIMS = 20_000, 200, 24
 
 
 class SimulatedVectors:
-    """f32[N, D], as rows are asked for: by a slice, or by an array of row numbers.
+    """f32[N, D], as rows are read: by a slice, or by an array of row numbers.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """What a step of work costs when it runs in a process of its own: time, memory, bytes.
 
-The parent looks at the memory of the step's process and of all that it starts; the step measures the rest itself.
+The parent measures the memory of the step's process and of all that it starts; the step measures the rest itself.
 """
 
 import multiprocessing
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _LEAST_PAUSE = 0.02
-_PAUSES_PER_LOOK = 10
-"""Pause between looks at a process's memory, in looks: the kernel stops the process meanwhile"""
+_PAUSE_FACTOR = 10
+"""Pause between two measurements of a process's memory, as a multiple of the time of one: it stops the process"""
 _IO = ("rchar", "wchar", "read_bytes")
 
 
@@ -82,7 +82,7 @@ def run_step(step: Callable[..., Any], *arguments: Any) -> tuple[Any, StepCosts]
     sampled, measuring = StepCosts(), False
     try:
         while True:
-            if not here.poll(_look(process.pid, sampled) if measuring else None):
+            if not here.poll(_sample_memory(process.pid, sampled) if measuring else None):
                 continue
             kind, value = here.recv()
             if kind == "done":
@@ -105,8 +105,8 @@ def _run(parent: Connection, step: Callable[..., Any], arguments: tuple[Any, ...
     parent.send(("done", (result, meter.costs)))
 
 
-def _look(root: int | None, sampled: StepCosts) -> float:
-    """Look at the memory of a process and its descendants; returns how many seconds to wait before the next look."""
+def _sample_memory(root: int | None, sampled: StepCosts) -> float:
+    """Measure the memory of a process and its descendants; -> seconds to wait before the next measurement."""
     begun = time.perf_counter()
     total = dict.fromkeys(("Rss", "Pss", "Anonymous"), 0)
     for process in _descendants(str(root)):
@@ -114,7 +114,7 @@ def _look(root: int | None, sampled: StepCosts) -> float:
             memory = memory_of(process)
             total = {key: total[key] + memory[key] for key in total}
     sampled.add_memory(total)
-    return max(_LEAST_PAUSE, _PAUSES_PER_LOOK * (time.perf_counter() - begun))
+    return max(_LEAST_PAUSE, _PAUSE_FACTOR * (time.perf_counter() - begun))
 
 
 def _descendants(root: str) -> list[str]:

@@ -131,7 +131,7 @@ SYSTEMS = {"icepuffin": _ours, "diskannpy": DiskAnn, "svs": Svs, "hnswlib": Hnsw
 
 
 def main(name: str, folder: Path) -> None:
-    """Build, then search at each width; the median of the calls of at least half a second. Then insert, if asked to.
+    """Build, then search at each width; the median of the calls of at least half a second. Then insert, as options say.
 
     Inserts go into an index of all rows but the last `insert`, which are those that are inserted, in one call.
     """

@@ -1,6 +1,6 @@
 """Prints the part of requirements/lock.txt that an image needs: `runtime_lock.py [NAME...]`.
 
-The lock file holds everything, tools for development too. Each of its packages names in `# via` who asked for it; what
+The lock file holds everything, tools for development too. Each of its packages names in `# via` what requires it; what
 can be reached from requirements/runtime.in (or from the given names) is printed, hashes and all, for `pip install`.
 """
 
@@ -15,7 +15,7 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==", re.MULTILINE)
 
 
 def entries(lock: str) -> dict[str, str]:
-    """Package -> its lines: pin, hashes, who asked for it."""
+    """Package -> its lines: pin, hashes, what requires it."""
     starts = list(_PIN.finditer(lock))
     ends = [start.start() for start in starts[1:]] + [len(lock)]
     return {start[1]: lock[start.start() : end] for start, end in zip(starts, ends, strict=True)}

@@ -59,7 +59,7 @@ class TablesComponent(dg.StateBackedComponent):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions. Dagster keeps no state for a process that it did not start, such as a script: the catalogs
-        are asked then.
+        are queried then.
         """
         try:
             return super().build_defs(context)
@@ -335,7 +335,7 @@ def build_defs(
 
     Assets, checks, jobs, a sensor and schedules per table. There is no executor, and the keys of the two resources
     begin with `icepuffin_` and name the table. Runs of one table take turns, whatever `dagster.yaml` has. The catalog
-    is asked once per table, by the code server.
+    is queried once per table, by the code server.
 
     Parameters
     ----------

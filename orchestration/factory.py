@@ -32,7 +32,7 @@ def build(
 ) -> dg.Definitions:
     """The definitions of every table of the settings.
 
-    `listings`: by a table's key in the settings, what the catalog has there; without it the catalogs are asked now.
+    `listings`: by a table's key in the settings, what the catalog has there; without it the catalogs are queried now.
     """
     catalogs = catalogs_of(settings)
     keys = resources or ResourceKeys()

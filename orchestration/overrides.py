@@ -24,9 +24,9 @@ class WrittenNumber(float):
     text: str
 
     def __new__(cls, text: str) -> "WrittenNumber":
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
     def __str__(self) -> str:
         return self.text

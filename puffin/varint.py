@@ -131,9 +131,9 @@ def decode_signed(data: U8, count: int, what: str) -> I64:
         raise BadBlobError(f"{what}: {len(data)} bytes cannot be {count} varints")
     out = np.empty(count, np.int64)
     with np.errstate(over="ignore"):
-        used = _decode_deltas(data, out)
-    if used != len(data):
-        raise BadBlobError(f"{what}: {count} varints end at byte {used} of {len(data)}")
+        end = _decode_deltas(data, out)
+    if end != len(data):
+        raise BadBlobError(f"{what}: {count} varints end at byte {end} of {len(data)}")
     return out
 
 

@@ -18,6 +18,7 @@ import click
 import pytest
 
 from icepuffin.orchestration.cli import group
+from tests.vocabulary import BRIEF_NAMES, IDIOMS, VAGUE_NAMES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("orchestration", "assets", "ops", "puffin", "ann_kernels")
@@ -28,25 +29,6 @@ DOCUMENTS = sorted(
 )
 PAGE_WIDTH = 120
 CELL_WIDTH = 100
-IDIOMS = {
-    "'per'": r"\b(?:runs?|bits?|bytes|lines?|edges?|nodes|distances|queries|candidates|(?:milli)?seconds|[num]s|"
-    r"calls?|one|two|requests?|looks?|pieces? of work) an? "
-    r"(?:partition|row|core|node|shard|table|quer\w+|index|column|fault|stage|dimension|vector(?! database)|value|"
-    r"file|hash|machine|process|snapshot|second)\b",
-    "'depend on'": r"\bh[au]ngs? on\b",
-    "the name of the field of the result": r"\b(?:says?|said) so\b",
-    "'the rest', and what it is": r"\b[Ww]hat is neither\b|\bof them copying\b",
-    "'is reported', or the command that shows it": r"\btold\b(?! apart)|\btells? of\b",
-    "'release', 'expire' or 'remove'": r"\blet(?:s|ting)? go of\b",
-    "'distributed over'": r"\bdealt (?:out|with)\b",
-    "'with many tombstones'": r"\bworn\b",
-    "'parameter'": r"\bknobs?\b",
-    "'sensor evaluation'": r"\b(?:each|one|next|first|longest|a) looks?\b(?!-)|\blooks (?:at|of)\b",
-    "'leftover'": r"\bleavings\b",
-    "'half as long again', as a factor": r"\b(?:half|as much) again\b",
-    "'ignores'": r"\bpass(?:es|ed)? (?:it )?over it\b",
-    "whose it is": r"\b(?:theirs|is its alone|that one's)\b",
-}
 PRIVATE = {
     "a path of somebody's machine": r"(?<![\w/])/(?:work|root|Users|home)/(?!icepuffin\b)\w",
     "a registry or its mirror": "|".join(
@@ -86,6 +68,12 @@ def tracked() -> Iterator[Path]:
 
 def modules() -> list[Path]:
     return [path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))]
+
+
+def scripts() -> list[Path]:
+    """Python files outside of the packages."""
+    folders = ("benchmarks", "deploy", "docs", "examples", "icepuffin", "tests")
+    return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -222,27 +210,25 @@ def test_the_description_of_a_function_is_no_fragment() -> None:
 
 
 def test_a_name_says_what_it_holds() -> None:
-    vague = {"found", "told", "held", "asked", "known", "theirs", "mine", "given", "some", "worn", "spill"}
     names = []
     for path in modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = ""
+            name, allowed = "", set[str]()
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                name = node.id
+                name, allowed = node.id, {*BRIEF_NAMES, "gone"}  # a key of JSON reports
             elif isinstance(node, ast.arg):
-                name = node.arg
-            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                name, allowed = node.arg, set(BRIEF_NAMES)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = node.name
-            if name.lstrip("_") in vague:
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr
+            if name.lstrip("_") in set(VAGUE_NAMES) - allowed:
                 names.append(f"{path.relative_to(REPOSITORY)}:{node.lineno}: {name}")
     assert names == []
 
 
 def test_a_vague_name_lives_for_three_lines_at_most() -> None:
     """Outside of the packages, too. A name of a comprehension lives within it. `left` is a side, beside `right`."""
-    vague = {"found", "told", "held", "asked", "known", "theirs", "mine", "given", "some", "at", "near", "far", "item"}
-    vague |= {"gone", "lost", "taken", "seen", "used", "got", "met"}
-    vague_outside_tests = {"made", "wanted", "left"}
     scopes = (
         ast.Module,
         ast.FunctionDef,
@@ -257,14 +243,22 @@ def test_a_vague_name_lives_for_three_lines_at_most() -> None:
         f"{path.relative_to(REPOSITORY)}:{first}-{last}: {name}"
         for path in tracked()
         if path.suffix == ".py"
-        for names in ((vague if "tests" in path.relative_to(REPOSITORY).parts else vague | vague_outside_tests),)
         for scope in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(scope, scopes)
         for name, first in bound_names(scope, scopes)
-        if name in names and (last := last_line_of(name, scope)) > first + 2
+        if name in VAGUE_NAMES and (last := last_line_of(name, scope)) > first + 2
         if name != "left" or not re.search(r"\bright\b|\bleft side\b", path.read_text(encoding="utf-8"))
     ]
     assert lasting == []
+
+
+def test_the_rules_show_the_list_of_vague_names() -> None:
+    rules = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.search(r"^- A value is named for its content\..*?(?=^- )", rules, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    never, _, briefly = listed[0].partition("three lines")
+    assert sorted(re.findall(r"`(\w+)`", never)) == sorted(VAGUE_NAMES)
+    assert sorted(re.findall(r"`(\w+)`", briefly)) == sorted(BRIEF_NAMES)
 
 
 def bound_names(scope: ast.AST, scopes: tuple[type[ast.AST], ...]) -> Iterator[tuple[str, int]]:
@@ -381,7 +375,8 @@ def test_the_prose_of_code_has_no_private_idiom() -> None:
     """Comments, descriptions and messages. Keys that others read are words of their own: `told` in the cursor."""
     texts = [
         (path, token.start[0], re.sub(r"`[^`]*`|^[^ ]*$|\s+", " ", token.string))
-        for path in modules()
+        for path in (*modules(), *scripts())
+        if path.name != "vocabulary.py"
         for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
         if token.type in {tokenize.COMMENT, tokenize.STRING}
     ]

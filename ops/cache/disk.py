@@ -126,7 +126,7 @@ class DiskCache:
                 _log.warning("%s cannot be used: %s", self._folder, error)
             yield
 
-    def used(self) -> int:
+    def stored_bytes(self) -> int:
         """Bytes of all files, unfinished ones included."""
         with _locked(self._folder / ".lock"):
             return sum(status.st_size for _, status in self._files())

@@ -102,7 +102,7 @@ class ShardCache:
     def _fetched(self, owner: str, name: str, key: ShardKey, storage: StorageConfig, threads: int) -> ReadyShard:
         disk = self._disk
         if disk is None:
-            return from_arrays(*_fetch(key, storage, threads, lambda _: Memory(), self._scratch.taken))
+            return from_arrays(*_fetch(key, storage, threads, lambda _: Memory(), self._scratch.reserve))
         with ExitStack() as lock:
             lock.enter_context(disk.fetching(owner, name))
             ready_shard = disk.get(owner, name)
@@ -117,7 +117,7 @@ class ShardCache:
                 return Memory()
 
             try:
-                arrays, values = _fetch(key, storage, threads, claim, self._scratch.taken)
+                arrays, values = _fetch(key, storage, threads, claim, self._scratch.reserve)
             except BaseException:
                 for draft in drafts:
                     draft.discard()
@@ -173,20 +173,20 @@ class _ScratchMemory:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._used = 0
+        self._reserved = 0
         self._changed = threading.Condition()
 
     @contextmanager
-    def taken(self, size: int) -> Iterator[None]:
-        """Wait until `size` bytes are within the budget, or nobody else works; they are taken for the body."""
+    def reserve(self, size: int) -> Iterator[None]:
+        """Wait until `size` bytes are within the budget, or nobody else works; they are reserved for the body."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._used or self._used + size <= self._budget)
-            self._used += size
+            self._changed.wait_for(lambda: not self._reserved or self._reserved + size <= self._budget)
+            self._reserved += size
         try:
             yield
         finally:
             with self._changed:
-                self._used -= size
+                self._reserved -= size
                 self._changed.notify_all()
 
 

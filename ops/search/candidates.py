@@ -98,7 +98,7 @@ class Hits:
         cell = query, place
         return cls(query, place + 1, candidates.files[cell], candidates.positions[cell], candidates.distances[cell])
 
-    def taken(self, rows: I64) -> "Hits":
+    def take(self, rows: I64) -> "Hits":
         """Some of the rows, under the ranks that they have."""
         names = ("queries", "ranks", "files", "positions", "distances")
         return Hits(*(getattr(self, name)[rows] for name in names))

@@ -140,7 +140,7 @@ def resolve_rounding(hits: Hits, threshold: RangeThreshold, limit: int | None, d
     resolved = hits.distances.copy()
     resolved[rows] = distances.read(hits.queries[rows], hits.files[rows], hits.positions[rows])
     within = np.flatnonzero(threshold.admits(resolved))
-    return Hits.ranked([replace(hits.taken(within), distances=resolved[within])], limit)
+    return Hits.ranked([replace(hits.take(within), distances=resolved[within])], limit)
 
 
 def _hits_within(

@@ -182,7 +182,7 @@ def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: S
     if names:
         types = from_arrow_schema(spark_schema(arrow_schema(job.schema.select(*names))), prefer_timestamp_ntz=True)
         fields += [StructField(prefix + name, types[name].dataType) for name in names]
-    taken = [field.name for field in fields]
-    if twice := sorted({name for name in taken if taken.count(name) > 1}):
+    all_names = [field.name for field in fields]
+    if twice := sorted({name for name in all_names if all_names.count(name) > 1}):
         raise QueryError(f"both sides have a column {twice[0]!r}: give a prefix, or name other columns")
     return StructType(fields)

@@ -112,9 +112,9 @@ def computed(node: Node, values: Values, function: Node | None = None) -> Node:
             return node_of(values.of(part))
         return exp.column(part.name) if isinstance(part, exp.Column) else part
 
-    made = node.copy().transform(replaced)
-    check(made)
-    return made
+    transformed = node.copy().transform(replaced)
+    check(transformed)
+    return transformed
 
 
 def count_of(query: Node, part: str, values: Values) -> int | None:

@@ -39,8 +39,8 @@ def node_of(value: Any) -> Any:  # noqa: PLR0911  one per kind of value
 
 
 def _number(text: str, *, negative: bool) -> Any:
-    made = exp.Literal.number(text)
-    return exp.Neg(this=made) if negative else made
+    literal = exp.Literal.number(text)
+    return exp.Neg(this=literal) if negative else literal
 
 
 def _named(value: float) -> str:

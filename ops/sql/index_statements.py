@@ -41,8 +41,9 @@ def run_on(
 def _create(table: Table, statement: CreateIndex) -> Answer:
     if statement.unless_there and _has(table, statement.name):
         return message_of(f"{statement.table} has an index {statement.name} already")
-    made = create_index(table, IndexDefinition(name=statement.name, column=statement.column, **_parameters(statement)))
-    return message_of(f"index {made.name} is defined; REFRESH INDEX {made.name} ON {statement.table} builds it")
+    definition = IndexDefinition(name=statement.name, column=statement.column, **_parameters(statement))
+    name = create_index(table, definition).name
+    return message_of(f"index {name} is defined; REFRESH INDEX {name} ON {statement.table} builds it")
 
 
 def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:

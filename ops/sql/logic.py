@@ -105,8 +105,8 @@ def _choice(branches: Sequence[tuple[TypedExpression, TypedExpression]], default
         rest, parts = np.arange(rows.num_rows), []
         for when, value in chosen:
             flags = np.asarray(pc.fill_null(when.run(_rows_at(rows, rest, when.columns)), fill_value=False), bool)
-            taken, rest = rest[flags], rest[~flags]
-            parts.append((taken, value.run(_rows_at(rows, taken, value.columns))))
+            matching, rest = rest[flags], rest[~flags]
+            parts.append((matching, value.run(_rows_at(rows, matching, value.columns))))
         parts.append((rest, last.run(_rows_at(rows, rest, last.columns))))
         return _scattered(rows.num_rows, parts)
 

@@ -27,7 +27,7 @@ class DirectSink:
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._view, self._other = (memoryview(mmap.mmap(-1, _BUFFER)) for _ in range(2))
-        self._held = 0
+        self._filled = 0
         self._direct = _switch(handle, on=True)
         self._writer = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -41,17 +41,17 @@ class DirectSink:
         with self._writer:  # in any case nothing is written any more when this returns
             if kind is None:
                 self._wait()
-                whole = self._held - self._held % _BLOCK
+                whole = self._filled - self._filled % _BLOCK
                 self._write(self._view[:whole])
                 self._through_cache()
-                self._write(self._view[whole : self._held])
+                self._write(self._view[whole : self._filled])
 
     def append(self, data: bytes) -> None:
         """Append bytes."""
         done = 0
         while done < len(data):
-            step = min(len(data) - done, _BUFFER - self._held)
-            self._view[self._held : self._held + step] = data[done : done + step]
+            step = min(len(data) - done, _BUFFER - self._filled)
+            self._view[self._filled : self._filled + step] = data[done : done + step]
             self._take(step)
             done += step
 
@@ -59,7 +59,7 @@ class DirectSink:
         """Append bytes of another open file; -> their number, less than `length` where the file ends."""
         done = 0
         while done < length:
-            room = self._view[self._held : self._held + length - done]
+            room = self._view[self._filled : self._filled + length - done]
             step = os.preadv(source, [room], offset + done)
             if not step:
                 break
@@ -68,11 +68,11 @@ class DirectSink:
         return done
 
     def _take(self, count: int) -> None:
-        self._held += count
-        if self._held == _BUFFER:
+        self._filled += count
+        if self._filled == _BUFFER:
             self._wait()
             self._writing = self._writer.submit(self._write, self._view)
-            self._view, self._other, self._held = self._other, self._view, 0
+            self._view, self._other, self._filled = self._other, self._view, 0
 
     def _wait(self) -> None:
         if self._writing is not None:

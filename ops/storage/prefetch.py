@@ -30,19 +30,19 @@ class PrefetchedSource(ObjectSource):
 
     def __init__(self, storage: Storage, path: str) -> None:
         super().__init__(storage, path)
-        self._held: list[tuple[int, bytes]] = []
+        self._pieces: list[tuple[int, bytes]] = []
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Fetch ranges (offset, length), in place of those fetched before. Raises what the store raises."""
-        self._held = []
+        self._pieces = []
         planned = coalesced(ranges, longest=_LONGEST)
         data = self._storage.read_ranges(self._path, planned)
-        self._held = [(offset, piece) for (offset, _), piece in zip(planned, data, strict=True)]
+        self._pieces = [(offset, piece) for (offset, _), piece in zip(planned, data, strict=True)]
 
     def read_range(self, offset: int, length: int) -> bytes:
-        place = bisect_right(self._held, offset, key=lambda piece: piece[0]) - 1
+        place = bisect_right(self._pieces, offset, key=lambda piece: piece[0]) - 1
         if place >= 0:
-            start, data = self._held[place]
+            start, data = self._pieces[place]
             if offset + length <= start + len(data):
                 return data[offset - start : offset - start + length]
         return super().read_range(offset, length)

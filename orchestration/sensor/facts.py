@@ -72,8 +72,8 @@ def _parents(table: Table) -> dict[str, str | None]:
 
 
 def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cursor: SensorCursor) -> TableFacts:
-    """Everything that `plan_runs` needs. Dagster is asked only about pending snapshots, and about a head that is new: a
-    table has far more snapshots than these, and expired ones besides.
+    """Everything that `plan_runs` needs. Dagster is queried only about pending snapshots, and about a head that is new:
+    a table has far more snapshots than these, and expired ones besides.
     """
     watched = watched_snapshots(table, spec.settings.watched_refs)
     first = spec.first_ref

@@ -95,8 +95,9 @@ def _due_runs(instance: dg.DagsterInstance, table: TableSettings, catalogs: Cata
     cursor = _cursor(instance, spec, loaded)
     facts = gather_facts(instance, spec, loaded, cursor)
     keys = [item.key for item in facts.watched]
-    lost = sum(run.tags.get(TABLE_TAG) == _path(table) for run, _ in lost_runs(instance))  # an evaluation ends these
-    after = replace(facts, partitions=keys, recorded=keys, in_flight=facts.in_flight - lost)
+    # an evaluation ends these runs
+    to_be_ended = sum(run.tags.get(TABLE_TAG) == _path(table) for run, _ in lost_runs(instance))
+    after = replace(facts, partitions=keys, recorded=keys, in_flight=facts.in_flight - to_be_ended)
     plan = plan_runs(after, cursor, policy=table.snapshots, runs_ahead=len(keys) + after.in_flight)
     return DueRuns(_path(table), plan.runs)
 

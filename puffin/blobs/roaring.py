@@ -40,8 +40,8 @@ def decode_roaring64(data: bytes, *, max_values: int = MAX_POSITIONS) -> Values:
             parts.append(values | np.uint64(key << 32))
             values_left -= len(values)
         last_key = key
-    if bitmaps.at != len(data):
-        raise BadBlobError(f"{len(data) - bitmaps.at} bytes follow the last of {count} Roaring bitmaps")
+    if bitmaps.offset != len(data):
+        raise BadBlobError(f"{len(data) - bitmaps.offset} bytes follow the last of {count} Roaring bitmaps")
     return np.concatenate(parts)
 
 
@@ -50,19 +50,19 @@ class _Bytes:
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
-        self.at = 0
+        self.offset = 0
 
     def take(self, length: int) -> memoryview:
-        if self.at + length > len(self._data):
-            raise BadBlobError(f"Roaring bitmap is cut off: {length} bytes at {self.at} of {len(self._data)}")
-        self.at += length
-        return self._data[self.at - length : self.at]
+        if self.offset + length > len(self._data):
+            raise BadBlobError(f"Roaring bitmap is cut off: {length} bytes at {self.offset} of {len(self._data)}")
+        self.offset += length
+        return self._data[self.offset - length : self.offset]
 
     def unpack(self, layout: str) -> tuple[int, ...]:
         return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
     def fail(self, problem: str) -> BadBlobError:
-        return BadBlobError(f"Roaring bitmap, before byte {self.at}: {problem}")
+        return BadBlobError(f"Roaring bitmap, before byte {self.offset}: {problem}")
 
 
 def _decode_roaring32(source: _Bytes, max_values: int) -> list[Values]:

@@ -49,7 +49,7 @@ print(*exact_distances.pair_distances(np.ones((1, 4)), np.ones((1, 4)), first, f
 
 
 def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) -> None:
-    """Numba looks at a kernel's own file alone: after an upgrade in place the old code of other files went on."""
+    """Numba checks a kernel's own file alone: after an upgrade in place the old code of other files went on."""
     installed = tmp_path / "icepuffin" / "ann_kernels"
     shutil.copytree(ROOT / "ann_kernels", installed, ignore=shutil.ignore_patterns("__pycache__"))
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,4 +1,4 @@
-"""Exact search is exact: whatever the vectors' offset, scale and clusters, and whatever is asked or shown besides."""
+"""Exact search is exact: whatever the vectors' offset, scale and clusters, and whatever else is compared."""
 
 import numpy as np
 import pytest

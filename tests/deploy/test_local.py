@@ -61,7 +61,7 @@ class Local:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """Two snapshots; the sensor looks every second, the nightly schedule comes every minute."""
+    """Two snapshots; the sensor is evaluated every second, the nightly schedule comes every minute."""
     lake = make_lake(tmp_path_factory.mktemp("lake"), snapshots=2)
     lake.write_settings(
         sensor_running=True, sensor_interval_seconds=1, schedules_running=True, nightly="* * * * *", maintenance="off"
@@ -146,7 +146,7 @@ def test_another_process_under_an_old_id_is_not_taken_for_ours(local: Local, tmp
 
 
 def test_what_a_service_leaves_behind_is_ended_with_it(local: Local, tmp_path: Path) -> None:
-    """A shell that is told to end does not tell its children."""
+    """A shell that gets a signal to end does not pass it to its children."""
     listens = ["env", "--default-signal=TERM"]  # Dagster lets us ignore it where SIGINT is ignored, and we pass that on
     leader = subprocess.Popen([*listens, "sh", "-c", "sleep 300 & sleep 300 & wait"], start_new_session=True)
     began = Path(f"/proc/{leader.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]

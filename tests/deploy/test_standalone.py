@@ -47,7 +47,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def built(
     lake: Lake, archive: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], bytes, tuple[Path, ...]]:
-    """What the driver told, the published bytes, and the workers' folders."""
+    """What the driver printed, the published bytes, and the workers' folders."""
     folder = tmp_path_factory.mktemp("cluster")
     python = environment_without_the_project(folder / "environment")
     with standalone_cluster(folder) as cluster:

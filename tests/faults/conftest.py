@@ -1,4 +1,4 @@
-"""What is tried and survived is counted, and told at the end of a run in one process."""
+"""What is tried and survived is counted, and printed at the end of a run in one process."""
 
 from collections import Counter
 

@@ -45,7 +45,7 @@ class Lake:
         return f"db_{self.name}"  # lakes share servers
 
     def create(self, table: str, **properties: str) -> Table:
-        """A table with the columns of `make_rows`, format version 2 unless told otherwise."""
+        """A table with the columns of `make_rows`, format version 2 unless another is given."""
         given = {"format-version": "2", **properties}
         return self.catalog.create_table(f"{self.namespace}.{table}", ROWS, f"{self.root}/{table}", properties=given)
 

@@ -361,7 +361,7 @@ def test_only_row_groups_that_hold_a_row_are_read(tmp_path: Path) -> None:
     remote = LiveFile(file.path.replace("file://", "s3:/"), file.size, file.record_count, 1, "PARQUET")
     meter = Meter()
     taken = take_rows(meter, remote, one(1, "a", LongType()), [1], np.array([199_999, 7, 7, 199_800]))
-    assert taken["a"].to_pylist() == noise[[199_999, 7, 7, 199_800]].tolist(), "in the order asked, repeated as asked"
+    assert taken["a"].to_pylist() == noise[[199_999, 7, 7, 199_800]].tolist(), "in the order of the positions"
     assert meter.bytes < file.size / 5, "two of twenty groups, and the footer"
 
 

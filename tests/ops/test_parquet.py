@@ -17,7 +17,7 @@ ROWS = 5000
 
 
 class CountingStorage(LocalStorage):
-    """A local store under an s3 name: counts requests and remembers who asked."""
+    """A local store under an s3 name: counts requests and keeps the thread of each."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, int]] = []

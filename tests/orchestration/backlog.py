@@ -129,7 +129,7 @@ def make_backlog(directory: Path, tables: int, snapshots: int) -> Backlog:
 
 @dataclass(frozen=True)
 class Tick:
-    """What one look did."""
+    """What one sensor evaluation did."""
 
     calls: int
     """To the catalog."""
@@ -139,7 +139,7 @@ class Tick:
     """Snapshots whose run started now."""
     skipped: str
     cursor_bytes: int
-    look_seconds: float
+    evaluation_seconds: float
     """Of the sensor: what Dagster limits to 60 s."""
 
 

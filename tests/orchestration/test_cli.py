@@ -221,7 +221,7 @@ def test_wrong_properties_of_an_index_are_named_by_every_command_and_can_be_drop
         with pytest.raises(SystemExit):
             run("sensor-tick", "--json", *options)
         (tick,) = json.loads(capsys.readouterr().out)
-        assert wrong in tick["error"], "no snapshot passes for dealt with"
+        assert wrong in tick["error"], "no snapshot passes for processed"
     run("index", "drop", "demo.packages", "second", "--yes")
     assert "has a version" in run("stats", "demo.packages")
 

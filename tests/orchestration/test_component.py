@@ -209,7 +209,7 @@ def test_a_run_process_receives_the_state_and_asks_no_catalog(
     with DefinitionsLoadContext.scoped(server):
         keys = loaded(project).resolve_asset_graph().get_all_asset_keys()
     assert dg.AssetKey([*INDEX.path[:-1], "second"]) in keys
-    monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was asked"))
+    monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was queried"))
     handed_over = RepositoryLoadData(
         reconstruction_metadata=server.get_pending_reconstruction_metadata(),
         defs_state_info=server.accessed_defs_state_info,

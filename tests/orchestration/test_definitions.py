@@ -123,7 +123,7 @@ def test_a_runs_process_is_told_what_the_code_server_found_and_asks_no_catalog(
     with DefinitionsLoadContext.scoped(server):
         result = entry_point.defs()
     assert isinstance(result, dg.Definitions)
-    monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was asked"))
+    monkeypatch.setattr(Catalogs, "poll", lambda *_: pytest.fail("the catalog was queried"))
     context = DefinitionsLoadContext(
         DefinitionsLoadType.RECONSTRUCTION,
         RepositoryLoadData(

@@ -56,7 +56,7 @@ def evaluated(
 
 
 def carried_out(lake: Lake, instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-    """The run that was asked for, as the daemon would launch it."""
+    """The run that was requested, as the daemon would launch it."""
     job = build(load(lake.settings_file)).resolve_job_def("refresh_demo_demo_packages")
     return job.execute_in_process(
         instance=instance, partition_key=request.partition_key, tags=request.tags, raise_on_error=False

@@ -1,4 +1,4 @@
-"""Nothing that a user calls secret shows, however an object is printed or an error is told."""
+"""Nothing that a user calls secret shows, however an object or an error is printed."""
 
 import json
 import logging

@@ -302,7 +302,7 @@ def test_an_evaluation_asks_dagster_of_what_is_new_and_not_of_all_history(
     assert all(run.succeeded for run in tick(settings, instance) if isinstance(run, LocalRun))
 
     def all_history(*_: object, **__: object) -> set[str]:
-        raise AssertionError("all of history was asked for")
+        raise AssertionError("all of history was queried")
 
     monkeypatch.setattr(instance, "get_materialized_partitions", all_history)
     added = str(lake.append())

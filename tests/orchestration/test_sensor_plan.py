@@ -146,7 +146,7 @@ def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Poli
     cursor, partitions, recorded, requested = SensorCursor(UUID), list[str](), set[str](), list[str]()
     keys = [str(i) for i in ids]
 
-    def look(*, shown: int, ends: bool) -> None:
+    def evaluate(*, shown: int, ends: bool) -> None:
         nonlocal cursor
         observed = facts(*ids, partitions=tuple(partitions), recorded=frozenset(recorded))
         new = snapshots_to_record(observed, cursor, policy)[:shown]
@@ -162,9 +162,9 @@ def test_no_crash_loses_a_snapshot(ids: list[int], runs_ahead: int, policy: Poli
         assert len(cursor.ahead) <= 1, "a short cursor"
 
     for _ in range(data.draw(st.integers(0, 20))):
-        look(shown=data.draw(st.integers(0, 5)), ends=data.draw(st.booleans()))
+        evaluate(shown=data.draw(st.integers(0, 5)), ends=data.draw(st.booleans()))
     for _ in range(len(ids) + 1):
-        look(shown=3, ends=True)
+        evaluate(shown=3, ends=True)
     assert requested == (keys if policy == "every" else keys[-1:])
     assert partitions == (keys if policy == "every" else [*keys[-1:], *keys[:-1]])
 
@@ -177,7 +177,7 @@ def test_whatever_a_table_goes_through_each_watched_snapshot_is_asked_for_once(d
     cursor, partitions, keys, ever_watched = SensorCursor(UUID), list[str](), list[str](), set[str]()
     for _ in range(data.draw(st.integers(1, 25))):
         which = data.draw(st.integers(0, 1))
-        match data.draw(st.sampled_from(["append", "append", "back", "meet", "look", "look"])):
+        match data.draw(st.sampled_from(["append", "append", "back", "meet", "evaluate", "evaluate"])):
             case "append":
                 new = str(len(parents) + 1)
                 parents[new] = heads[which]
@@ -274,7 +274,7 @@ def test_a_first_watched_ref_that_comes_to_be_where_another_one_was_is_a_return(
     published = every(facts(1, parents=descent(1, 2), done=["1"]), audited)
     assert (published.returned_to, published.runs) == ("1", ("1",))
     assert every(facts(1, parents=descent(1, 2), done=["1"]), published.cursor).runs == ()
-    assert every(facts(1, 2, done=["2"]), SensorCursor(UUID)).runs == ("1",), "the first look of all knows of no move"
+    assert every(facts(1, 2, done=["2"]), SensorCursor(UUID)).runs == ("1",), "the first evaluation knows of no move"
 
 
 def test_a_head_that_moves_to_what_a_backfill_has_made_is_asked_for_once_unless_its_tag_is_there() -> None:

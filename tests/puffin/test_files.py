@@ -78,7 +78,7 @@ def test_what_is_written_is_read(blobs: list[bytes], codecs: list[str | None], a
 
 
 class CountingSource(BytesSource):
-    """Knows what was asked for."""
+    """Keeps the ranges that were read."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)

@@ -1,4 +1,4 @@
-"""A proxy on loopback in front of an HTTP server, that loses requests or answers as told."""
+"""A proxy on loopback in front of an HTTP server, that loses requests or answers as a test says."""
 
 import contextlib
 import threading

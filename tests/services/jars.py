@@ -1,7 +1,7 @@
 """What the tests take from Maven Central: by Ivy, which comes with Spark, so that Java is all it needs.
 
 `artifacts.lock` beside this file pins versions and sha256. Files are kept under `$ICEPUFFIN_CACHE/jars`, by default
-~/.cache/icepuffin/jars. A machine that is meant to work without a network says so by ICEPUFFIN_OFFLINE=1: tests that
+~/.cache/icepuffin/jars. A machine that is meant to work without a network has ICEPUFFIN_OFFLINE=1: tests that
 need what is not there are skipped then; without it they fail.
 """
 

@@ -1,4 +1,4 @@
-"""Fetched files are the pinned ones; a machine without a network is told what to do."""
+"""Fetched files are the pinned ones; a machine without a network gets an error that says what to do."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Shards in a store, for tests: what a cache is asked for."""
+"""Shards in a store, for tests: what a cache reads."""
 
 import hashlib
 from dataclasses import replace

@@ -115,7 +115,7 @@ def test_the_room_that_is_claimed_suffices_and_is_little_more(tmp_path: Path) ->
 
 
 def untaken(_: int) -> Any:
-    return ShardCache(CacheSettings.off())._scratch.taken(0)
+    return ShardCache(CacheSettings.off())._scratch.reserve(0)
 
 
 LIMITED = """

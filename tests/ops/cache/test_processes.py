@@ -27,7 +27,7 @@ def ask_at_random(folder: Path, budget: int, keys: list[ShardKey], seed: int, ro
         np.testing.assert_array_equal(result.row_positions, np.arange(ROWS) + 1000 * number)
         assert result.vectors is not None
         assert int(result.graph.neighbors.max()) < ROWS
-        used = DiskCache(folder, budget).used()
+        used = DiskCache(folder, budget).stored_bytes()
         assert used <= budget, used
     cache.flush()
 

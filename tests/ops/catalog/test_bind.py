@@ -283,7 +283,7 @@ def test_a_catalog_that_does_not_keep_the_snapshot_is_recognised(table: Table, a
 
 
 def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the commit somebody else publishes, on a snapshot of the same sequence number or none."""
+    """Between the check and the commit somebody else publishes, on a snapshot of the same sequence number or none."""
     new_binding = binding(table, 1)
     first = bindings.publish(table, binding(table, 2))
     bindings.drop(table, "ann_e")
@@ -301,7 +301,7 @@ def test_the_commit_itself_asserts_where_the_tag_was(table: Table, monkeypatch: 
 
 
 def test_a_move_of_the_tag_asserts_where_it_was_too(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the commit somebody else puts it back on an older version."""
+    """Between the check and the commit somebody else puts it back on an older version."""
     moves, expected = [], None
     for number in range(3):
         expected = bindings.publish(table, binding(table, number, expected=expected)).index_snapshot_id

@@ -196,16 +196,16 @@ def test_row_ids_are_inherited_in_turn_and_none_without_the_manifests() -> None:
     assert [_field(item.data_file, "first_row_id") for item in entries] == [None] * 3
 
 
-def applies_by_the_spec(made: _Delete, data: ManifestEntry) -> bool:
+def applies_by_the_spec(delete: _Delete, data: ManifestEntry) -> bool:
     """The rules of scan planning, word by word, for deletes that name no data file."""
-    path, upper = data.data_file.file_path.encode(), made.upper
-    if made.partition != (data.data_file.spec_id, ()):
+    path, upper = data.data_file.file_path.encode(), delete.upper
+    if delete.partition != (data.data_file.spec_id, ()):
         return False
-    if made.file.kind is DeleteKind.EQUALITY:
-        return (data.sequence_number or 0) < made.file.sequence_number
-    above = made.lower is None or path >= made.lower
+    if delete.file.kind is DeleteKind.EQUALITY:
+        return (data.sequence_number or 0) < delete.file.sequence_number
+    above = delete.lower is None or path >= delete.lower
     below = upper is None or path <= upper or path.startswith(upper)
-    return (data.sequence_number or 0) <= made.file.sequence_number and above and below
+    return (data.sequence_number or 0) <= delete.file.sequence_number and above and below
 
 
 @given(st.data())
@@ -218,12 +218,12 @@ def test_deletes_of_a_partition_are_those_of_the_spec_in_the_order_of_their_path
         kind = data.draw(st.sampled_from([DeleteKind.POSITION, DeleteKind.POSITION, DeleteKind.EQUALITY]))
         bounds = [data.draw(st.none() | names.map(str.encode)) for _ in range(2)]
         path = f"d{data.draw(st.integers(0, 2))}-{number}"
-        made = DeleteFile(path=path, kind=kind, record_count=1, sequence_number=data.draw(sequences), size=1)
+        file = DeleteFile(path=path, kind=kind, record_count=1, sequence_number=data.draw(sequences), size=1)
         partition = data.draw(st.sampled_from([(0, ()), (0, ()), (1, ())]))
-        deletes.append(_Delete(made, partition, None, *bounds, is_global=False))
+        deletes.append(_Delete(file, partition, None, *bounds, is_global=False))
     index = _DeleteIndex(deletes, entries)
     for one in entries:
-        expected = [made.file for made in deletes if applies_by_the_spec(made, one)]
+        expected = [delete.file for delete in deletes if applies_by_the_spec(delete, one)]
         applying = list(index.deletes_of(one))
         assert applying == sorted(applying, key=lambda file: file.path)
         assert {file.path for file in expected} == {file.path for file in applying}

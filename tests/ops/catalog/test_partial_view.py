@@ -1,4 +1,4 @@
-"""Catalogs that show a part of a table's snapshots: all are asked for, and nothing is deleted on a partial view."""
+"""Catalogs that show a part of a table's snapshots: all are requested, and nothing is deleted on a partial view."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -33,7 +33,7 @@ def lake(rest_uri: str, tmp_path: Path) -> Iterator[Lake]:
 
 
 def partial(lake: Lake) -> Table:
-    """The table as a catalog shows it that passes over what it is asked for."""
+    """The table as a catalog shows it that ignores what is requested."""
     plain = load_catalog("partial", type="rest", uri=lake.catalog.uri, **{"snapshot-loading-mode": "refs"})
     return plain.load_table(f"{lake.namespace}.t")
 

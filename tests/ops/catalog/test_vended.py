@@ -70,7 +70,7 @@ def test_nothing_but_the_catalog_is_configured_and_keys_are_renewed_in_time(
     found = reader.search(queries(3), 5, columns=["id"], where="id >= 10")
     true = exact_search(table, "embedding", DEFINITION.metric, queries(3), 5, where="id >= 10", columns=["id"])
     assert found.rows["id"].equals(true.rows["id"])
-    assert len(lake.vended_paths) == requests_before, "keys that are good are not asked for"
+    assert len(lake.vended_paths) == requests_before, "keys that are good are not requested again"
     pass_time(3600 - 4 * 60)
     reader.search(queries(1), 5, columns=["name"])
     assert len(lake.vended_paths) == requests_before + 1

@@ -55,7 +55,7 @@ def expire_the_indexed_snapshot(table: Table) -> None:
 
 
 def wrong_answers(table: Table) -> int:
-    """Of all rows, each asked for by its own vector."""
+    """Of all rows, each searched for by its own vector."""
     ids = np.sort(np.asarray(table.scan(selected_fields=("id",)).to_arrow()["id"]))
     found = open_index(table, DEFINITION, storage=STORAGE).search(vectors_of(ids), 1, columns=["id"])
     return int((np.asarray(found.rows["id"]) != ids).sum())

@@ -1,4 +1,4 @@
-"""Garbage collection beside runs that publish: what a commit came to name since the look at the table stays."""
+"""Garbage collection beside runs that publish: what a commit came to name since the table was read stays."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

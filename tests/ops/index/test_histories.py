@@ -343,7 +343,7 @@ class TableHistory(RuleBasedStateMachine):
         COUNTS["rows remapped"] += report.remapped
         COUNTS["shards rebuilt"] += report.shards_rebuilt
         COUNTS["versions with deltas"] += report.deltas > 0
-        COUNTS["rows dealt out of deltas"] += report.merged
+        COUNTS["rows distributed from deltas"] += report.merged
         assert report.deltas <= self.definition.max_deltas
         found = self._check(snapshot_id)
         if report.action is not Action.EMPTY:
@@ -352,7 +352,7 @@ class TableHistory(RuleBasedStateMachine):
             assert check_integrity(self.table, made[-1], STORAGE).faults == ()
 
     def _check(self, snapshot_id: int) -> SearchResult:
-        """The answers of a snapshot, all its rows asked and one section."""
+        """The answers of a snapshot, all its rows and one section."""
         rows = self.table.scan(snapshot_id=snapshot_id).to_arrow()
         reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
         section = f"section {snapshot_id % 5}"
@@ -406,7 +406,7 @@ def test_random_histories_give_no_wrong_answer(
     assert np.mean(MISSES) < 0.02
     if HISTORIES >= 10 * DEFAULT_HISTORIES:  # a few may have none of them
         assert COUNTS["versions with deltas"] > HISTORIES / 8
-        assert COUNTS["rows dealt out of deltas"]
+        assert COUNTS["rows distributed from deltas"]
         assert COUNTS["driver lost"]
         assert COUNTS["drop, gc"]
         assert COUNTS["sweep"]

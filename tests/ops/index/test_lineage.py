@@ -1,4 +1,4 @@
-"""A compaction as format v3 tells of it. PyIceberg writes no v3, so the row ids that Spark would write are added here;
+"""A compaction as format v3 records it. PyIceberg writes no v3, so the row ids that Spark would write are added here;
 tests/interop/test_lineage.py has Spark's own.
 """
 
@@ -140,7 +140,7 @@ def test_a_refresh_that_is_lost_ends_equal_after_a_retry(table: Table, stage: st
 
 
 def test_a_vector_that_an_engine_changed_under_its_old_lineage_is_found_and_mended(table: Table) -> None:
-    """Far behind the rows of each file that a refresh looks at."""
+    """Far behind the rows of each file that a refresh samples."""
     head = table.refresh().metadata.current_snapshot_id or 0
     (file,) = live_files(table, head).files
     path = file.path.removeprefix("file://")

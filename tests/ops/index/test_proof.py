@@ -30,7 +30,7 @@ UNPROVEN = SelfSearch(0, 0, 0, 0, 0, 1.0, 0.0, 1.0)
 
 @pytest.fixture
 def table(table_factory: TableFactory) -> Table:
-    """Three files, of which one has deletes and one a row without a vector; indexed, then appended to."""
+    """Three files, of which one has deletes and another a row without a vector; indexed, then appended to."""
     new_table = table_factory()
     new_table.append(make_rows(0, 200))
     first = live_files(new_table, head(new_table)).files[0].path

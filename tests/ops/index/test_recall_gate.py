@@ -19,9 +19,9 @@ from tests.conftest import STORAGE
 from tests.ops.index.comparison import index_head
 
 TableFactory = Callable[..., Table]
-ROWS, DIMS, ASKED = 1_500, 12, 100
+ROWS, DIMS, QUERIES = 1_500, 12, 100
 SAMPLING_ERROR = 0.05
-"""Of recall@10 by 64 rows that the gate asks for and 100 that are asked for here"""
+"""Of recall@10 by 64 rows that the gate searches for and 100 that are searched for here"""
 
 
 def _normal(scale: float, offset: float = 0.0) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_what_is_published_finds_what_the_gate_says(
         assert "vectors = 'f32'" in refusal
         assert values != "huge" or "half precision ends at 65504" in refusal
         return
-    query_rows = np.random.default_rng(9).choice(ROWS, ASKED, replace=False)
+    query_rows = np.random.default_rng(9).choice(ROWS, QUERIES, replace=False)
     result = open_index(table, definition, storage=STORAGE).search(vectors[query_rows], 11, columns=["id"])
     assert np.isfinite(result.rows["distance"].to_numpy()).all()
     exact = _exact(vectors, query_rows, metric)

@@ -48,7 +48,7 @@ def index(table: Table, snapshot_id: int) -> str:
 
 
 def wrong_answers(table: Table, snapshot_id: int) -> int:
-    """Of all rows, each asked for by its own vector."""
+    """Of all rows, each searched for by its own vector."""
     ids = np.sort(np.asarray(table.scan(snapshot_id=snapshot_id, selected_fields=("id",)).to_arrow()["id"]))
     result = open_index(table.refresh(), DEFINITION, snapshot=snapshot_id, storage=STORAGE).search(
         vectors_of(ids), 1, columns=["id"]

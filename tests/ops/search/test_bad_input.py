@@ -1,4 +1,4 @@
-"""Searches that cannot be answered as they were asked: a clear error, or the exact answer and a warning."""
+"""Searches that cannot be answered as they were put: a clear error, or the exact answer and a warning."""
 
 import subprocess
 import sys

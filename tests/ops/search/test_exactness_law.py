@@ -345,7 +345,7 @@ def check_index(drawn: Drawn, truth: Truth, coverage: Coverage) -> None:
                 answer = reader.search(queries, 7, columns=["id"], where=ALL, rerank=True, oversample=len(truth.ids))
                 assert same(answer.rows, exact.search(queries, 7, columns=["id"]).rows)
             if case.kept == "f32":
-                for query in queries:  # fewer candidates: right, or it says so
+                for query in queries:  # fewer candidates: right, or reported as approximate
                     answer = reader.search(query, 7, columns=["id"], where=ALL, rerank=True)
                     right = same(answer.rows, exact.search(query, 7, columns=["id"]).rows)
                     assert right or any("cannot tell" in warning for warning in answer.warnings)

@@ -25,7 +25,7 @@ from tests.ops.index.comparison import index_head
 SNAPSHOTS = 100
 K = 5
 DEFINITION = IndexDefinition(name="e", column="embedding", metric="l2", max_degree=16, search_list=48, shards=2)
-ASKED = queries(6)
+QUERIES = queries(6)
 WITHIN = 2.6
 
 
@@ -49,7 +49,7 @@ class History:
     def truth(self, snapshot: DataSnapshot) -> Truth:
         rows = self.table.scan(snapshot_id=snapshot.snapshot_id, selected_fields=("id", "embedding")).to_arrow()
         vectors = np.array(rows["embedding"].to_pylist(), np.float64).reshape(-1, DIMS)
-        gaps = vectors[None] - ASKED[:, None].astype(np.float64)
+        gaps = vectors[None] - QUERIES[:, None].astype(np.float64)
         return Truth(np.asarray(rows["id"]), np.linalg.norm(gaps, axis=2))
 
 
@@ -103,7 +103,7 @@ def check(result: SearchResult, snapshot: DataSnapshot, truth: Truth) -> float:
     assert result.snapshot_id == snapshot.snapshot_id
     place = {int(row): at for at, row in enumerate(truth.ids)}
     hits = []
-    for query in range(len(ASKED)):
+    for query in range(len(QUERIES)):
         own_rows = [row for row in result.rows.to_pylist() if row["query"] == query]
         true = truth.distances[query][[place[row["id"]] for row in own_rows]]
         np.testing.assert_allclose([row["distance"] for row in own_rows], true, rtol=1e-4, atol=1e-5)
@@ -118,9 +118,9 @@ def test_each_of_a_hundred_snapshots_is_searched_as_it_was(history: History) -> 
     for snapshot in history.snapshots:
         truth = history.truth(snapshot)
         reader = open_index(history.table, "e", snapshot=snapshot.snapshot_id, storage=STORAGE)
-        recalls.append(check(reader.search(ASKED, K, columns=["id"]), snapshot, truth))
+        recalls.append(check(reader.search(QUERIES, K, columns=["id"]), snapshot, truth))
         covered.add(reader.coverage)
-        result = reader.within(ASKED[:2], WITHIN, columns=["id"])
+        result = reader.within(QUERIES[:2], WITHIN, columns=["id"])
         for query in range(2):
             expected = set(truth.ids[truth.distances[query] < WITHIN - 1e-5].tolist())
             doubtful = set(truth.ids[np.abs(truth.distances[query] - WITHIN) <= 1e-5].tolist())
@@ -146,7 +146,7 @@ def test_tags_branches_and_times_mean_their_snapshots(history: History) -> None:
     assert len(names) >= 25
     for name, snapshot_id in names:
         if snapshot_id in by_id:
-            found = open_index(history.table, "e", snapshot=name, storage=STORAGE).search(ASKED, K, columns=["id"])
+            found = open_index(history.table, "e", snapshot=name, storage=STORAGE).search(QUERIES, K, columns=["id"])
             assert check(found, by_id[snapshot_id], history.truth(by_id[snapshot_id])) >= 0.9
 
 
@@ -158,7 +158,7 @@ def test_sql_travels_as_well(history: History) -> None:
         log = next(e for e in history.table.metadata.snapshot_log if e.snapshot_id == snapshot.snapshot_id)
         moment = datetime.fromtimestamp(log.timestamp_ms / 1000, UTC).isoformat()
         at = f"TIMESTAMP AS OF '{moment}'" if number % 2 else f"VERSION AS OF {snapshot.snapshot_id}"
-        result = session.sql(text.format(at=at), {"q": ASKED[0]})
+        result = session.sql(text.format(at=at), {"q": QUERIES[0]})
         nearest = np.sort(truth.distances[0])[:K]
         np.testing.assert_allclose(result.rows["d"].to_numpy(), nearest, rtol=0.2)
         assert result.search is not None

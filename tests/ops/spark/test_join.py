@@ -43,18 +43,18 @@ def table(table_factory: Callable[..., Table]) -> Table:
 
 
 def left_side(session: "SparkSession", count: int, parts: int = 3) -> "DataFrame":
-    rows = pa.table({"number": pa.array(range(count), pa.int64()), "asked": queries(count).tolist()})
+    rows = pa.table({"number": pa.array(range(count), pa.int64()), "query": queries(count).tolist()})
     return session.createDataFrame(rows).repartition(parts)
 
 
 def joined(left: "DataFrame", reader: IndexReader, **options: Any) -> "KnnJoin":
     from icepuffin.ops.spark.knn_join import knn_join  # noqa: PLC0415  imports pyspark
 
-    return knn_join(left, reader, on="asked", block_rows=16, **options)
+    return knn_join(left, reader, on="query", block_rows=16, **options)
 
 
 def in_order(found: "KnnJoin") -> pa.Table:
-    rows = found.rows.drop("asked").toArrow()
+    rows = found.rows.drop("query").toArrow()
     return rows.sort_by([("number", "ascending"), ("rank", "ascending")])
 
 
@@ -121,7 +121,7 @@ def test_rows_without_a_vector_have_no_neighbours_and_an_empty_side_has_none(
     reader = open_index(table, DEFINITION, storage=STORAGE)
     query_vectors = [None if number % 2 else vector for number, vector in enumerate(queries(6).tolist())]
     left = spark.createDataFrame(
-        pa.table({"number": range(6), "asked": pa.array(query_vectors, pa.list_(pa.float64()))})
+        pa.table({"number": range(6), "query": pa.array(query_vectors, pa.list_(pa.float64()))})
     )
     found = in_order(joined(left, reader, k=2, columns=["id"]))
     assert found["number"].to_pylist() == [0, 0, 2, 2, 4, 4]
@@ -159,8 +159,8 @@ def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -
 
     reader = open_index(table, DEFINITION, storage=STORAGE)
     left = left_side(spark, 3)
-    with pytest.raises(QueryError, match="no column 'asked'"):
-        joined(left.withColumnRenamed("asked", "vector"), reader)
+    with pytest.raises(QueryError, match="no column 'query'"):
+        joined(left.withColumnRenamed("query", "vector"), reader)
     with pytest.raises(QueryError, match="both sides have a column 'id'"):
         joined(left.withColumnRenamed("number", "id"), reader)
     with pytest.raises(QueryError, match="left side has a column 'rank', as the result has one"):
@@ -168,9 +168,9 @@ def test_what_cannot_be_joined_is_refused(spark: "SparkSession", table: Table) -
     with pytest.raises(QueryError, match="'number' of the left side is bigint"):
         knn_join(left, reader, on="number")
     with pytest.raises(QueryError, match="block_rows is 0"):
-        knn_join(left, reader, on="asked", block_rows=0)
+        knn_join(left, reader, on="query", block_rows=0)
     renamed = joined(left.withColumnRenamed("number", "id"), reader, prefix="found_", columns=["id"])
-    assert renamed.rows.columns == ["id", "asked", "rank", "distance", "found_id"]
-    bad = spark.createDataFrame(pa.table({"asked": [[float("nan")] * 16]}))
+    assert renamed.rows.columns == ["id", "query", "rank", "distance", "found_id"]
+    bad = spark.createDataFrame(pa.table({"query": [[float("nan")] * 16]}))
     with pytest.raises(Exception, match=r"QueryError.*NaN"):
         joined(bad, reader).rows.count()

@@ -48,10 +48,10 @@ def test_sql_finds_what_the_reader_finds(session: "SparkSession", sql_catalog: C
 
     session.createDataFrame(
         [(n, vector) for n, vector in enumerate(query_vectors.tolist())], "n int, v array<float>"
-    ).createOrReplaceTempView("asked")
+    ).createOrReplaceTempView("query_rows")
     first = table.metadata.snapshot_log[0].snapshot_id
     many = session.sql(
-        "SELECT n, found.* FROM asked, LATERAL vector_search('db.t', 'e', v, 4, columns => array('id'), "
+        "SELECT n, found.* FROM query_rows, LATERAL vector_search('db.t', 'e', v, 4, columns => array('id'), "
         f"snapshot => '{first}') found ORDER BY n, rank"
     ).toArrow()
     local_result = open_index(table, "e", snapshot=first, storage=STORAGE).search(query_vectors, 4, columns=["id"])

@@ -35,11 +35,11 @@ def test_columns_of_each_type_are_returned(session: "SparkSession", sql_catalog:
     register_vector_search(session, sql_catalog)
     names = ["id", *VALUES]
     query_vectors = queries(1)[0].tolist()
-    query_rows = session.createDataFrame(pa.table({"asked": [query_vectors]}))
+    query_rows = session.createDataFrame(pa.table({"query": [query_vectors]}))
     reader = open_index(table, DEFINITION, storage=STORAGE)
     columns = ", ".join(f"'{name}'" for name in names)
     by_sql = f"SELECT * FROM vector_search('db.typed', 'e', {literal(query_vectors)}, 9, columns => array({columns}))"
-    for frame in (session.sql(by_sql), knn_join(query_rows, reader, on="asked", k=9, columns=names).rows):
+    for frame in (session.sql(by_sql), knn_join(query_rows, reader, on="query", k=9, columns=names).rows):
         kinds = dict(frame.dtypes)
         assert (kinds["local"], kinds["utc"]) == ("timestamp_ntz", "timestamp")
         assert (kinds["code"], kinds["hour"], kinds["hash"]) == ("string", "string", "binary")

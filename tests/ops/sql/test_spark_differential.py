@@ -99,7 +99,7 @@ Answers = dict[str, pa.Table]
 
 
 class Beside:
-    """Compares in batches: where one expression of a batch fails in Spark, each is asked for alone."""
+    """Compares in batches: where one expression of a batch fails in Spark, each is evaluated alone."""
 
     def __init__(self, in_spark: Any) -> None:
         self._in_spark = in_spark

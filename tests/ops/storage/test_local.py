@@ -166,7 +166,7 @@ def test_the_time_is_that_of_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     (item,) = STORE.list(f"{tmp_path}")
     assert item.modified_ms <= STORE.now_ms(f"file://{tmp_path}") < true + 60_000
     assert [item.path for item in STORE.list(f"{tmp_path}")] == [f"file://{tmp_path}/x"], "nothing is left there"
-    assert STORE.now_ms(f"file://{tmp_path}/none") >= true + 86_400_000, "where nothing is, nothing else can be asked"
+    assert STORE.now_ms(f"file://{tmp_path}/none") >= true + 86_400_000, "where nothing is, there is no other clock"
 
 
 def test_what_is_listed_is_spelled_as_all_else_is(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ echo '{"Version": 1, "AccessKeyId": "'$(date +%N)'", "SecretAccessKey": "s", "Se
 
 @pytest.fixture
 def rotating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_keys: None) -> None:
-    """Two profiles whose keys are other ones each time that they are asked for."""
+    """Two profiles whose keys are other ones each time that they are requested."""
     script = tmp_path / "new-keys"
     script.write_text(_NEW_KEYS)
     script.chmod(0o700)

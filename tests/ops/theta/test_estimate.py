@@ -1,4 +1,4 @@
-"""What sketching will take is told before it, stands beside what it took, and is learned from."""
+"""What sketching will take is estimated before it, stands beside what it took, and is learned from."""
 
 from typing import Any
 

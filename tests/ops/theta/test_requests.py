@@ -14,7 +14,7 @@ from tests.ops.theta.conftest import STORAGE, ThreadlessRunner, append, rows
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """(path, bytes) of each range that is asked of the store: one request to a distant one."""
+    """(path, bytes) of each range that is read from the store: one request to a distant one."""
     calls: list[tuple[str, int]] = []
     through = LocalStorage.read_ranges
 
