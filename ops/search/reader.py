@@ -60,7 +60,7 @@ class IndexReader:
     Examples
     --------
     >>> reader.table, reader.metric, reader.dims, reader.row_count
-    ('demo.packages', 'cosine', 384, 6000)
+    ('demo.packages', <Metric.COSINE: 'cosine'>, 384, 6000)
     """
 
     def __init__(
