@@ -12,7 +12,7 @@ the same; the table holds the others, and columns of keywords that `--seed` draw
 
 `share` is of the rows that match, `recall` is recall@10 beside exact search over the rows that match (candidates by
 f32, ranked by f64; 1 where no row matches), `p50_ms` of one query after another in a warm reader on one thread, without
-columns. No condition is asked twice of a reader, so that no cache can answer: each names, beside its keyword, one that
+columns. No reader sees a condition twice, so that no cache can answer: each names, beside its keyword, one that
 no row has and no other query names. `parquet_bytes` is what such a query reads of Parquet files on average: each read
 of Arrow's is counted where the file is opened, in queries of their own, since that costs time.
 

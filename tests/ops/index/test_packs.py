@@ -512,7 +512,7 @@ def test_work_is_other_work_where_a_pack_cannot_be_shared(table: Table) -> None:
 def test_a_dropped_index_leaves_no_tag_of_a_version_that_came_meanwhile(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backfill publishes between the look at the tags and the commit that drops them: its version shares a pack."""
+    """A backfill publishes between the look-up of tags and the commit that drops them: its version shares a pack."""
     table.append(make_rows(600, 620))
     table.append(make_rows(620, 640))
     index_head(table)
