@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
-
-import dagster as dg
+from typing import TYPE_CHECKING
 
 from icepuffin.orchestration.settings import Settings
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
 
 WORKSPACE = "workspace.yaml"
 """File in the folder with which Dagster's own commands are started (`-w`)."""
@@ -60,6 +62,8 @@ def prepare_home(home: Path) -> Path:
     return home
 
 
-def open_instance(home: Path) -> dg.DagsterInstance:
+def open_instance(home: Path) -> "DagsterInstance":
     """The instance in `home`, made if need be. Use as a context manager: it holds threads and connections."""
-    return dg.DagsterInstance.from_config(str(prepare_home(home)))
+    from dagster import DagsterInstance  # noqa: PLC0415  takes a second, and whoever names the folder does not need it
+
+    return DagsterInstance.from_config(str(prepare_home(home)))

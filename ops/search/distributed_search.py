@@ -37,8 +37,6 @@ from icepuffin.ops.search.worker import (
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
 
-IN_PROCESS_MB = 100
-"""Size of an index file up to which it is searched in this process"""
 _MB = 1 << 20
 _RANKED_HERE = 4_096
 """Candidates whose exact distances this process computes itself: a job takes longer"""

@@ -30,8 +30,8 @@ from icepuffin.ops.index.changes import files_mapped_since
 from icepuffin.ops.index.ddl import defined_names, load_definition
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition, resolve_column, resolve_field
 from icepuffin.ops.index.version_reader import OpenVersion, open_versions, shared_rows, without_files
-from icepuffin.ops.model import LiveFiles, StorageConfig
-from icepuffin.ops.search.distributed_search import IN_PROCESS_MB, DistributedVersion, choose_tier
+from icepuffin.ops.model import IN_PROCESS_MB, LiveFiles, StorageConfig
+from icepuffin.ops.search.distributed_search import DistributedVersion, choose_tier
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
 from icepuffin.ops.search.loaded_version import LoadedVersion, load_version
 from icepuffin.ops.search.reader import IndexReader, Reopen

@@ -55,13 +55,21 @@ def parse(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None
     return _on_an_index(text) or _query(text, parameters)
 
 
-def require_syntax(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None) -> None:
-    """Raise SqlError for what `parse` cannot read, before importing what it needs for queries."""
+def require_syntax(
+    text: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None
+) -> CreateIndex | RefreshIndex | DropIndex | ShowIndexes | None:
+    """Raise SqlError for what `parse` cannot read, before importing what it needs for queries.
+
+    Returns the statement where it is one on an index.
+    """
     text = _without_comments(text)
     if match := _EXPLAIN.fullmatch(text):
         require_syntax(match["rest"], parameters)
-    elif _on_an_index(text) is None:
+        return None
+    statement = _on_an_index(text)
+    if statement is None:
         _text_and_tree(text, parameters)
+    return statement
 
 
 def _query(text: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> Statement:
@@ -108,7 +116,7 @@ def _without_comments(text: str) -> str:
     return _COMMENT.sub(lambda match: match[1] or " ", text)
 
 
-def _on_an_index(text: str) -> Statement | None:
+def _on_an_index(text: str) -> CreateIndex | RefreshIndex | DropIndex | ShowIndexes | None:
     """One of the four statements on indexes; None for other texts."""
     if match := _CREATE.fullmatch(text):
         if match["kind"].lower() != "diskann":

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,8 @@ from icepuffin.ops.catalog.vended_config import storage_of
 from icepuffin.ops.datafile import arrow_schema
 from icepuffin.ops.errors import require_type
 from icepuffin.ops.index import IndexDefinition, list_definitions
-from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.search import FilterError, IndexReader, SearchResult, open_exact, open_index
-from icepuffin.ops.search.distributed_search import IN_PROCESS_MB
+from icepuffin.ops.model import IN_PROCESS_MB, StorageConfig
+from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import as_spark, spark_schema
@@ -47,6 +46,9 @@ from icepuffin.ops.sql.statements import (
 from icepuffin.ops.tasks.runner import LocalRunner, TaskRunner
 from icepuffin.ops.threads import thread_count
 
+if TYPE_CHECKING:
+    from icepuffin.ops.search import IndexReader, SearchResult
+
 _READERS = 8
 _WITHOUT_SPARK = (
     "An index answers SELECT columns FROM ns.t [VERSION AS OF ...] [WHERE ...] "
@@ -63,7 +65,7 @@ class SqlResult:
     rows: pa.Table
     how: str
     """The path that answered, and why"""
-    search: SearchResult | None = None
+    search: "SearchResult | None" = None
     """Coverage, profile and warnings, where a search answered"""
 
 
@@ -210,7 +212,7 @@ class SqlSession:
             rows = step.apply(rows)
         return SqlResult(rows, f"{why}; {result.coverage}: {result.profile.why}", result)
 
-    def _search_reader(self, statement: Nearest, reader: IndexReader, columns: Sequence[str]) -> SearchResult:
+    def _search_reader(self, statement: Nearest, reader: "IndexReader", columns: Sequence[str]) -> "SearchResult":
         query = np.array([statement.query])
         if statement.limit is not None:
             return _nearest(query, statement, reader, columns)
@@ -219,7 +221,7 @@ class SqlSession:
 
     def _reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
-    ) -> IndexReader:
+    ) -> "IndexReader":
         """A reader that is open already, if the table's metadata file is still the same; else a new one."""
         name = (statement.vector_column, statement.metric) if index is None else index.name
         at = statement.snapshot
@@ -244,7 +246,9 @@ class SqlSession:
 
     def _open_reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
-    ) -> IndexReader:
+    ) -> "IndexReader":
+        from icepuffin.ops.search import open_exact, open_index  # noqa: PLC0415  kernels, where something is searched
+
         if index is None:
             return open_exact(
                 table, statement.vector_column, statement.metric, snapshot=statement.snapshot, storage=storage
@@ -300,8 +304,8 @@ def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> Sp
 
 
 def _nearest(
-    query: npt.NDArray[np.float64], statement: Nearest, reader: IndexReader, columns: Sequence[str]
-) -> SearchResult:
+    query: npt.NDArray[np.float64], statement: Nearest, reader: "IndexReader", columns: Sequence[str]
+) -> "SearchResult":
     """The k nearest rows; with `ties`, also all rows at the distance of the last: further keys choose among them."""
     k = most = statement.limit or 1
     while True:

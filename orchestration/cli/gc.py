@@ -5,11 +5,11 @@ import dataclasses
 import click
 
 from icepuffin.orchestration.cli.output import print_json, print_lines
-from icepuffin.orchestration.cli.table_options import TableContext, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 
 @click.command("gc")
-@table_command
+@metadata_command
 @click.option(
     "--grace-hours",
     type=click.FloatRange(min=0),

@@ -20,7 +20,7 @@ from icepuffin.orchestration.cli.output import (
     progress_bars,
     report_document,
 )
-from icepuffin.orchestration.cli.table_options import TableContext, index_name, options_as, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command, options_as
 
 if TYPE_CHECKING:
     from icepuffin.ops.catalog.bound_versions import DerivedVersion
@@ -80,7 +80,7 @@ def _new_definition(**options: Any) -> "IndexDefinition":
 
 
 @command.command("create", cls=_WithIndexParameters)
-@table_command
+@metadata_command
 @click.option("--name", required=True, help="Letters, digits, '_' and '.'; the tag becomes ann_NAME.")
 @click.option("--column", required=True, help="The vector column: a list of float or double.")
 @options_as(_new_definition)
@@ -111,7 +111,7 @@ def create_command(context: TableContext, definition: "IndexDefinition", /) -> N
 
 
 @command.command("list")
-@table_command
+@metadata_command
 def list_command(context: TableContext) -> None:
     """List the indexes of a table.
 
@@ -155,7 +155,7 @@ class IndexDescription:
 
 
 @command.command("show")
-@table_command
+@metadata_command
 @index_name("The same as INDEX. [default: the table's only index]")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: that of the version at the index tag]")
 @click.option(
@@ -276,7 +276,7 @@ def _version_of(context: TableContext, index: str, snapshot: str) -> "DerivedVer
 
 
 @command.command("verify")
-@table_command
+@metadata_command
 @index_name("The same as INDEX. [default: the table's only index]")
 def verify_command(context: TableContext, /, index: str | None) -> None:
     """Read an index's whole file, and compare it with the table.
@@ -315,7 +315,7 @@ def verify_command(context: TableContext, /, index: str | None) -> None:
 
 
 @command.command("drop")
-@table_command
+@metadata_command
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_command(context: TableContext, /, name: str, *, yes: bool) -> None:

@@ -7,7 +7,7 @@ import click
 
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import MIB, print_fields, print_json, print_lines
-from icepuffin.orchestration.cli.table_options import TableContext, index_name, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, index_name, metadata_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ _SHARD_LINE = "{:>6} {:>12} {:>10} {:>10} {:>10} {:>9} {:>9}  {}"
 
 
 @click.command("plan")
-@table_command
+@metadata_command
 @index_name("The same as INDEX. [default: all of the table, and the sketches]")
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: the newest of the watched ref]")
 def command(context: TableContext, /, index: str | None, snapshot: str | None) -> None:

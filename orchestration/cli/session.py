@@ -42,9 +42,10 @@ class Session:
         from icepuffin.orchestration.settings import load
 
         settings = load(self.settings_file)
-        from icepuffin.orchestration.engines import use_shard_cache  # imports PyIceberg
+        if settings.cache is not None:
+            from icepuffin.orchestration.engines import use_shard_cache  # imports PyIceberg
 
-        use_shard_cache(settings)
+            use_shard_cache(settings)
         return settings
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from icepuffin.orchestration.cli.output import print_json, print_lines, print_table
-from icepuffin.orchestration.cli.table_options import TableContext, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
     from icepuffin.assets.snapshots import SnapshotEntry
@@ -15,7 +15,7 @@ _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "
 
 
 @click.command("snapshots")
-@table_command
+@metadata_command
 @click.option("--operation", help="Only this operation: append, overwrite, delete or replace.")
 @click.option("--since", type=click.DateTime(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
 @click.option(

@@ -99,9 +99,12 @@ def _require_syntax(text: str, values: dict[str, object]) -> None:
     import logging
 
     from icepuffin.ops.sql.parser import require_syntax
+    from icepuffin.ops.sql.statements import CreateIndex, DropIndex, ShowIndexes
+    from icepuffin.orchestration.cli.arrow_import import import_arrow
 
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused here, with a reason
-    require_syntax(text, values)
+    if isinstance(require_syntax(text, values), CreateIndex | DropIndex | ShowIndexes):
+        import_arrow()  # these show no rows
 
 
 def _parameter_values(parameters: tuple[str, ...]) -> dict[str, object]:

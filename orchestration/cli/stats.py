@@ -8,7 +8,7 @@ import click
 
 from icepuffin.ops.model import SnapshotId
 from icepuffin.orchestration.cli.output import plural, print_json, print_lines, print_table
-from icepuffin.orchestration.cli.table_options import TableContext, table_command
+from icepuffin.orchestration.cli.table_options import TableContext, metadata_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,7 @@ class IndexState:
 
 
 @click.command("stats")
-@table_command
+@metadata_command
 @click.option("--snapshot", help="Snapshot id, tag, branch or time. [default: main]")
 def command(context: TableContext, /, snapshot: str | None) -> None:
     """Show how many distinct values each column has, whether that is fresh, and how far behind each index is.

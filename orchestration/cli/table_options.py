@@ -142,6 +142,19 @@ def table_command(function: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
+def metadata_command(function: Callable[..., None]) -> Callable[..., None]:
+    """A `table_command` that shows no rows of the table, so that PyArrow may do without pandas."""
+
+    @wraps(function)
+    def command(context: TableContext, /, **options: Any) -> None:
+        from icepuffin.orchestration.cli.arrow_import import import_arrow
+
+        import_arrow()
+        function(context, **options)
+
+    return table_command(command)
+
+
 def index_name(help_text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Take the name of an index after the table or by --index, and hand it over as `index`."""
 

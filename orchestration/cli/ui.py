@@ -23,7 +23,6 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
       icepuffin ui --start
     """
     from icepuffin.orchestration.instance import WORKSPACE, home_of, open_instance, prepare_home
-    from icepuffin.orchestration.processes import end_lost_runs
     from icepuffin.orchestration.settings import PATH_VARIABLE
 
     session = session.with_options(directory, settings)
@@ -32,6 +31,8 @@ def command(session: Session, directory: Path | None, settings: Path | None, *, 
     dagster = Path(sys.executable).with_name("dagster")
     arguments = [str(dagster), "dev", "-w", str(home / WORKSPACE), "-h", "127.0.0.1", "-p", str(port)]
     if start:
+        from icepuffin.orchestration.processes import end_lost_runs
+
         with open_instance(home) as instance:
             for run_id in end_lost_runs(instance):
                 click.echo(f"run {run_id} was ended: its process is gone")

@@ -482,13 +482,25 @@ def test_an_index_is_named_after_the_table_or_by_the_option(run: Run, refused: R
     ids=" ".join,
 )
 def test_what_reads_metadata_alone_loads_no_kernels(command: tuple[str, ...], lake: Lake) -> None:
-    """A plan, too, where no row is gone: numba takes a third of a second."""
+    """A plan, too, where no row is gone: numba takes a third of a second, pandas and an HTTP client another."""
     arguments = [*command, "demo.packages", "--dir", str(lake.directory)]
     program = (
-        f"import sys; from icepuffin.orchestration.cli import main\nmain({arguments!r})\nprint('numba' in sys.modules)"
+        f"import sys; from icepuffin.orchestration.cli import main\nmain({arguments!r})\n"
+        "print(sorted({'numba', 'pandas', 'requests', 'dagster', 'pyspark'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+def test_a_statement_on_indexes_and_the_ui_s_address_load_neither_kernels_nor_dagster(lake: Lake) -> None:
+    for command in (["sql", "SHOW INDEXES ON demo.packages"], ["ui"]):
+        program = (
+            "import sys; from icepuffin.orchestration.cli import main\n"
+            f"main({[*command, '--dir', str(lake.directory)]!r})\n"
+            "print(sorted({'numba', 'pandas', 'requests', 'dagster', 'pyspark'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
 def test_wrong_settings_are_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
