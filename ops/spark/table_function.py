@@ -73,6 +73,8 @@ class CallPlan(AnalyzeResult):
 
     identifier: tuple[str, ...] = ()
     metadata_location: str = ""
+    metadata_key: tuple[str, int] = ("", 0)
+    """Uuid of the table, and the time of its last change: the name of a metadata file may come again"""
     snapshot: int | str | datetime | None = None
     index: str = ""
     k: int = 0
@@ -197,6 +199,7 @@ def plan(
         schema=StructType(fields),
         identifier=identifier,
         metadata_location=loaded.metadata_location,
+        metadata_key=(str(loaded.metadata.table_uuid), loaded.metadata.last_updated_ms),
         snapshot=snapshot,
         index=arguments["index"],
         k=k,
@@ -213,7 +216,10 @@ def answer(settings: TableFunctionSettings, planned: CallPlan, query: Any) -> It
         return
     if process_cache().settings != settings.cache:
         use_settings(settings.cache)
-    reader = _reader(planned.identifier, planned.metadata_location, planned.snapshot, planned.index, planned.storage)
+    reader = _reader(
+        planned.identifier, planned.metadata_location, planned.metadata_key, planned.snapshot, planned.index,
+        planned.storage,
+    )  # fmt: skip
     result = reader.search(
         np.asarray(query, np.float64),  # Spark reads literals as decimals
         planned.k,
@@ -237,6 +243,7 @@ def _log_once(warning: str) -> None:
 def _reader(
     identifier: tuple[str, ...],
     location: str,
+    _key: tuple[str, int],
     snapshot: int | str | datetime | None,
     index: str,
     storage: StorageConfig,

@@ -112,7 +112,7 @@ class SqlSession:
         self._runner = runner or LocalRunner(self._threads)
         self._in_process_mb = in_process_mb
         self._readers: OrderedDict[tuple[Any, ...], IndexReader] = OrderedDict()
-        self._columns: OrderedDict[tuple[str, int], pa.Schema] = OrderedDict()
+        self._columns: OrderedDict[tuple[Any, ...], pa.Schema] = OrderedDict()
 
     @classmethod
     def on(
@@ -222,11 +222,11 @@ class SqlSession:
     def _reader(
         self, statement: Nearest, table: Table, index: IndexDefinition | None, storage: StorageConfig
     ) -> "IndexReader":
-        """A reader that is open already, if the table's metadata file is still the same; else a new one."""
+        """A reader that is open already, if the table's metadata is still the same; else a new one."""
         name = (statement.vector_column, statement.metric) if index is None else index.name
         at = statement.snapshot
         # Python ignores `fold` where the zone is the same: the hour that a clock shows twice
-        key = (table.metadata_location, name, (with_zone(at).timestamp(),) if isinstance(at, datetime) else at)
+        key = (*_state(table), name, (with_zone(at).timestamp(),) if isinstance(at, datetime) else at)
         if key not in self._readers:
             self._readers[key] = self._open_reader(statement, table, index, storage)
         self._readers.move_to_end(key)
@@ -236,7 +236,7 @@ class SqlSession:
 
     def _columns_of(self, table: Table, schema: Schema) -> pa.Schema:
         """Columns of the rows of an answer, for a table with one of its schemas."""
-        key = (table.metadata_location, schema.schema_id)
+        key = (*_state(table), schema.schema_id)
         if key not in self._columns:
             columns = spark_schema(arrow_schema(schema))
             self._columns[key] = columns.append(pa.field(DISTANCE, pa.float64()))
@@ -294,6 +294,13 @@ class SqlSession:
             raise SqlError(f"no index answers this statement: {statement.why}. {_WITHOUT_SPARK}")
         rows = self._spark.sql(for_spark(statement)).toArrow()
         return SqlResult(rows, f"Spark ran it as it is: {statement.why}")
+
+
+def _state(table: Table) -> tuple[str, str, int]:
+    """Key of a table's metadata. The name of a metadata file alone may come again: some catalogs number the files of a
+    table, and number those of the next table of its name alike.
+    """
+    return str(table.metadata.table_uuid), table.metadata_location, table.metadata.last_updated_ms
 
 
 def _otherwise(statement: Nearest, error: NotIndexableError | FilterError) -> SparkStatement:

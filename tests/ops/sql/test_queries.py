@@ -1,5 +1,6 @@
 """What SQL texts answer, beside DuckDB on the same rows: thresholds, subqueries, expressions, order, parameters."""
 
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from icepuffin.ops.search import Coverage
 from icepuffin.ops.sql import SqlError, SqlSession
 from icepuffin.ops.sql.parser import parse
 from icepuffin.ops.sql.statements import Nearest
+from icepuffin.ops.storage.local import to_path
 from tests.conftest import ROWS, STORAGE, make_rows, queries
 
 VECTOR = ", ".join(f"{x:.6f}" for x in queries(1)[0])
@@ -211,6 +213,20 @@ def test_a_reader_stays_open_until_the_table_changes(catalog: Catalog) -> None:
         assert result.rows.num_rows == 60 + more
         opened.append(result.search.opening)
     assert opened[0] is opened[1]
+
+
+def test_a_table_whose_metadata_file_has_the_name_of_anothers_is_another(catalog: Catalog) -> None:
+    """Some catalogs number the metadata files of a table, and those of the next table of its name alike."""
+    first, second = (catalog.create_table(f"db.{name}", ROWS) for name in ("numbered", "other"))
+    first.append(make_rows(0, 60))
+    second.append(make_rows(100, 130))
+    session, text = SqlSession.on(catalog, storage=STORAGE), f"SELECT id FROM db.numbered ORDER BY {DISTANCE} LIMIT 99"
+    assert session.sql(text).rows.num_rows == 60
+    path = first.metadata_location
+    catalog.drop_table("db.numbered")
+    shutil.copy(to_path(second.metadata_location), to_path(path))
+    catalog.register_table("db.numbered", path)
+    assert min(session.sql(text).rows["id"].to_pylist()) == 100
 
 
 @pytest.mark.parametrize(
