@@ -86,7 +86,7 @@ def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage
     if field_id is None or field_id not in {field.field_id for field in schema.fields}:
         return frozenset()
     same = {path: live.files[number] for path, number in same_files(base, live).items()}
-    if base.column_names is not None and not base.column_names <= (column_names(live, field_id) or frozenset()):
+    if not _names_then(table, base, live, field_id) <= (column_names(live, field_id) or frozenset()):
         with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
             without_ids = pool.map(lambda file: lacks_field_ids(open_storage(file.path, storage), file), same.values())
             return frozenset(path for path, lacks in zip(same, without_ids, strict=True) if lacks)
@@ -106,6 +106,19 @@ def files_mapped_since(table: Table, base: OpenVersion, live: LiveFiles, storage
             if any(batch.columns.column(0).null_count < batch.columns.num_rows for batch in batches):
                 return frozenset(living)
     return frozenset()
+
+
+def _names_then(table: Table, base: OpenVersion, live: LiveFiles, field_id: int) -> frozenset[str]:
+    """Names by which the version's column was found in files without field ids: its own, where no mapping is recorded
+    and there is one by now. None are given where there still is none: such files are rare, and footers many.
+    """
+    if base.column_names is not None:
+        return base.column_names
+    index_snapshot = table.metadata.snapshot_by_id(base.version.index_snapshot_id)
+    if index_snapshot is None or index_snapshot.schema_id is None or column_names(live, field_id) is None:
+        return frozenset()
+    name = table.schemas()[index_snapshot.schema_id].find_column_name(field_id)
+    return frozenset({name} if name else ())
 
 
 def column_names(live: LiveFiles, field_id: int) -> frozenset[str] | None:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy.typing as npt
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 
 from icepuffin.ann_kernels.errors import KernelError
 from icepuffin.ann_kernels.metric import Metric
@@ -277,8 +277,11 @@ def _state(table: Table, snapshot: SnapshotName, index: str | IndexDefinition | 
     versions = index_versions(table, definition.name) if definition else ()
     data = resolve_snapshot(table, snapshot)
     schema = schema_at(table, snapshot, data)
-    version_ids = tuple(version.index_snapshot_id for version in versions)
-    return table.metadata.table_uuid, data.snapshot_id, schema.schema_id, definition, version_ids
+    files = tuple(
+        (version.index_snapshot_id, version.puffin_path, *(pack.path for pack in version.packs)) for version in versions
+    )
+    where = table.metadata.location, table.properties.get(TableProperties.DEFAULT_NAME_MAPPING)
+    return table.metadata.table_uuid, where, data.snapshot_id, schema.schema_id, definition, files
 
 
 def _reopen(

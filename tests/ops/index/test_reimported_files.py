@@ -11,6 +11,7 @@ from pyiceberg.expressions import LessThan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.name_mapping import create_mapping_from_schema
+from pyiceberg.table.update import SetLocationUpdate
 from pyiceberg.typedef import Record
 from pyiceberg.types import FloatType, ListType
 
@@ -167,6 +168,17 @@ def test_files_that_a_mended_name_mapping_gives_vectors_are_indexed(
     assert index_head(table).action is Action.REUSED
 
 
+def add_without_mapping(table: Table, path: Path) -> None:
+    """Add 100 rows of a file without field ids, and leave the table's name mapping alone."""
+    data_file = DataFile.from_args(
+        content=DataFileContent.DATA, file_format=FileFormat.PARQUET, file_path=str(path), partition=Record(),
+        file_size_in_bytes=path.stat().st_size, record_count=100, spec_id=0,
+        column_sizes={}, value_counts={}, null_value_counts={}, nan_value_counts={}, lower_bounds={}, upper_bounds={},
+    )  # fmt: skip
+    with table.refresh().transaction() as change, change.update_snapshot().fast_append() as appended:
+        appended.append_data_file(data_file)
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_files_in_which_the_name_mapping_finds_another_column_now_are_read_again(
     table_factory: TableFactory, export: Path, *, later: bool
@@ -182,13 +194,7 @@ def test_files_in_which_the_name_mapping_finds_another_column_now_are_read_again
     with table.transaction() as change:
         change.set_properties({key: original.replace('"embedding"', '"old"').replace('"other"', '"new"')})
     pq.write_table(rows.rename_columns(["id", "name", "section", "old"]).append_column("new", vectors), export)
-    data_file = DataFile.from_args(
-        content=DataFileContent.DATA, file_format=FileFormat.PARQUET, file_path=str(export), partition=Record(),
-        file_size_in_bytes=export.stat().st_size, record_count=100, spec_id=0,
-        column_sizes={}, value_counts={}, null_value_counts={}, nan_value_counts={}, lower_bounds={}, upper_bounds={},
-    )  # fmt: skip
-    with table.refresh().transaction() as change, change.update_snapshot().fast_append() as appended:
-        appended.append_data_file(data_file)
+    add_without_mapping(table, export)
     assert index_head(table.refresh()).rows == 350
     with table.transaction() as change:
         change.set_properties({key: original.replace('"embedding"', '"new"').replace('"other"', '"old"')})
@@ -201,6 +207,37 @@ def test_files_in_which_the_name_mapping_finds_another_column_now_are_read_again
     assert_right(table.refresh())
     assert open_index(table, DEFINITION, storage=STORAGE).coverage is Coverage.EXACT_VERSION
     assert index_head(table).action is Action.REUSED
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_files_that_a_name_mapping_takes_vectors_from_are_not_answered_from_the_index(
+    table_factory: TableFactory, export: Path, *, followed: bool
+) -> None:
+    """The table had no mapping as the index was built. A change of the mapping makes no snapshot."""
+    table = table_factory()
+    for first in range(1_000, 6_000, 1_000):
+        table.append(make_rows(first, first + 50))
+    pq.write_table(make_rows(100, 200), export)
+    add_without_mapping(table, export)
+    assert index_head(table.refresh()).rows == 350
+    other = create_mapping_from_schema(table.schema()).model_dump_json().replace('"embedding"', '"other"')
+    reader = open_index(table, DEFINITION, storage=STORAGE)
+    with table.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": other})
+    with reader.follow(interval=1e6) as following:
+        assert following.update()
+        reader = following.reader if followed else open_index(table.refresh(), DEFINITION, storage=STORAGE)
+    assert min(reader.search(queries(1), 1_000, columns=["id"]).rows["id"].to_pylist()) == 1_000
+    assert index_head(table).rows == 250
+
+
+def test_a_reader_that_follows_takes_up_another_location_of_the_table(table: Table, tmp_path: Path) -> None:
+    """Relative paths of a version are under the location of its table."""
+    with open_index(table, DEFINITION, storage=STORAGE).follow(interval=1e6) as following:
+        assert not following.update()
+        change = SetLocationUpdate(location=f"file://{tmp_path}/elsewhere")
+        table.catalog.commit_table(table, (), (change,))
+        assert following.update()
 
 
 def test_a_rename_that_adds_a_name_to_the_mapping_leaves_the_version_as_it_is(
