@@ -1,6 +1,6 @@
-"""Row addresses: the number of a file and a row position, packed into one integer.
+"""Row addresses: the number of a file and a row position, as one integer.
 
-Packed addresses sort by file, then by position. That is the order of rows at equal distance.
+Addresses sort by file, then by position. That is the order of rows at equal distance.
 """
 
 from typing import Any
@@ -13,15 +13,15 @@ _POSITION_BITS = 36
 _POSITION_MASK = (1 << _POSITION_BITS) - 1
 
 
-def pack(files: npt.NDArray[Any] | int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """int64[...]: packed addresses of the rows at `positions` of `files`, which are file numbers or file slots.
+def addresses_of(files: npt.NDArray[Any] | int, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """int64[...]: addresses of the rows at `positions` of `files`, which are file numbers or file slots.
 
     Negative file numbers, which stand for no row, give negative addresses.
     """
     return np.asarray((np.asarray(files, np.int64) << _POSITION_BITS) | positions)
 
 
-def unpack(addresses: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def rows_at(addresses: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(files, positions), both int64[...]; -1 and -1 for negative addresses."""
     row = addresses >= 0
     return np.where(row, addresses >> _POSITION_BITS, -1), np.where(row, addresses & _POSITION_MASK, -1)

@@ -34,10 +34,10 @@ def most_expanded(stored: int) -> int:
     return _ALWAYS_EXPANDED + _EXPANDED_PER_BYTE * stored
 
 
-def pack(data: bytes, codec: str | None) -> tuple[bytes, str | None]:
+def encode(data: bytes, codec: str | None) -> tuple[bytes, str | None]:
     """(bytes to store, their codec). Data that shrink so much that a reader would refuse them are not compressed."""
-    packed = compress(data, codec)
-    return (data, None) if len(data) > most_expanded(len(packed)) else (packed, codec)
+    compressed = compress(data, codec)
+    return (data, None) if len(data) > most_expanded(len(compressed)) else (compressed, codec)
 
 
 def decompress(data: bytes, codec: str | None, *, where: str, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:

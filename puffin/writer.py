@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from icepuffin.puffin.codec import pack
+from icepuffin.puffin.codec import encode
 from icepuffin.puffin.errors import PuffinError
 from icepuffin.puffin.footer import BlobMetadata, Footer, encode_footer
 from icepuffin.puffin.types import MAGIC
@@ -61,7 +61,7 @@ class PuffinWriter:
         self._write(bytes(-self._position % align))
         offset = self._position
         if codec is not None:
-            data, codec = pack(data if isinstance(data, bytes) else b"".join(data), codec)
+            data, codec = encode(data if isinstance(data, bytes) else b"".join(data), codec)
         for chunk in (data,) if isinstance(data, bytes) else data:
             self._write(chunk)
         blob = BlobMetadata(

@@ -42,7 +42,7 @@ from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import routing as routing_blob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry
-from icepuffin.puffin.codec import pack as compress
+from icepuffin.puffin.codec import encode
 from icepuffin.puffin.types import BlobType
 
 _ALIGNMENT = 64
@@ -218,10 +218,10 @@ class Assembly:
             files=shard_set.files,
         )
         return [
-            (BlobType.ROUTING, *compress(routing_blob.encode(routing), "zstd")),
+            (BlobType.ROUTING, *encode(routing_blob.encode(routing), "zstd")),
             (
                 BlobType.CENTROID,
-                *compress(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd"),
+                *encode(centroid_blob.encode(_fitting(_centroids(plan, shard_set, self._storage))), "zstd"),
             ),
         ]
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.addresses import pack, unpack
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import take_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
@@ -23,9 +23,9 @@ _RUN = 16
 
 def draw_nodes(shard: Shard, tombstones: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
     """int64[n], ascending: addresses of some live nodes of a shard, at most _FILES runs of _RUN of them."""
-    addresses = np.sort(pack(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
+    addresses = np.sort(addresses_of(shard.file_slots, shard.row_positions)[live_nodes(shard.count, tombstones)])
     rng = np.random.default_rng(seed)
-    slots = unpack(addresses)[0]
+    slots = rows_at(addresses)[0]
     drawn = [np.empty(0, np.int64)]
     for slot in rng.permutation(np.unique(slots))[:_FILES]:
         first, last = np.searchsorted(slots, (slot, slot + 1))
@@ -47,7 +47,7 @@ def vectors_of(
 
     Raises VectorColumnError, DataFileError, StorageError.
     """
-    slots, positions = unpack(addresses)
+    slots, positions = rows_at(addresses)
     out = np.empty((len(addresses), dims), np.float32)
     for slot, places in by_slot(slots):
         file = files[FileSlot(slot)]

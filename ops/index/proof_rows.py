@@ -9,7 +9,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
-from icepuffin.ops.addresses import pack
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, LiveBatch
 from icepuffin.ops.index.plan import VersionPlan
@@ -29,7 +29,7 @@ class ProofRows:
 
     path: str
     addresses: npt.NDArray[np.int64]
-    """Addresses, ascending, as `pack` makes them of file slots and positions"""
+    """Addresses, ascending, as `addresses_of` gives them of file slots and positions"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes of the vectors"""
     vectors: npt.NDArray[np.float32]
@@ -57,7 +57,7 @@ def draw_rows(plan: VersionPlan, slots: Mapping[str, int], storage: StorageConfi
             return None
         positions, raw = drawn
         vectors = prepared(raw, positions, file, metric)
-        return ProofRows(file.path, pack(slot, positions), content_hash(raw), vectors)
+        return ProofRows(file.path, addresses_of(slot, positions), content_hash(raw), vectors)
 
     with ThreadPoolExecutor(2 * _FILES) as threads:
         return [rows for rows in threads.map(rows_of, chosen, seeds) if rows is not None]

@@ -14,7 +14,7 @@ from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import merge_top_k
-from icepuffin.ops.addresses import pack, unpack
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import exact_vectors
 from icepuffin.ops.search.arguments import F64, I64
 from icepuffin.ops.search.row_reader import Meter, RowReader
@@ -130,9 +130,9 @@ def merge(parts: Sequence[Candidates], k: int) -> Candidates:
 
 def merge_sorted(parts: Sequence[Candidates], k: int) -> Candidates:
     """The k nearest of sorted lists, by a loser tree; the same rows and order as `merge` gives."""
-    runs = [(np.where(part.files >= 0, pack(part.files, part.positions), -1), part.distances) for part in parts]
+    runs = [(np.where(part.files >= 0, addresses_of(part.files, part.positions), -1), part.distances) for part in parts]
     _, addresses, distances = merge_top_k(runs, k)
-    return Candidates(*unpack(addresses), distances)
+    return Candidates(*rows_at(addresses), distances)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,8 +203,9 @@ def table_distances(queries: F64, vectors: npt.NDArray[Any], query: I64, row: I6
 
 def _by_file(files: I64, positions: I64) -> tuple[list[tuple[int, I64]], I64]:
     """The distinct rows, as (file, its positions ascending), and the place of each row among all of them."""
-    addresses, places = np.unique(pack(files, positions), return_inverse=True)  # pairs would take five times as long
-    numbers, rows = unpack(addresses)
+    # pairs would take five times as long
+    addresses, places = np.unique(addresses_of(files, positions), return_inverse=True)
+    numbers, rows = rows_at(addresses)
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(addresses)] if len(addresses) else []
     return [(int(numbers[start]), rows[start:end]) for start, end in pairwise(starts)], places
 

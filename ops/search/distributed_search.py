@@ -84,7 +84,7 @@ class DistributedVersion:
         if job.opened is None:
             raise ValueError("there is no version to search")
         self.job = job
-        self.packed = job.pack()
+        self._serialized = job.serialize()
         self.shards = tuple(shards)
         self.covered = covered
         self.enclosed = covered.difference(*(shard.revived for shard in shards))
@@ -105,7 +105,7 @@ class DistributedVersion:
         if job.opened is None:
             raise ValueError("there is no version to open")
         masker = ShardMasker(job.opened, job.live, job.storage)
-        summarize = partial(summarize_shards, replace(job, covered=None).pack())
+        summarize = partial(summarize_shards, replace(job, covered=None).serialize())
         summaries: list[ShardSummary] = []
         for result in runner.run(summarize, balanced_shards(job.opened, runner.parallelism), label="open shards"):
             if isinstance(result, str):
@@ -171,7 +171,7 @@ class DistributedVersion:
     ) -> list[list[ShareResult]]:
         """One result per share, for each block of queries."""
         tasks = [(block, share) for block in np.array_split(queries, blocks) for share in shares]
-        results = self._runner.run(partial(search_share, self.packed, request), tasks, label="search shards")
+        results = self._runner.run(partial(search_share, self._serialized, request), tasks, label="search shards")
         return [results[start : start + len(shares)] for start in range(0, len(results), len(shares))]
 
     def _ranked(self, candidates: Candidates, queries: F64) -> Candidates:
@@ -188,7 +188,7 @@ class DistributedVersion:
             ]
             for group in groups
         ]
-        ranked = self._runner.run(partial(rank_candidates, self.packed), tasks, label="rank candidates")
+        ranked = self._runner.run(partial(rank_candidates, self._serialized), tasks, label="rank candidates")
         exact = np.full(len(files), np.inf)
         for group, distances in zip(groups, ranked, strict=True):
             for place, file_distances in zip(group, distances, strict=True):

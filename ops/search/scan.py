@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import ExactTopK
-from icepuffin.ops.addresses import pack, unpack
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import LiveBatch, VectorColumnError, batch_rows, read_live, take_rows
 from icepuffin.ops.model import FileNumber, LiveFile, LiveFiles, StorageConfig
 from icepuffin.ops.search.arguments import F32, F64, I64
@@ -139,10 +139,10 @@ def scan(
     top = ExactTopK(queries, k, source.metric)
     compared = 0
     for rows in source.rows(files, queries.shape[1], matches, skipped):
-        top.update(rows.vectors, pack(rows.files, rows.positions), raw=rows.raw)
+        top.update(rows.vectors, addresses_of(rows.files, rows.positions), raw=rows.raw)
         compared += len(rows.positions)
     addresses, distances = top.result()
-    return Candidates(*unpack(addresses), distances), compared
+    return Candidates(*rows_at(addresses), distances), compared
 
 
 def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:

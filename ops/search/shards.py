@@ -7,7 +7,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.exact_distances import lengths
 from icepuffin.ann_kernels.graph_search import Searcher
-from icepuffin.ops.addresses import pack, unpack
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.cache import ReadyShard, ShardKey, process_cache
 from icepuffin.ops.catalog.row_deletes import deleted_by_file, fingerprint
 from icepuffin.ops.index.version_reader import OpenVersion, same_files
@@ -77,9 +77,9 @@ class MaskedShard:
         """The k nearest live nodes by comparing every one; ties by file, then position."""
         slots, numbers = self.shard.file_slots, self.slot_to_number
         addresses, distances = self.searcher.compare(
-            queries, k, ids=lambda nodes: pack(numbers[slots[nodes]], self.positions[nodes])
+            queries, k, ids=lambda nodes: addresses_of(numbers[slots[nodes]], self.positions[nodes])
         )
-        return Candidates(*unpack(addresses), distances)
+        return Candidates(*rows_at(addresses), distances)
 
 
 class ShardMasker:

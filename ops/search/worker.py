@@ -60,14 +60,14 @@ class SearchJob:
         """Whether the column's vectors are doubles, which shards hold as floats."""
         return holds_doubles(self.schema, self.field_id)
 
-    def pack(self) -> "PackedSearchJob":
+    def serialize(self) -> "SerializedSearchJob":
         """The job in the form in which it travels."""
-        return PackedSearchJob(uuid.uuid4().hex, pickle.dumps(self))
+        return SerializedSearchJob(uuid.uuid4().hex, pickle.dumps(self))
 
 
 @dataclass(frozen=True, slots=True)
-class PackedSearchJob:
-    """A job as it travels: unpacked once per process, whatever the number of tasks."""
+class SerializedSearchJob:
+    """A job as it travels: deserialized once per process, whatever the number of tasks."""
 
     name: str
     data: bytes = field(repr=False)
@@ -245,21 +245,21 @@ class SearchWorker:
         return table_distances(candidates.vectors, vectors, candidates.queries, places, self.job.metric)
 
 
-def summarize_shards(packed: PackedSearchJob, shard_ids: tuple[ShardId, ...]) -> list[ShardSummary] | str:
+def summarize_shards(serialized: SerializedSearchJob, shard_ids: tuple[ShardId, ...]) -> list[ShardSummary] | str:
     """Body of a task. Returns the error of a store that does not answer: another version may serve."""
-    worker = packed.worker()
+    worker = serialized.worker()
     try:
         return [worker.summary(shard_id) for shard_id in shard_ids]
     except StorageError as error:
         return str(error)
 
 
-def search_share(packed: PackedSearchJob, request: SearchRequest, task: tuple[F64, WorkShare]) -> ShareResult:
+def search_share(serialized: SerializedSearchJob, request: SearchRequest, task: tuple[F64, WorkShare]) -> ShareResult:
     """Body of a task: one share for one block of queries."""
-    return packed.worker().find(*task, request)
+    return serialized.worker().find(*task, request)
 
 
-def rank_candidates(packed: PackedSearchJob, task: Sequence[FileCandidates]) -> list[F64]:
+def rank_candidates(serialized: SerializedSearchJob, task: Sequence[FileCandidates]) -> list[F64]:
     """Body of a task: exact distances of the candidates of some data files."""
-    worker = packed.worker()
+    worker = serialized.worker()
     return [worker.rank(candidates) for candidates in task]

@@ -5,7 +5,7 @@ This is what happens between the shuffles of `icepuffin.ops.spark.knn_join`.
 Rows of the left side travel in blocks of queries. Each stage takes and gives rows of `ROW`: a block, the partition that
 the row goes to next, a number to sort by, and a pickled payload.
 
-    pack     left rows -> a row for each (block, share): its queries; the left rows themselves with the first share
+    split    left rows -> a row for each (block, share): its queries; the left rows themselves with the first share
     search   -> the same with the result of the share (A)
     select   all shares of a block -> its nearest rows, and for each data file that holds some, a row to be read (C)
     read     rows of one data file, each row group once -> exact distances where they are approximate (B), and columns
@@ -29,8 +29,8 @@ from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.worker import (
     FileCandidates,
-    PackedSearchJob,
     SearchRequest,
+    SerializedSearchJob,
     ShareResult,
     WorkShare,
 )
@@ -47,7 +47,7 @@ _ROWS_OUT = 10_000
 class Join:
     """One join, the same for all tasks."""
 
-    packed: PackedSearchJob
+    job: SerializedSearchJob
     request: SearchRequest
     shares: tuple[WorkShare, ...]
     lanes: int
@@ -67,7 +67,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of `ROW`, its payload unpacked."""
+    """One row of `ROW`, its payload decoded."""
 
     block: str
     part: int
@@ -99,7 +99,7 @@ class BlockCandidates:
     exact: Candidates
 
 
-def pack(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def split(join: Join, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Cut the left side into blocks. Rows without a vector have no neighbours and are dropped."""
     for number, rows in enumerate(_blocks(join, batches)):
         queries = _queries(join, rows)
@@ -130,7 +130,7 @@ def _blocks(join: Join, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]
 
 
 def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
-    job = join.packed.worker().job
+    job = join.job.worker().job
     dims = job.opened.routing.dims if job.opened is not None else None
     try:
         return prepare_queries(exact_vectors(rows.column(join.vector), dims), job.metric, dims)
@@ -140,7 +140,7 @@ def _queries(join: Join, rows: pa.Table) -> npt.NDArray[np.float64]:
 
 def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Stage A: search one share for one block."""
-    worker = join.packed.worker()
+    worker = join.job.worker()
     for row in rows:
         queries, left_rows = row.payload
         result = worker.find(queries, join.shares[row.number], join.request)
@@ -161,7 +161,7 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             continue
         yield _row(block, _place(block, join.parts), _WHOLE, chosen)
         lists = [candidates for candidates in (chosen.exact, chosen.approximate) if candidates is not None]
-        spread = max(1, join.parts // max(1, len(join.packed.worker().job.live.files)))
+        spread = max(1, join.parts // max(1, len(join.job.worker().job.live.files)))
         for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in lists])):
             part = (int(file) * spread + _place(block, spread)) % join.parts
             yield _row(block, part, int(file), _to_read(int(file), lists, chosen.approximate, queries))
@@ -196,7 +196,7 @@ def _to_read(
 
 def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Stage B: the rows of data files; a partition's rows come sorted by file, so that each row group is read once."""
-    worker = join.packed.worker()
+    worker = join.job.worker()
     for row in rows:
         payload = row.payload
         if row.number != _WHOLE:
@@ -243,7 +243,7 @@ def _columns(
     join: Join, files: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], read_rows: Sequence[Row]
 ) -> pa.Table:
     """The attached columns of (file, position) pairs, out of what was read."""
-    schema = join.packed.worker().job.schema
+    schema = join.job.worker().job.schema
     names = [str(schema.find_column_name(field_id)) for field_id in join.field_ids]
     empty = arrow_schema(schema.select(*names)).empty_table().select(names)
     where = np.empty(len(files), np.int64)

@@ -21,7 +21,7 @@ from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import SearchJob, WorkShare
-from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, pack, read, search, select, staged
+from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, read, search, select, split, staged
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import spark_schema
 
@@ -114,7 +114,7 @@ def knn_join(
     cores = SparkRunner(left.sparkSession).parallelism
     shares = _shares(job, reader.tail, cores)
     join = Join(
-        packed=job.pack(),
+        job=job.serialize(),
         request=request,
         shares=shares,
         lanes=max(1, -(-_SEARCHES_PER_CORE * cores // len(shares))),
@@ -140,19 +140,19 @@ def knn_join(
 def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
     """The job: maps and shuffles only, which are the same on a classic session and through Spark Connect."""
 
-    def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def split_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context: Any = TaskContext.get()
-        yield from pack(join, context.partitionId(), batches)
+        yield from split(join, context.partitionId(), batches)
 
-    packed_rows = left.mapInArrow(packed, ROW).repartitionById(join.lanes * len(join.shares), "part")
+    blocks = left.mapInArrow(split_rows, ROW).repartitionById(join.lanes * len(join.shares), "part")
     # sorted by share, so that a task loads one shard after the other
-    packed_rows = packed_rows.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
+    blocks = blocks.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
     last = select
     if join.reads:
-        packed_rows = _by(packed_rows, join, "block", "number").mapInArrow(staged(join, select), ROW)
-        packed_rows = _by(packed_rows, join, "number").mapInArrow(staged(join, read), ROW)
+        blocks = _by(blocks, join, "block", "number").mapInArrow(staged(join, select), ROW)
+        blocks = _by(blocks, join, "number").mapInArrow(staged(join, read), ROW)
         last = finish
-    return _by(packed_rows, join, "block", "number").mapInArrow(staged(join, last), schema)
+    return _by(blocks, join, "block", "number").mapInArrow(staged(join, last), schema)
 
 
 def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.addresses import pack
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import FileSlot, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.puffin.blobs import deletion_vector
@@ -44,14 +44,14 @@ def mark_dead_nodes(task: DeadNodesTask) -> tuple[DeadNodesResult, ...]:
     """
     rows = [np.empty(0, np.int64)]
     for slot, vector in task.deleted:
-        rows.append(pack(slot, deletion_vector.decode(vector)))
+        rows.append(addresses_of(slot, deletion_vector.decode(vector)))
     deleted = np.concatenate(rows)
     results = []
     for blob, before in task.shards:
         reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
         slots, positions = reader.read_locations()
         dead = np.isin(slots, task.emptied_slots)
-        dead |= np.isin(pack(slots, positions), deleted)
+        dead |= np.isin(addresses_of(slots, positions), deleted)
         dead_before = deletion_vector.decode(before)
         dead[dead_before] = False
         in_slot, counts = np.unique(slots[dead], return_counts=True)

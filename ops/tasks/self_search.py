@@ -16,7 +16,7 @@ from icepuffin.ann_kernels.graph_search import Searcher
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import decode_pq, encode_pq
 from icepuffin.ann_kernels.top_k import exact_top_k
-from icepuffin.ops.addresses import pack
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.recall_gate import GATE_K, recall_of_nodes, search_by_defaults, searcher_of
@@ -47,7 +47,7 @@ class SelfSearchTask:
     tombstones: bytes
     """Nodes without a live row, as a deletion vector"""
     addresses: npt.NDArray[np.int64]
-    """Addresses of the rows, ascending, as `pack` makes them of file slots and positions"""
+    """Addresses of the rows, ascending, as `addresses_of` gives them of file slots and positions"""
     vectors: npt.NDArray[np.float32]
     """f32[n, D], prepared, as the table has them"""
     storage: StorageConfig
@@ -159,9 +159,11 @@ def _search_drawn(
 def _nodes_of(shard: Shard, live: npt.NDArray[np.bool_], drawn: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """int64[n], the live node of each address; -1 where there is none."""
     nodes = np.flatnonzero(live)
-    addresses = pack(shard.file_slots, shard.row_positions)[nodes]
+    addresses = addresses_of(shard.file_slots, shard.row_positions)[nodes]
     nodes = nodes[np.isin(addresses, drawn)]
-    node_of = dict(zip(pack(shard.file_slots[nodes], shard.row_positions[nodes]).tolist(), nodes.tolist(), strict=True))
+    node_of = dict(
+        zip(addresses_of(shard.file_slots[nodes], shard.row_positions[nodes]).tolist(), nodes.tolist(), strict=True)
+    )
     return np.array([node_of.get(address, -1) for address in drawn.tolist()], np.int64)
 
 

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.row_sums import add_rows
-from icepuffin.ops.addresses import pack
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.rows import live_nodes
@@ -63,7 +63,7 @@ class NodesTask:
     slots: int
     """File slots of the version"""
     addresses: npt.NDArray[np.int64]
-    """Addresses whose nodes are looked for, ascending, as `pack` makes them"""
+    """Addresses whose nodes are looked for, ascending, as `addresses_of` gives them"""
     storage: StorageConfig
     threads: int = 1
 
@@ -112,7 +112,7 @@ def _tally_shard(task: NodesTask, place: int) -> NodesResult:
     reader = ShardReader(PartSource(open_storage(blob.path, task.storage), blob))
     slots, positions = reader.read_locations()
     tally, live = tally_of(slots, positions, None, deletion_vector.decode(tombstones), task.slots)
-    addresses = pack(slots, positions)
+    addresses = addresses_of(slots, positions)
     nodes = live[np.isin(addresses[live], task.addresses)]
     hashes = reader.read_content_hashes()[nodes] if len(nodes) else np.empty(0, np.uint64)
     return NodesResult(tally, addresses[nodes], hashes, np.full(len(nodes), place, np.int64))

@@ -36,4 +36,4 @@ def relocated(reader: ShardReader, slots: npt.NDArray[np.uint32], rows: npt.NDAr
         gap = -end % ALIGNMENT
         entries.append(replace(entry, offset=end + gap))
         pieces += [bytes(gap), (entry.offset, entry.stored_length)]
-    return (replace(reader.header, sections=tuple(entries)).pack(), *pieces)
+    return (replace(reader.header, sections=tuple(entries)).to_bytes(), *pieces)

@@ -1,6 +1,6 @@
 """Sections of a shard blob: their table entries, and zstd in frames that can be read one by one.
 
-Framed section: u32 number of frames, u32 raw bytes a frame (the last may be shorter), u32 stored length of each frame,
+Framed section: u32 number of frames, u32 raw bytes per frame (the last may be shorter), u32 stored length of each,
 then the frames.
 """
 
@@ -36,11 +36,11 @@ class SectionEntry:
 
     SIZE: ClassVar[int] = _ENTRY.size
 
-    def pack(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return _ENTRY.pack(self.kind, int(self.framed), self.offset, self.stored_length, self.raw_length, self.checksum)
 
     @classmethod
-    def unpack(cls, table: bytes, number: int) -> "SectionEntry":
+    def from_bytes(cls, table: bytes, number: int) -> "SectionEntry":
         kind, codec, offset, stored, raw, checksum = _ENTRY.unpack_from(table, number * _ENTRY.size)
         if codec > 1:
             raise BadBlobError(f"shard blob: section {kind} has unknown codec {codec}")
@@ -49,7 +49,7 @@ class SectionEntry:
         return cls(kind, bool(codec), offset, stored, raw, checksum)
 
 
-def pack_frames(raw: npt.NDArray[np.uint8]) -> bytes:
+def compress_frames(raw: npt.NDArray[np.uint8]) -> bytes:
     """Compress `raw` u8 into frames."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
     view = np.ascontiguousarray(raw).data
@@ -58,8 +58,8 @@ def pack_frames(raw: npt.NDArray[np.uint8]) -> bytes:
     return b"".join((head, *frames))
 
 
-def unpack_frames(stored: bytes | memoryview, raw_length: int, what: str) -> npt.NDArray[np.uint8]:
-    """Inverse of `pack_frames`, u8[raw_length]. Raises BadBlobError or BadCompressionError."""
+def decompress_frames(stored: bytes | memoryview, raw_length: int, what: str) -> npt.NDArray[np.uint8]:
+    """Inverse of `compress_frames`, u8[raw_length]. Raises BadBlobError or BadCompressionError."""
     if len(stored) < 8:
         raise BadBlobError(f"{what}: {len(stored)} bytes hold no frame table")
     count, frame_bytes = struct.unpack_from("<II", stored)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.puffin.blobs.sections import SectionEntry, pack_frames, unpack_frames
+from icepuffin.puffin.blobs.sections import SectionEntry, compress_frames, decompress_frames
 from icepuffin.puffin.blobs.shard_header import (
     ALIGNMENT,
     VECTOR_FORMATS,
@@ -92,7 +92,7 @@ def encode(shard: Shard) -> Iterator[bytes | memoryview]:
         position += -position % ALIGNMENT
         entries.append(SectionEntry(kind, framed, position, len(stored), raw_length, zlib.crc32(stored)))
         position += len(stored)
-    yield _header(shard, entries).pack()
+    yield _header(shard, entries).to_bytes()
     for entry, (_, stored, _, _) in zip(entries, payloads, strict=True):
         yield bytes(entry.offset - start)
         yield stored
@@ -158,7 +158,7 @@ def _plain(kind: Section, array: npt.NDArray[Any], dtype: str) -> tuple[Section,
 
 
 def _framed(kind: Section, raw: npt.NDArray[np.uint8]) -> tuple[Section, memoryview, int, bool]:
-    return kind, memoryview(pack_frames(raw)), len(raw), True
+    return kind, memoryview(compress_frames(raw)), len(raw), True
 
 
 class ShardReader:
@@ -182,7 +182,7 @@ class ShardReader:
         stored = read(entry.offset, entry.stored_length)
         self._compare(entry, len(stored), zlib.crc32(stored) if self._checksums else entry.checksum)
         if entry.framed:
-            return unpack_frames(stored, entry.raw_length, f"section {kind.name}")
+            return decompress_frames(stored, entry.raw_length, f"section {kind.name}")
         return np.frombuffer(stored, np.uint8)
 
     def check(self) -> None:

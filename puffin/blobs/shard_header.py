@@ -57,9 +57,9 @@ class ShardHeader:
     def find(self, kind: Section) -> SectionEntry | None:
         return next((entry for entry in self.sections if entry.kind == kind), None)
 
-    def pack(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Header and section table, sealed with their checksum."""
-        table = b"".join(entry.pack() for entry in self.sections)
+        table = b"".join(entry.to_bytes() for entry in self.sections)
         return self._fields(zlib.crc32(self._fields(0) + table)) + table
 
     def _fields(self, checksum: int) -> bytes:
@@ -104,7 +104,7 @@ def read_header(source: RangeSource) -> ShardHeader:
         raise BadBlobError(f"shard blob: unknown flags {flags:#x} or metric {metric}")
     if (count and medoid >= count) or (pq_m and (dims % pq_m or nbits != 8)):
         raise BadBlobError(f"shard blob: medoid {medoid} of {count} nodes, or PQ {pq_m} x {nbits} bits of {dims} dims")
-    entries = tuple(SectionEntry.unpack(table, number) for number in range(sections))
+    entries = tuple(SectionEntry.from_bytes(table, number) for number in range(sections))
     _check_sections(entries, source.size())
     header = ShardHeader(dims, count, degree, search_list, metric, medoid, alpha, pq_m, fmt, entries)
     _check_lengths(header, source.size())

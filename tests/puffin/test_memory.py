@@ -14,7 +14,7 @@ import pytest
 from icepuffin.puffin import BytesSource, PuffinReader
 from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.shard import Shard
-from icepuffin.puffin.codec import compress, decompress, most_expanded, pack
+from icepuffin.puffin.codec import compress, decompress, encode, most_expanded
 from icepuffin.puffin.errors import BadCompressionError, BadFooterError, BlobTooLargeError, PuffinError
 from icepuffin.puffin.footer import decode_footer
 from icepuffin.puffin.types import MAGIC
@@ -211,9 +211,9 @@ def test_what_shrinks_too_much_is_not_expanded_and_not_written_so(codec: str) ->
     peak, error = taken(lambda: decompress(bomb, codec, where="a blob"))
     assert isinstance(error, BadCompressionError)
     assert peak < 1 << 20
-    assert pack(plain, codec) == (plain, None)
+    assert encode(plain, codec) == (plain, None)
     few = bytes(most_expanded(0))
-    data, kept = pack(few, codec)
+    data, kept = encode(few, codec)
     assert kept == codec
     assert decompress(data, kept, where="a blob") == few
 

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.addresses import pack, unpack
+from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index.node_sample import draw_nodes, vectors_of
 from icepuffin.ops.model import FileSlot
@@ -25,9 +25,12 @@ def shard() -> Shard:
     """Its nodes lie in no order, and of no file are all rows in it."""
     rng = np.random.default_rng(3)
     keys = np.concatenate(
-        [pack(slot, np.sort(rng.choice(3 * count + 1, count, replace=False))) for slot, count in enumerate(COUNTS)]
+        [
+            addresses_of(slot, np.sort(rng.choice(3 * count + 1, count, replace=False)))
+            for slot, count in enumerate(COUNTS)
+        ]
     )
-    slots, positions = unpack(rng.permutation(keys))
+    slots, positions = rows_at(rng.permutation(keys))
     return replace(samples.shard(len(keys)), file_slots=slots.astype(np.uint32), row_positions=positions)
 
 
@@ -36,13 +39,13 @@ def test_drawn_nodes_are_runs_of_live_ones(dead: int) -> None:
     """Of 16 nodes in each of four files, or as many as there are; whatever lives may be drawn."""
     new_shard = shard()
     tombstones = np.random.default_rng(4).choice(new_shard.count, dead, replace=False)
-    live = np.sort(np.delete(pack(new_shard.file_slots, new_shard.row_positions), tombstones))
-    by_file = {slot: live[unpack(live)[0] == slot].tolist() for slot in set(unpack(live)[0].tolist())}
+    live = np.sort(np.delete(addresses_of(new_shard.file_slots, new_shard.row_positions), tombstones))
+    by_file = {slot: live[rows_at(live)[0] == slot].tolist() for slot in set(rows_at(live)[0].tolist())}
     drawn: set[int] = set()
     for seed in range(400):
         keys = draw_nodes(new_shard, tombstones, seed)
         assert keys.tolist() == sorted(set(keys.tolist()))
-        files = unpack(keys)[0]
+        files = rows_at(keys)[0]
         assert len(set(files.tolist())) == min(4, len(by_file))
         for slot in set(files.tolist()):
             run = keys[files == slot].tolist()
@@ -75,7 +78,7 @@ def test_vectors_are_those_that_the_table_has(table_factory: Callable[..., Table
     expected = np.array([stored[slot][position].as_py() for slot, position in chosen])
     if metric is Metric.COSINE:
         expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    keys = np.array([pack(slot, np.int64(position)) for slot, position in chosen])  # type: ignore[arg-type]
+    keys = np.array([addresses_of(slot, np.int64(position)) for slot, position in chosen])  # type: ignore[arg-type]
     field = table.schema().find_field("embedding").field_id
     vectors = vectors_of(keys, files, table.schema(), field, DIMS, metric, STORAGE)
     assert vectors.dtype == np.float32

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.hashing import content_hash
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.addresses import unpack
+from icepuffin.ops.addresses import rows_at
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.index.proof_rows import draw_rows
 from icepuffin.ops.storage import relative_to
@@ -67,7 +67,7 @@ def test_rows_are_the_live_ones_with_a_vector_among_the_first_of_a_row_group(tab
         drawn = draw_rows(plan, slots, STORAGE)
         assert len({part.path for part in drawn}) == len(drawn) == 4
         for part in drawn:
-            slot, positions = unpack(part.addresses)
+            slot, positions = rows_at(part.addresses)
             assert set(slot.tolist()) == {slots[relative_to(part.path, plan.live.location)]}
             stored = pq.ParquetFile(part.path.removeprefix("file://"))
             assert stored.num_row_groups == 3

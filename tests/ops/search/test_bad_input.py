@@ -342,4 +342,4 @@ def test_where_nobody_can_be_warned_a_row_without_a_distance_is_an_error(table: 
     reader = open_index(table, DEFINITION, storage=STORAGE)
     ask, _ = reader.search_request(5, SearchOptions(), None)
     with pytest.raises(VectorColumnError, match="the vector of row 0 holds NaN or infinity"):
-        reader.search_job().pack().worker().find(queries(1), WorkShare(files=reader.tail), ask)
+        reader.search_job().serialize().worker().find(queries(1), WorkShare(files=reader.tail), ask)

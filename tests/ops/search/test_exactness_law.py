@@ -25,7 +25,7 @@ from icepuffin.ops.index import GateFailedError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.tuning import SearchOptions
 from icepuffin.ops.search.worker import WorkShare
-from icepuffin.ops.spark.knn_blocks import Join, finish, pack, read, search, select, staged
+from icepuffin.ops.spark.knn_blocks import Join, finish, read, search, select, split, staged
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
@@ -253,11 +253,13 @@ def joined(reader: IndexReader, queries: Vectors, k: int, where: str | None, tas
     shards = () if job.opened is None else tuple(WorkShare(shards=(one,)) for one in range(len(job.opened.shards)))
     files = tuple(WorkShare(files=(number,)) for number in reader.tail)
     fields = (job.schema.find_field("id").field_id,)
-    join = Join(job.pack(), request, (*shards, *files), 2, tasks, "vector", fields, ("id",), reads=True, block_rows=5)
+    join = Join(
+        job.serialize(), request, (*shards, *files), 2, tasks, "vector", fields, ("id",), reads=True, block_rows=5
+    )
     left = pa.table({
         "query": np.arange(len(queries), dtype=np.int32), "vector": pa.array(list(queries), pa.list_(pa.float64())),
     })  # fmt: skip
-    rows = list(pack(join, 0, left.to_batches(max_chunksize=7)))
+    rows = list(split(join, 0, left.to_batches(max_chunksize=7)))
     for stage, keys in ((search, ["number"]), (select, ["block", "number"]), (read, ["number"])):
         rows = [out for part in _shuffled(rows, keys) for out in staged(join, stage)([part])]
     answers = [out for part in _shuffled(rows, ["block", "number"]) for out in staged(join, finish)([part])]

@@ -110,7 +110,9 @@ def test_credentials_show_neither_in_the_plan_nor_in_what_is_pinned(spark: "Spar
     storage = StorageConfig({"s3.access-key-id": "a-key", "s3.secret-access-key": "not-to-be-shown"})
     reader = open_index(table, DEFINITION, storage=storage)
     found = joined(left_side(spark, 3), reader, columns=["id"])
-    shown = found.rows._jdf.queryExecution().toString() + repr(reader.search_job()) + repr(reader.search_job().pack())
+    shown = (
+        found.rows._jdf.queryExecution().toString() + repr(reader.search_job()) + repr(reader.search_job().serialize())
+    )
     assert "MapInArrow" in shown
     assert "not-to-be-shown" not in shown
 

@@ -11,7 +11,7 @@ from icepuffin.ann_kernels import vamana
 from icepuffin.ann_kernels.distance import prepare
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.product_quantization import encode_pq, train_pq
-from icepuffin.ops.addresses import pack
+from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.index.integrity import search_shards
 from icepuffin.ops.index.self_search import fault_of
 from icepuffin.ops.model import ObjectRange
@@ -43,7 +43,7 @@ def shard_of(vectors: Vectors, metric: Metric, kind: str = "f32") -> Shard:
 
 
 def searched(shard: Shard, vectors: Vectors, nodes: Any, dead: Any = ()) -> SelfSearchResult:
-    keys = pack(shard.file_slots[nodes], shard.row_positions[nodes])
+    keys = addresses_of(shard.file_slots[nodes], shard.row_positions[nodes])
     return search_rows(shard, np.array(dead, np.int64), keys, vectors[nodes], threads=2)
 
 
@@ -83,7 +83,7 @@ def test_a_row_without_a_live_node_is_misplaced() -> None:
     vectors = gaussian()
     shard = shard_of(vectors, Metric.L2)
     assert searched(shard, vectors, NODES, dead=[NODES[5]]).misplaced == 1
-    absent = search_rows(shard, np.empty(0, np.int64), np.array([pack(7, np.int64(3))]), vectors[:1], threads=1)
+    absent = search_rows(shard, np.empty(0, np.int64), np.array([addresses_of(7, np.int64(3))]), vectors[:1], threads=1)
     assert (absent.misplaced, absent.returned, absent.queries) == (1, 0, 0)
 
 
@@ -204,7 +204,7 @@ def test_shards_are_read_where_they_lie(tmp_path: Path, threads: int) -> None:
         SelfSearchTask(
             ObjectRange(f"file://{tmp_path}/f", start, len(blob)),
             deletion_vector.encode(tombstones),
-            pack(shard.file_slots[nodes], shard.row_positions[nodes]),
+            addresses_of(shard.file_slots[nodes], shard.row_positions[nodes]),
             half[nodes],
             STORAGE,
             threads,
