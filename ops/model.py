@@ -87,6 +87,11 @@ class LiveFiles:
     schema_id: int
     files: tuple[LiveFile, ...]
 
+    @property
+    def numbers(self) -> tuple[FileNumber, ...]:
+        """File numbers, in the order of `files`."""
+        return tuple(map(FileNumber, range(len(self.files))))
+
     def by_path(self) -> dict[str, LiveFile]:
         return {file.path: file for file in self.files}
 

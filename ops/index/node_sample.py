@@ -11,7 +11,7 @@ from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import take_rows
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.rows import by_slot, live_nodes
+from icepuffin.ops.tasks.rows import by_file, live_nodes
 from icepuffin.ops.tasks.vectors import prepared, vectors_at
 from icepuffin.puffin.blobs.shard import Shard
 
@@ -49,7 +49,7 @@ def vectors_of(
     """
     slots, positions = rows_at(addresses)
     out = np.empty((len(addresses), dims), np.float32)
-    for slot, places in by_slot(slots):
+    for slot, places in by_file(slots):
         file = files[FileSlot(slot)]
         rows = take_rows(open_storage(file.path, storage), file, schema, [field_id], positions[places])
         raw = vectors_at(rows.column(0).combine_chunks(), positions[places], file, dims)

@@ -18,7 +18,7 @@ from icepuffin.ops.index.plan import VersionPlan
 from icepuffin.ops.index.proof_rows import ProofRows, draw_rows
 from icepuffin.ops.index.self_search import SelfSearch, fault_of
 from icepuffin.ops.index.stages import SMALL_WORK, ShardSet
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, ShardId, StorageConfig
 from icepuffin.ops.storage import normalize, relative_to
 from icepuffin.ops.tasks.runner import TaskRunner, driver_runner
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask
@@ -46,7 +46,7 @@ def require_rows(
     """
     where = f"{plan.live.table}, index {plan.definition.name}, snapshot {plan.live.snapshot_id}"
     routing = file.routing
-    slots = {covered.path: slot for slot, covered in enumerate(routing.files) if covered.present}
+    slots = {covered.path: FileSlot(slot) for slot, covered in enumerate(routing.files) if covered.present}
     files = {relative_to(live.path, plan.live.location): live for live in plan.live.files}
     if slots.keys() != files.keys():
         odd = min(slots.keys() ^ files.keys())
@@ -129,7 +129,7 @@ def _self_search(
     return search_shards(tasks, runner), len(chosen)
 
 
-def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[int, int]) -> list[int]:
+def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[ShardId, int]) -> list[ShardId]:
     """Ids of the shards that are searched, of those that hold sampled rows (`rows`: their number, by shard).
 
     Of shards that were written for this version: the ones with most rows, up to a tenth of their bytes, and one at
@@ -138,12 +138,12 @@ def _searched_shards(plan: VersionPlan, shard_set: ShardSet, rows: Mapping[int, 
     """
     written = {shard.shard_id: shard.length for shard in shard_set.shards if not shard.how.keeps_graph}
     budget = max(SMALL_WORK, sum(written.values()) // _ONE_BYTE_IN)
-    chosen: list[int] = []
+    chosen: list[ShardId] = []
     for shard_id in sorted(written.keys() & rows.keys(), key=lambda shard_id: (-rows[shard_id], shard_id)):
         if not chosen or written[shard_id] <= budget:
             chosen.append(shard_id)
             budget -= written[shard_id]
-    turn = int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards))
+    turn = ShardId(int(plan.build_id, 16) % max(CHECK_INTERVAL, len(shard_set.shards)))
     has_turn = turn in rows and shard_set.shards[turn].how.keeps_graph
     return [*chosen, turn] if has_turn and normalize(plan.live.location).startswith("file:") else chosen
 

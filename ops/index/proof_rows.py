@@ -13,7 +13,7 @@ from icepuffin.ops.addresses import addresses_of
 from icepuffin.ops.catalog.row_deletes import deleted_by_file
 from icepuffin.ops.datafile import DataFile, LiveBatch
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.model import LiveFile, StorageConfig
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import open_storage, relative_to
 from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 
@@ -36,7 +36,7 @@ class ProofRows:
     """f32[n, D], prepared for the metric"""
 
 
-def draw_rows(plan: VersionPlan, slots: Mapping[str, int], storage: StorageConfig) -> list[ProofRows]:
+def draw_rows(plan: VersionPlan, slots: Mapping[str, FileSlot], storage: StorageConfig) -> list[ProofRows]:
     """Some rows of each file that is drawn. `slots`: file slots by relative path. The build id is the seed.
 
     Raises VectorColumnError, DataFileError, StorageError.

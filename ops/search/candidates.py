@@ -16,6 +16,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ann_kernels.top_k import merge_top_k
 from icepuffin.ops.addresses import addresses_of, rows_at
 from icepuffin.ops.datafile import exact_vectors
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import F64, I64
 from icepuffin.ops.search.row_reader import Meter, RowReader
 
@@ -201,13 +202,13 @@ def table_distances(queries: F64, vectors: npt.NDArray[Any], query: I64, row: I6
     return pair_distances(queries, vectors, query, row, metric, raw=True)
 
 
-def _by_file(files: I64, positions: I64) -> tuple[list[tuple[int, I64]], I64]:
+def _by_file(files: I64, positions: I64) -> tuple[list[tuple[FileNumber, I64]], I64]:
     """The distinct rows, as (file, its positions ascending), and the place of each row among all of them."""
     # pairs would take five times as long
     addresses, places = np.unique(addresses_of(files, positions), return_inverse=True)
     numbers, rows = rows_at(addresses)
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(addresses)] if len(addresses) else []
-    return [(int(numbers[start]), rows[start:end]) for start, end in pairwise(starts)], places
+    return [(FileNumber(int(numbers[start])), rows[start:end]) for start, end in pairwise(starts)], places
 
 
 def fetch(hits: Hits, reader: RowReader, field_ids: Sequence[int], meter: Meter | None = None) -> pa.Table:

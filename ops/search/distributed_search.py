@@ -144,12 +144,12 @@ class DistributedVersion:
         )
 
     def scan(
-        self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
+        self, queries: F64, k: int, files: Sequence[FileNumber], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
         """The same as `scan.scan`, by tasks."""
         counts = [self.job.live.files[number].record_count for number in files]
         shares = [
-            WorkShare(files=tuple(FileNumber(files[place]) for place in places))
+            WorkShare(files=tuple(files[place] for place in places))
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
         results = self._run(queries, shares, SearchRequest(k, None, matches, strict=False), blocks=1)[0]
@@ -183,7 +183,7 @@ class DistributedVersion:
         groups = balanced(counts.tolist(), max(1, self._runner.parallelism))
         tasks = [
             [
-                FileCandidates.of(int(numbers[place]), positions[rows], query[rows], queries)
+                FileCandidates.of(FileNumber(int(numbers[place])), positions[rows], query[rows], queries)
                 for place, rows in ((place, rows_by_file[place]) for place in group)
             ]
             for group in groups

@@ -24,7 +24,7 @@ from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.search.arguments import I64, Bool
 from icepuffin.ops.search.predicate import RowPredicate
 from icepuffin.ops.storage import normalize, open_storage
-from icepuffin.ops.tasks.rows import by_slot
+from icepuffin.ops.tasks.rows import by_file
 
 _MAX_CONDITIONS = 64
 _MAX_ROWS = 4_000_000
@@ -48,7 +48,7 @@ class Matches:
         """bool[N]: whether the row at each (file number, position) matches."""
         mask = np.zeros(len(files), np.bool_)
         live = np.flatnonzero(files >= 0)
-        for number, places in by_slot(files[live]):
+        for number, places in by_file(files[live]):
             if (matching := self.positions.get(FileNumber(number))) is not None:
                 rows = live[places]
                 mask[rows] = np.isin(positions[rows], matching)

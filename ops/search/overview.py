@@ -14,7 +14,7 @@ from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.catalog.snapshots import resolve_snapshot, table_name
 from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.version_reader import OpenVersion, open_version, shared_rows, with_origins
-from icepuffin.ops.model import SnapshotId, StorageConfig
+from icepuffin.ops.model import ShardId, SnapshotId, StorageConfig
 from icepuffin.ops.recall_curve import MEASURED_K, Reach, Width
 from icepuffin.ops.search.tuning import RecallModel
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ShardState:
     """One shard of a version."""
 
-    shard: int
+    shard: ShardId
     nodes: int
     live: int
     tombstones: int
@@ -115,7 +115,7 @@ def overview(
         rows_covered=shared_rows(opened, live),
         shards=tuple(
             ShardState(
-                number,
+                ShardId(number),
                 entry.count,
                 entry.live,
                 len(entry.tombstones),

@@ -16,6 +16,7 @@ from icepuffin.ann_kernels.exact_distances import pair_distances
 from icepuffin.ann_kernels.lower_bounds import QUERIES_AT_ONCE, bounds_of, rounding_of_units
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.datafile import batch_rows
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import F64, I64, Bool, RangeThreshold
 from icepuffin.ops.search.candidates import DistanceReader, Hits
 from icepuffin.ops.search.loaded_version import LoadedVersion
@@ -49,7 +50,7 @@ class RangeSearch:
         target: SearchTarget,
         choice: VersionChoice,
         vectors: VectorSource,
-        tail: Sequence[int],
+        tail: Sequence[FileNumber],
         rows: RowReader,
     ) -> None:
         self._rows = rows

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from icepuffin.ops.datafile import DataFile, arrow_schema
-from icepuffin.ops.model import LiveFiles, StorageConfig
+from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
 from icepuffin.ops.storage import open_storage
 
 DEFAULT_BUDGET = 64 << 20
@@ -23,7 +23,7 @@ _MAX_OPEN_FILES = 1024
 _CONCURRENT_READS = 16
 """Files of a remote store that are read side by side"""
 
-_FileKey = tuple[int, tuple[int, ...]]
+_FileKey = tuple[FileNumber, tuple[int, ...]]
 
 
 class Meter:
@@ -68,26 +68,26 @@ class RowReader:
         return self._schemas[key]
 
     def take(
-        self, number: int, field_ids: Sequence[int], positions: npt.NDArray[np.int64], meter: Meter | None = None
+        self, file: FileNumber, field_ids: Sequence[int], positions: npt.NDArray[np.int64], meter: Meter | None = None
     ) -> pa.Table:
         """Rows of one live file, in the order of `positions`; `meter` counts what is read. Raises DataFileError."""
-        key = (number, tuple(field_ids))
-        file, lock = self._open(key)
-        return file.take(positions, partial(self._group, key, file, lock, meter or Meter()))
+        key = (file, tuple(field_ids))
+        opened, lock = self._open(key)
+        return opened.take(positions, partial(self._group, key, opened, lock, meter or Meter()))
 
     def take_all(
         self,
-        requests: Sequence[tuple[int, npt.NDArray[np.int64]]],
+        requests: Sequence[tuple[FileNumber, npt.NDArray[np.int64]]],
         field_ids: Sequence[int],
         meter: Meter | None = None,
     ) -> list[pa.Table]:
         """`take` for each (file number, positions): side by side on a remote store, where every request waits."""
         if self._is_local or len(requests) < 2:
-            return [self.take(number, field_ids, positions, meter) for number, positions in requests]
+            return [self.take(file, field_ids, positions, meter) for file, positions in requests]
         meters = [Meter() for _ in requests]
         reads = [
-            self._pool.submit(self.take, number, field_ids, positions, own)
-            for (number, positions), own in zip(requests, meters, strict=True)
+            self._pool.submit(self.take, file, field_ids, positions, own)
+            for (file, positions), own in zip(requests, meters, strict=True)
         ]
         tables = [read.result() for read in reads]
         if meter is not None:

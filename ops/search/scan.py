@@ -72,7 +72,7 @@ class VectorSource:
     """Dimensions of the vectors, where an index knows them"""
 
     def rows(
-        self, files: Sequence[int], dims: int | None, matches: Matches | None, skipped: SkippedRows | None = None
+        self, files: Sequence[FileNumber], dims: int | None, matches: Matches | None, skipped: SkippedRows | None = None
     ) -> Iterator[RowVectors]:
         """The live rows of some files (that match), in batches. Rows whose vector is null are left out.
 
@@ -96,7 +96,7 @@ class VectorSource:
     def sample(self, count: int) -> F32:
         """f32[n, D], n <= count: vectors of the first live rows, to measure with."""
         parts = [np.empty((0, self.dims or 0), np.float32)]
-        for rows in self.rows(range(len(self.live.files)), self.dims, None):
+        for rows in self.rows(self.live.numbers, self.dims, None):
             parts.append(rows.vectors[: count - sum(map(len, parts))].astype(np.float32))
             if sum(map(len, parts)) == count:
                 break
@@ -127,7 +127,7 @@ def scan(
     queries: F64,
     k: int,
     source: VectorSource,
-    files: Sequence[int],
+    files: Sequence[FileNumber],
     *,
     matches: Matches | None = None,
     skipped: SkippedRows | None = None,
@@ -152,14 +152,14 @@ def _require_dims(column: pa.Array, dims: int, file: LiveFile) -> None:
 
 
 def _batches(
-    file: LiveFile, source: VectorSource, matches: Matches | None, number: int, dims: int | None
+    file: LiveFile, source: VectorSource, matches: Matches | None, number: FileNumber, dims: int | None
 ) -> Iterator[LiveBatch]:
     """The live rows of one file (that match)."""
     store = open_storage(file.path, source.storage)
     if matches is None:
         yield from read_live(store, file, source.schema, [source.field_id], batch_rows=batch_rows(dims))
         return
-    matching = matches.positions.get(FileNumber(number), np.empty(0, np.int64))
+    matching = matches.positions.get(number, np.empty(0, np.int64))
     for start in range(0, len(matching), _ROWS_AT_ONCE):
         positions = matching[start : start + _ROWS_AT_ONCE]
         rows = take_rows(store, file, source.schema, [source.field_id], positions).combine_chunks()

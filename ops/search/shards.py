@@ -15,7 +15,7 @@ from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.arguments import F32, F64, I64, Bool
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.storage import open_storage
-from icepuffin.ops.tasks.rows import by_slot
+from icepuffin.ops.tasks.rows import by_file
 from icepuffin.puffin.errors import BadBlobError
 
 
@@ -119,7 +119,7 @@ class ShardMasker:
         """bool[N]: whether the row of each node is live."""
         live = file_numbers >= 0
         candidates = np.flatnonzero(live)
-        for number, places in by_slot(file_numbers[candidates]):
+        for number, places in by_file(file_numbers[candidates]):
             file, nodes = self._live.files[number], candidates[places]
             positions = shard.row_positions[nodes]
             live[nodes] = positions < file.record_count

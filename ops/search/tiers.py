@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import F64
 from icepuffin.ops.search.candidates import Candidates
 from icepuffin.ops.search.loaded_version import LoadedVersion
@@ -21,7 +22,7 @@ class Tier(Protocol):
         """Among the rows (that match) that the version covers."""
 
     def scan(
-        self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
+        self, queries: F64, k: int, files: Sequence[FileNumber], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
         """Among the rows (that match) of some live files, by comparing each; -> (candidates, rows compared).
 
@@ -46,7 +47,7 @@ class InProcessTier:
         return search_version(self._version, queries, k, parameters, matches, threads=self._threads)
 
     def scan(
-        self, queries: F64, k: int, files: Sequence[int], matches: Matches | None, skipped: SkippedRows
+        self, queries: F64, k: int, files: Sequence[FileNumber], matches: Matches | None, skipped: SkippedRows
     ) -> tuple[Candidates, int]:
         """See Tier."""
         return scan(queries, k, self._vectors, files, matches=matches, skipped=skipped)

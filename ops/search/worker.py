@@ -116,8 +116,7 @@ class WorkShare:
 class FileCandidates:
     """Candidates of some queries that lie in one data file."""
 
-    file: int
-    """File number"""
+    file: FileNumber
     positions: I64
     """int64[n]: row position of each candidate"""
     queries: I64
@@ -126,7 +125,7 @@ class FileCandidates:
     """f64[Q, D] prepared: queries that have a candidate here"""
 
     @classmethod
-    def of(cls, file: int, positions: I64, query: I64, queries: F64) -> "FileCandidates":
+    def of(cls, file: FileNumber, positions: I64, query: I64, queries: F64) -> "FileCandidates":
         """Candidates at `positions` of a file, of queries[query]; only queries with a candidate are kept."""
         present, places = np.unique(query, return_inverse=True)
         return cls(file, positions, places.astype(np.int64), queries[present])

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from icepuffin.ops.datafile import VectorColumnError, arrow_schema, exact_vectors
+from icepuffin.ops.model import FileNumber
 from icepuffin.ops.search.arguments import prepare_queries
 from icepuffin.ops.search.candidates import Candidates, merge, merge_sorted
 from icepuffin.ops.search.errors import QueryError
@@ -164,7 +165,7 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         spread = max(1, join.parts // max(1, len(join.job.worker().job.live.files)))
         for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in lists])):
             part = (int(file) * spread + _place(block, spread)) % join.parts
-            yield _row(block, part, int(file), _to_read(int(file), lists, chosen.approximate, queries))
+            yield _row(block, part, int(file), _to_read(FileNumber(int(file)), lists, chosen.approximate, queries))
 
 
 def _selected(results: Sequence[ShareResult], k: int, left_rows: bytes) -> BlockCandidates:
@@ -180,7 +181,7 @@ def _selected(results: Sequence[ShareResult], k: int, left_rows: bytes) -> Block
 
 
 def _to_read(
-    file: int,
+    file: FileNumber,
     lists: Sequence[Candidates],
     approximate: Candidates | None,
     queries: npt.NDArray[np.float64] | None,
@@ -201,7 +202,8 @@ def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         payload = row.payload
         if row.number != _WHOLE:
             distances = None if payload.ranked is None else worker.rank(payload.ranked)
-            columns = worker.rows.take(row.number, join.field_ids, payload.positions) if join.field_ids else None
+            file, fields = FileNumber(row.number), join.field_ids
+            columns = worker.rows.take(file, fields, payload.positions) if fields else None
             payload = FileRows(payload.positions, payload.ranked, distances, columns)
         yield _row(row.block, _place(row.block, join.parts), row.number, payload)
 

@@ -14,7 +14,7 @@ from icepuffin.ops.datafile import take_rows, vectors_from_arrow
 from icepuffin.ops.model import FileSlot, LiveFile, ObjectRange, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.match_hashes import read_moves
-from icepuffin.ops.tasks.rows import VectorRows, by_slot, live_nodes
+from icepuffin.ops.tasks.rows import VectorRows, by_file, live_nodes
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
@@ -86,7 +86,7 @@ class BaseShard:
         vectors = decode_pq(codes, codebook)
         files = dict(self.files)
         live = np.flatnonzero(self.live(reader))
-        for slot, places in by_slot(slots[live]):
+        for slot, places in by_file(slots[live]):
             nodes, file = live[places], files[FileSlot(slot)]
             rows = take_rows(
                 open_storage(file.path, self.storage), file, self.schema, [self.field_id], positions[nodes]

@@ -27,7 +27,7 @@ from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.model import FileSlot, ObjectRange, ShardId, StorageConfig
 from icepuffin.ops.storage import PartSource, Storage, StorageError, open_storage
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_balls
-from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
+from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
 from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared
@@ -163,7 +163,7 @@ def stage_matches(
     is_unmatched[moved_rows] = False
     rest = new.take(np.flatnonzero(is_unmatched))
     unmatched = tuple(
-        (FileSlot(slot), deletion_vector.encode(rest.positions[rows])) for slot, rows in by_slot(rest.slots)
+        (FileSlot(slot), deletion_vector.encode(rest.positions[rows])) for slot, rows in by_file(rest.slots)
     )
     return MatchResult(_stage_moves(task, storage, owners[matched], nodes[matched], new.take(moved_rows)), unmatched)
 

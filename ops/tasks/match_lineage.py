@@ -27,7 +27,7 @@ from icepuffin.ops.datafile import DataFile, DataFileError, LiveBatch, read_live
 from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
 from icepuffin.ops.storage import PartSource, open_storage
 from icepuffin.ops.tasks.match_hashes import MatchResult, MatchTask, stage_matches
-from icepuffin.ops.tasks.rows import VectorRows, by_slot, range_of
+from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedBlock, read_blocks
 from icepuffin.ops.tasks.vectors import vectors_at, with_vector
 from icepuffin.puffin.blobs import deletion_vector
@@ -234,7 +234,7 @@ def _refuted(
         return file.path if differ.any() else ""
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
-        return next(filter(None, threads.map(differing, by_slot(new.slots))), "")
+        return next(filter(None, threads.map(differing, by_file(new.slots))), "")
 
 
 def _first_rows(task: LineageMatchTask, file: LiveFile) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:

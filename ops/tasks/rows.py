@@ -50,11 +50,11 @@ class VectorRows:
         return self.reordered(np.lexsort((self.positions, self.slots)))
 
 
-def by_slot(slots: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """(slot, indices where it stands, ascending) for each distinct slot, by one sort. Slots must not be negative."""
-    is_short = slots.max(initial=0) < 2**16
-    order = np.argsort(slots.astype(np.uint16) if is_short else slots, kind="stable")  # 16 bits are sorted by radix
-    distinct, starts = np.unique(slots[order], return_index=True)
+def by_file(files: npt.NDArray[np.uint32] | npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """(file, places where it stands, ascending) for each distinct file slot or number, none negative; by one sort."""
+    is_short = files.max(initial=0) < 2**16
+    order = np.argsort(files.astype(np.uint16) if is_short else files, kind="stable")  # 16 bits are sorted by radix
+    distinct, starts = np.unique(files[order], return_index=True)
     yield from zip(distinct.tolist(), np.split(order, starts[1:]), strict=False)
 
 
