@@ -25,20 +25,20 @@ def save(view: Overview, path: Path, milliseconds: Sequence[float] | None = None
 
     `milliseconds`: time per query at each point of the recall curve; None where it was not measured.
     """
-    kind = path.suffix.lower()
-    if kind not in SUFFIXES:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise PictureError(f"{path}: a picture is written as one of {', '.join(SUFFIXES)}")
-    if kind == ".html":
+    if suffix == ".html":
         text = render(view, "svg", milliseconds).decode()
         title = html.escape(f"{view.table}: index {view.index}")
         head = f"<!doctype html><html><head><meta charset='utf-8'><title>{title}</title></head>"
         path.write_text(f"{head}<body><h1>{title}</h1>{text[text.index('<svg') :]}</body></html>\n", encoding="utf-8")
         return
-    path.write_bytes(render(view, kind[1:], milliseconds))
+    path.write_bytes(render(view, suffix[1:], milliseconds))
 
 
-def render(view: Overview, kind: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:
-    """The chart as bytes; `kind` is `png` or `svg`."""
+def render(view: Overview, file_format: str, milliseconds: Sequence[float] | None = None, *, dpi: int = 110) -> bytes:
+    """The chart as bytes; `file_format` is `png` or `svg`."""
     from matplotlib.figure import Figure  # noqa: PLC0415  slow to import
 
     figure = Figure(figsize=(11, 3.6), dpi=dpi, layout="constrained")
@@ -48,10 +48,10 @@ def render(view: Overview, kind: str, milliseconds: Sequence[float] | None = Non
     _draw_coverage(cover, view)
     title = f"{view.table}, index {view.index}, version of snapshot {view.base_snapshot_id}"
     figure.suptitle(drawable(title), fontsize=10)
-    if kind == "png":
+    if file_format == "png":
         return as_png(figure)
     image = io.BytesIO()
-    figure.savefig(image, format=kind)
+    figure.savefig(image, format=file_format)
     return image.getvalue()
 
 

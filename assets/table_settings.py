@@ -59,8 +59,8 @@ def _field(parameter: IndexParameter) -> tuple[Any, Any]:
     """(type, field) of one index parameter, with the default and the limits that its definition has."""
     if parameter.choices:
         return Literal[parameter.choices], Field(default=parameter.default)
-    kind = parameter.kind if parameter.default is not None else parameter.kind | None
-    return kind, Field(default=parameter.default, ge=parameter.low, le=parameter.high)
+    field_type = parameter.value_type if parameter.default is not None else parameter.value_type | None
+    return field_type, Field(default=parameter.default, ge=parameter.low, le=parameter.high)
 
 
 _FIELDS: Any = {name: _field(parameter) for name, parameter in INDEX_PARAMETERS.items()}

@@ -229,8 +229,8 @@ def vectors_from_arrow(column: pa.Array | pa.ChunkedArray, dims: int | None = No
 
 def holds_doubles(schema: Schema, field_id: int) -> bool:
     """Whether the column's vectors are of doubles, which f32 cannot hold exactly."""
-    kind = schema.find_type(field_id)
-    return isinstance(kind, ListType) and isinstance(kind.element_type, DoubleType)
+    field_type = schema.find_type(field_id)
+    return isinstance(field_type, ListType) and isinstance(field_type.element_type, DoubleType)
 
 
 def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -> npt.NDArray[Any]:
@@ -244,10 +244,12 @@ def exact_vectors(column: pa.Array | pa.ChunkedArray, dims: int | None = None) -
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):  # several chunks too large for one array
         return np.concatenate([exact_vectors(chunk, dims) for chunk in array.chunks])
-    kind = array.type
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if not lists or not pa.types.is_floating(kind.value_type):
-        raise VectorColumnError(f"a vector column is a list of float or double, this one is {kind}")
+    array_type = array.type
+    lists = (
+        pa.types.is_list(array_type) or pa.types.is_large_list(array_type) or pa.types.is_fixed_size_list(array_type)
+    )
+    if not lists or not pa.types.is_floating(array_type.value_type):
+        raise VectorColumnError(f"a vector column is a list of float or double, this one is {array_type}")
     if array.null_count:
         raise VectorColumnError("has no vector (null)", _first(array.is_null()))
     lengths = pc.list_value_length(array)
@@ -359,9 +361,9 @@ def _stored_alike(stored: pa.Schema, projected: Schema, requested: pa.Schema) ->
     return names
 
 
-def _is_nested(kind: pa.DataType) -> bool:
+def _is_nested(arrow_type: pa.DataType) -> bool:
     """Whether a type is nested deeper than a list."""
-    return bool(pa.types.is_nested(kind.value_type if pa.types.is_list(kind) else kind))
+    return bool(pa.types.is_nested(arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type))
 
 
 def _present_fields(parquet: ParquetObject, projected: Schema, file: LiveFile) -> Schema:
@@ -387,15 +389,15 @@ def _in_known_types(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if schema.equals(batch.schema) else batch.cast(schema)
 
 
-def _supported_type(kind: pa.DataType) -> pa.DataType:
+def _supported_type(arrow_type: pa.DataType) -> pa.DataType:
     """The type with the same values that PyIceberg knows: imported files have what their writer's Arrow had."""
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_time(kind):
+    if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
+        return pa.timestamp(arrow_type.unit, "UTC")
+    if pa.types.is_time(arrow_type):
         return pa.time64("us")
-    if pa.types.is_decimal256(kind) and kind.precision <= _DECIMAL_DIGITS:
-        return pa.decimal128(kind.precision, kind.scale)
-    return kind
+    if pa.types.is_decimal256(arrow_type) and arrow_type.precision <= _DECIMAL_DIGITS:
+        return pa.decimal128(arrow_type.precision, arrow_type.scale)
+    return arrow_type
 
 
 def _nothing(rows: int) -> pa.RecordBatch:
@@ -409,11 +411,11 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in fields])
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
+def _plain(arrow_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(arrow_type):
         return pa.string()
-    if pa.types.is_large_binary(kind):
+    if pa.types.is_large_binary(arrow_type):
         return pa.binary()
-    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _plain(kind.value_type), kind.value_field.nullable))
-    return kind
+    if pa.types.is_large_list(arrow_type) or pa.types.is_list(arrow_type):
+        return pa.list_(pa.field("element", _plain(arrow_type.value_type), arrow_type.value_field.nullable))
+    return arrow_type

@@ -11,11 +11,11 @@ class IcepuffinError(Exception):
     """Whether the same work might succeed when it is done again. False: rows, definition or settings must change."""
 
 
-def require_type(value: object, kind: type | UnionType, argument: str, remedy: str) -> None:
+def require_type(value: object, expected: type | UnionType, argument: str, remedy: str) -> None:
     """Raises TypeError for an argument of another type, such as the name of a table in place of the table.
 
     `argument` names the expected argument, and `remedy` says what to do, both for the message.
     """
-    if not isinstance(value, kind):
+    if not isinstance(value, expected):
         actual = f"the text {value!r:.60}" if isinstance(value, str) else f"a value of type {type(value).__name__}"
         raise TypeError(f"{argument}, not {actual}: {remedy}")

@@ -161,11 +161,11 @@ def own_tag_target(table: Table, tag: str) -> SnapshotId | None:
     target = table.metadata.snapshot_by_id(ref.snapshot_id)
     if ref.snapshot_ref_type is SnapshotRefType.TAG and target is not None and tag in dict(_possible_tags(target)):
         return SnapshotId(ref.snapshot_id)
-    kind = ref.snapshot_ref_type.value
+    ref_type = ref.snapshot_ref_type.value
     raise TagTakenError(
-        f"{table_name(table)} has a {kind} {tag!r} that icepuffin did not make, and it is left alone. Keep what it "
-        f"points at under another name and drop it (ALTER TABLE ... DROP {kind.upper()} `{tag}`), or, where it stands "
-        "in the way of an index, give the index another name"
+        f"{table_name(table)} has a {ref_type} {tag!r} that icepuffin did not make, and it is left alone. Keep what it "
+        f"points at under another name and drop it (ALTER TABLE ... DROP {ref_type.upper()} `{tag}`), or, where it "
+        "stands in the way of an index, give the index another name"
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 _BUSY_TIMEOUT_MS = 30_000
-_KINDS = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgres": "sql"}
+_TYPES_BY_URI = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgres": "sql"}
 """Type of a catalog by the start of its uri, where no type is set"""
 
 
@@ -64,7 +64,7 @@ def require_database(name: str, properties: Mapping[str, str]) -> None:
     Settings name catalogs that exist. Whoever makes a new catalog, as the demo does, calls `open_catalog` alone.
     """
     settings = _merged(name, properties)
-    path = _sqlite_file(settings) if _kind(name, settings) is CatalogType.SQL else None
+    path = _sqlite_file(settings) if _catalog_type(name, settings) is CatalogType.SQL else None
     if path is None or path.is_file():
         return
     missing = f"there is no SQLite database {path}"
@@ -170,7 +170,7 @@ def _distrust_tables(catalog: Catalog) -> None:
 
 def _load(name: str, properties: dict[str, str]) -> Catalog:
     settings = _merged(name, properties)
-    if _kind(name, settings) is CatalogType.REST:
+    if _catalog_type(name, settings) is CatalogType.REST:
         from icepuffin.ops.catalog.rest_catalog import VendingCatalog  # noqa: PLC0415  a client that others do not need
 
         return VendingCatalog(name, **_nested(settings))
@@ -180,7 +180,7 @@ def _load(name: str, properties: dict[str, str]) -> Catalog:
     return load_catalog(name, **properties)
 
 
-def _kind(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
+def _catalog_type(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
     """The catalog's type by PyIceberg's rules; None for a catalog with `py-catalog-impl`.
 
     Raises CatalogUnavailableError where the settings do not say it.
@@ -188,16 +188,16 @@ def _kind(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
     if "py-catalog-impl" in settings:
         return None
     uri, configured = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
-    kind = configured or next((kind for start, kind in _KINDS.items() if uri.startswith(start)), "")
-    if kind not in {member.value for member in CatalogType}:
+    type_name = configured or next((text for start, text in _TYPES_BY_URI.items() if uri.startswith(start)), "")
+    if type_name not in {member.value for member in CatalogType}:
         wrong = (
             f"type = {configured!r} is no kind of catalog" if configured else "its uri does not tell what kind it is"
         )
-        kinds = ", ".join(member.value for member in CatalogType)
-        raise CatalogUnavailableError(f"catalog {name!r}: {wrong}; set type to one of {kinds}")
-    if not uri and kind in _KINDS.values():
-        raise CatalogUnavailableError(f"catalog {name!r}: type {kind} needs a uri; set it")
-    return CatalogType(kind)
+        types = ", ".join(member.value for member in CatalogType)
+        raise CatalogUnavailableError(f"catalog {name!r}: {wrong}; set type to one of {types}")
+    if not uri and type_name in _TYPES_BY_URI.values():
+        raise CatalogUnavailableError(f"catalog {name!r}: type {type_name} needs a uri; set it")
+    return CatalogType(type_name)
 
 
 def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:

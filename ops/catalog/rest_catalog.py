@@ -86,14 +86,14 @@ class VendingCatalog(RestCatalog):
 class Renewal:
     """Asks a catalog for a table's credentials again, here or in a task. Its properties never show."""
 
-    kind: type[RestCatalog]
+    client_class: type[RestCatalog]
     catalog: str
     properties: Mapping[str, Any] = field(repr=False)
     identifier: tuple[str, ...]
 
     def __call__(self) -> tuple[Grant, ...]:
         try:
-            client, lock = _client(os.getpid(), self.kind, self.catalog, json.dumps(dict(self.properties)))
+            client, lock = _client(os.getpid(), self.client_class, self.catalog, json.dumps(dict(self.properties)))
             with lock:
                 if isinstance(client, VendingCatalog):
                     return client.grants(self.identifier)
@@ -105,9 +105,9 @@ class Renewal:
 
 
 @lru_cache(maxsize=_CLIENTS)
-def _client(_: int, kind: type[RestCatalog], name: str, properties: str) -> tuple[RestCatalog, threading.Lock]:
+def _client(_: int, client_class: type[RestCatalog], name: str, properties: str) -> tuple[RestCatalog, threading.Lock]:
     """A client per process and catalog, and a lock for it: its session takes one thread at a time."""
-    return kind(name, **json.loads(properties)), threading.Lock()
+    return client_class(name, **json.loads(properties)), threading.Lock()
 
 
 def _storage(

@@ -58,7 +58,7 @@ class IndexParameter:
     """Largest valid number."""
 
     @property
-    def kind(self) -> type[int] | type[float] | type[str]:
+    def value_type(self) -> type[int] | type[float] | type[str]:
         return int if self.default is None else type(self.default)
 
     @property
@@ -69,7 +69,7 @@ class IndexParameter:
     def parse(self, text: str) -> int | float | str:
         """Convert a text. Raises DefinitionError where a number is expected and the text is none."""
         try:
-            return text.lower() if self.choices else self.kind(text)
+            return text.lower() if self.choices else self.value_type(text)
         except ValueError:
             raise DefinitionError(f"{self.name} is {text!r}; it takes {self.takes}") from None
 
@@ -317,7 +317,9 @@ def resolve_column(column: str, schema: "Schema", table: str) -> int:
 def _vector_field_id(field: "NestedField", table: str) -> int:
     from pyiceberg.types import DoubleType, FloatType, ListType  # noqa: PLC0415  usage errors come without
 
-    kind = field.field_type
-    if not isinstance(kind, ListType) or not isinstance(kind.element_type, FloatType | DoubleType):
-        raise DefinitionError(f"{table}: column {field.name!r} is {kind}; an index needs list<float> or list<double>")
+    field_type = field.field_type
+    if not isinstance(field_type, ListType) or not isinstance(field_type.element_type, FloatType | DoubleType):
+        raise DefinitionError(
+            f"{table}: column {field.name!r} is {field_type}; an index needs list<float> or list<double>"
+        )
     return field.field_id

@@ -105,14 +105,14 @@ class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
     def visit_unbound_predicate(self, predicate: UnboundPredicate) -> BooleanExpression:
         if not isinstance(predicate, LiteralPredicate | SetPredicate):
             return predicate
-        kind: Any = type(predicate)
+        operator: Any = type(predicate)
         field = predicate.term.bind(self._schema, case_sensitive=True).ref().field
         if isinstance(predicate, SetPredicate):
             nearest = [_neighbors(literal, field) for literal in predicate.literals]
             exact = {neighbors.under for neighbors in nearest if neighbors.exact}
-            return kind(predicate.term, exact) if exact else _every_or_none(predicate.term, every=kind is NotIn)
-        comparison = _compared(kind, predicate.term, _neighbors(predicate.literal, field))
-        if kind in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
+            return operator(predicate.term, exact) if exact else _every_or_none(predicate.term, every=operator is NotIn)
+        comparison = _compared(operator, predicate.term, _neighbors(predicate.literal, field))
+        if operator in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
             nan: Any = IsNaN
             return Or(comparison, nan(predicate.term))
         return comparison
@@ -136,15 +136,15 @@ class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
         return Or(left_result, right_result)
 
 
-def _compared(kind: Any, term: Any, neighbors: _Neighbors) -> BooleanExpression:
-    """The comparison `term kind literal`, by the values that the column may have."""
-    if not neighbors.exact and kind in (EqualTo, NotEqualTo):
-        return _every_or_none(term, every=kind is NotEqualTo)
-    to_the_side: Any = LessThanOrEqual if kind in _DOWNWARDS else GreaterThanOrEqual
-    side = neighbors.under if kind in _DOWNWARDS else neighbors.over
+def _compared(operator: Any, term: Any, neighbors: _Neighbors) -> BooleanExpression:
+    """The comparison `term operator literal`, by the values that the column may have."""
+    if not neighbors.exact and operator in (EqualTo, NotEqualTo):
+        return _every_or_none(term, every=operator is NotEqualTo)
+    to_the_side: Any = LessThanOrEqual if operator in _DOWNWARDS else GreaterThanOrEqual
+    side = neighbors.under if operator in _DOWNWARDS else neighbors.over
     if side is None:
         return _every_or_none(term, every=False)
-    comparison: BooleanExpression = (kind if neighbors.exact else to_the_side)(term, side)
+    comparison: BooleanExpression = (operator if neighbors.exact else to_the_side)(term, side)
     return comparison
 
 
@@ -156,45 +156,47 @@ def _every_or_none(term: Any, *, every: bool) -> BooleanExpression:
 
 def _neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
     """Raises ValueError for a literal that cannot be compared with the column's type."""
-    kind = field.field_type
-    if isinstance(kind, IntegerType | LongType | DecimalType | FloatType | DoubleType):
-        return _number_neighbors(_number(literal, field), kind)
-    if isinstance(kind, DateType | TimestampType | TimestamptzType):
+    own_type = field.field_type
+    if isinstance(own_type, IntegerType | LongType | DecimalType | FloatType | DoubleType):
+        return _number_neighbors(_number(literal, field), own_type)
+    if isinstance(own_type, DateType | TimestampType | TimestamptzType):
         return _time_neighbors(literal, field)
     if isinstance(literal, StringLiteral):
-        if isinstance(kind, BinaryType | FixedType):
+        if isinstance(own_type, BinaryType | FixedType):
             raise ValueError(  # noqa: TRY004  of the user's condition
-                f"{field.name} is {kind}, which a text cannot say; from Python give an expression with bytes"
+                f"{field.name} is {own_type}, which a text cannot say; from Python give an expression with bytes"
             )
-        if isinstance(kind, BooleanType):
-            raise ValueError(f"{field.name} is {kind}: write true or false")  # noqa: TRY004
-    elif isinstance(kind, StringType) or isinstance(literal, BooleanLiteral) is not isinstance(kind, BooleanType):
-        raise ValueError(f"{field.name} is {kind}, which {literal.value!r} is not: compare it with what it can be")
+        if isinstance(own_type, BooleanType):
+            raise ValueError(f"{field.name} is {own_type}: write true or false")  # noqa: TRY004
+    elif isinstance(own_type, StringType) or isinstance(literal, BooleanLiteral) is not isinstance(
+        own_type, BooleanType
+    ):
+        raise ValueError(f"{field.name} is {own_type}, which {literal.value!r} is not: compare it with what it can be")
     return _Neighbors(literal, literal)
 
 
 def _number(literal: Literal[Any], field: NestedField) -> Decimal | float:
     """A float, or an exact number where the digits of a decimal count."""
-    kind, value = field.field_type, literal.value
-    floating = isinstance(kind, FloatType | DoubleType)
+    own_type, value = field.field_type, literal.value
+    floating = isinstance(own_type, FloatType | DoubleType)
     if isinstance(literal, StringLiteral):
-        whole = isinstance(kind, IntegerType | LongType)
+        whole = isinstance(own_type, IntegerType | LongType)
         if not (_WHOLE if whole else _NUMBER).fullmatch(value):
-            raise ValueError(f"{value!r} is no {kind}, as {field.name} is" + _about_nan(value, field))
-        digits = kind.precision if isinstance(kind, DecimalType) else 0
+            raise ValueError(f"{value!r} is no {own_type}, as {field.name} is" + _about_nan(value, field))
+        digits = own_type.precision if isinstance(own_type, DecimalType) else 0
         # Spark compares a text with a decimal as doubles; more digits than a double holds need decimals
         value = float(value) if floating or 0 < digits <= _DIGITS_IN_DOUBLE else Decimal(value)
     elif isinstance(literal, BooleanLiteral | DateLiteral | TimestampLiteral) or not isinstance(
         value, int | float | Decimal
     ):
-        raise ValueError(f"{field.name} is {kind}, which {value!r} is not: compare it with what it can be")  # noqa: TRY004
+        raise ValueError(f"{field.name} is {own_type}, which {value!r} is not: compare it with what it can be")  # noqa: TRY004
     if math.isnan(value):
         raise ValueError(f"nothing is compared with NaN{_about_nan('nan', field)}")
     if floating:
         return _as_float(value)
-    if isinstance(value, float) and isinstance(kind, LongType) and _EXACT_IN_DOUBLE <= abs(value) < math.inf:
+    if isinstance(value, float) and isinstance(own_type, LongType) and _EXACT_IN_DOUBLE <= abs(value) < math.inf:
         raise ValueError(
-            f"{field.name} is {kind}, of which doubles as large as {value!r} tell few apart: give an integer"
+            f"{field.name} is {own_type}, of which doubles as large as {value!r} tell few apart: give an integer"
         )
     return value if isinstance(value, float) and math.isinf(value) else Decimal(str(value))
 
@@ -210,17 +212,21 @@ def _about_nan(value: str, field: NestedField) -> str:
     return f": write {field.name} is nan" if value.lower() == "nan" else ""
 
 
-def _number_neighbors(value: Decimal | float, kind: IcebergType) -> _Neighbors:
-    if isinstance(kind, DoubleType):
+def _number_neighbors(value: Decimal | float, own_type: IcebergType) -> _Neighbors:
+    if isinstance(own_type, DoubleType):
         return _both(DoubleLiteral(float(value)))
-    if isinstance(kind, FloatType):
+    if isinstance(own_type, FloatType):
         return _float_neighbors(float(value))
-    step = Decimal((0, (1,), -kind.scale)) if isinstance(kind, DecimalType) else Decimal(1)
-    least = Decimal(1 - 10**kind.precision).scaleb(-kind.scale, _EXACTLY) if isinstance(kind, DecimalType) else kind.min  # type: ignore[attr-defined]
-    greatest = -least if isinstance(kind, DecimalType) else -least - 1
+    if isinstance(own_type, DecimalType):
+        step = Decimal((0, (1,), -own_type.scale))
+        least = Decimal(1 - 10**own_type.precision).scaleb(-own_type.scale, _EXACTLY)
+        greatest = -least
+    else:
+        step, least = Decimal(1), own_type.min  # type: ignore[attr-defined]
+        greatest = -least - 1
 
     def literal(number: Decimal | int) -> Literal[Any]:
-        return DecimalLiteral(Decimal(number)) if isinstance(kind, DecimalType) else LongLiteral(int(number))
+        return DecimalLiteral(Decimal(number)) if isinstance(own_type, DecimalType) else LongLiteral(int(number))
 
     if value > greatest:
         return _Neighbors(literal(greatest), None)
@@ -247,35 +253,39 @@ def _float_neighbors(value: float) -> _Neighbors:
 
 def _time_neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
     """Neighbours among dates and times. A day stands for its first moment where no time zone is involved."""
-    kind = field.field_type
+    own_type = field.field_type
     if isinstance(literal, StringLiteral):
         literal = _read_time(literal.value, field)
     if isinstance(literal, DateLiteral):
-        if isinstance(kind, DateType):
+        if isinstance(own_type, DateType):
             return _both(literal)
-        if isinstance(kind, TimestampType):
+        if isinstance(own_type, TimestampType):
             return _both(TimestampLiteral(literal.value * _MICROS))
     if isinstance(literal, TimestampLiteral):
-        if not isinstance(kind, DateType):
+        if not isinstance(own_type, DateType):
             return _both(literal)
         day, rest = divmod(literal.value, _MICROS)
         return _Neighbors(DateLiteral(day), DateLiteral(day + 1)) if rest else _both(DateLiteral(day))
     said = (
-        "write it with a zone, such as '2026-11-20T08:00:00+00:00'" if isinstance(kind, TimestamptzType) else "a time"
+        "write it with a zone, such as '2026-11-20T08:00:00+00:00'"
+        if isinstance(own_type, TimestamptzType)
+        else "a time"
     )
-    raise ValueError(f"{field.name} is {kind}, which {literal.value!r} is not: {said}")
+    raise ValueError(f"{field.name} is {own_type}, which {literal.value!r} is not: {said}")
 
 
 def _read_time(text: str, field: NestedField) -> Literal[Any]:
     """A date or time in ISO 8601, with a T or a space between them."""
-    kind = field.field_type
+    own_type = field.field_type
     zoned = bool(_ZONE.search(text)) or text.endswith("Z")
     if not _TIME.fullmatch(text):
-        without = "with" if isinstance(kind, TimestamptzType) else "without"
-        raise ValueError(f"Invalid {'date' if isinstance(kind, DateType) else f'timestamp {without} zone'}: {text!r}")
-    if zoned is not isinstance(kind, TimestamptzType):
+        without = "with" if isinstance(own_type, TimestamptzType) else "without"
+        raise ValueError(
+            f"Invalid {'date' if isinstance(own_type, DateType) else f'timestamp {without} zone'}: {text!r}"
+        )
+    if zoned is not isinstance(own_type, TimestamptzType):
         said = "without a zone" if zoned else "with a zone, such as '2026-11-20T08:00:00+00:00'"
-        raise ValueError(f"{field.name} is {kind}, write it {said}")
+        raise ValueError(f"{field.name} is {own_type}, write it {said}")
     if len(text) == _DAY:
         return DateLiteral((dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days)
     moment = dt.datetime.fromisoformat(text)

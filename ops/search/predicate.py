@@ -148,8 +148,8 @@ def _is_float(term: BoundTerm) -> bool:
 
 def _constants(term: BoundTerm, values: Iterable[Any]) -> pa.Array:
     """Uuids are compared by their bytes: Arrow has no order for them."""
-    kind = term.ref().field.field_type
-    return pa.array(list(values), schema_to_pyarrow(FixedType(16) if isinstance(kind, UUIDType) else kind))
+    field_type = term.ref().field.field_type
+    return pa.array(list(values), schema_to_pyarrow(FixedType(16) if isinstance(field_type, UUIDType) else field_type))
 
 
 def _constant(term: BoundTerm, literal: Literal[Any]) -> pa.Scalar:

@@ -171,10 +171,10 @@ def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[Wor
 def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: SearchJob) -> StructType:
     if on not in left.names:
         raise QueryError(f"the left side has no column {on!r}; it has {', '.join(left.names)}")
-    kind = left[on].dataType
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, FloatType | DoubleType):
+    column_type = left[on].dataType
+    if not isinstance(column_type, ArrayType) or not isinstance(column_type.elementType, FloatType | DoubleType):
         raise QueryError(
-            f"column {on!r} of the left side is {kind.simpleString()}; cast it to array<float> or <double>"
+            f"column {on!r} of the left side is {column_type.simpleString()}; cast it to array<float> or <double>"
         )
     if own := [name for name in left.names if name in ("rank", "distance")]:
         raise QueryError(f"the left side has a column {own[0]!r}, as the result has one: rename it")

@@ -259,11 +259,11 @@ def _table_at(identifier: tuple[str, ...], location: str, storage: StorageConfig
 
 
 def _require_vectors(query: AnalyzeArgument) -> None:
-    kind = query.dataType
-    if not isinstance(kind, NullType) and not (
-        isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
+    query_type = query.dataType
+    if not isinstance(query_type, NullType) and not (
+        isinstance(query_type, ArrayType) and isinstance(query_type.elementType, NumericType)
     ):
-        raise QueryError(f"vector_search: the query is {kind.simpleString()}, not an array of numbers")
+        raise QueryError(f"vector_search: the query is {query_type.simpleString()}, not an array of numbers")
 
 
 def _constant(name: str, argument: AnalyzeArgument) -> Any:

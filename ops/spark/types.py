@@ -15,27 +15,26 @@ def spark_schema(schema: pa.Schema) -> pa.Schema:
 def as_spark(rows: pa.Table) -> pa.Table:
     """The same rows in types that Spark has."""
     for number, field in enumerate(rows.schema):
-        kind = _spark_type(field.type)
-        if kind != field.type:
+        spark_type = _spark_type(field.type)
+        if spark_type != field.type:
             values = [_plain(value) for value in rows.column(number).to_pylist()]
-            rows = rows.set_column(number, field.with_type(kind), pa.array(values, kind))
+            rows = rows.set_column(number, field.with_type(spark_type), pa.array(values, spark_type))
     return rows
 
 
-def _spark_type(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.UuidType) or pa.types.is_time(kind):
+def _spark_type(arrow_type: pa.DataType) -> pa.DataType:
+    if isinstance(arrow_type, pa.UuidType) or pa.types.is_time(arrow_type):
         return pa.string()
-    if pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(arrow_type):
         return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_spark_type(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_spark_type(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(
-            kind.key_field.with_type(_spark_type(kind.key_type)), kind.item_field.with_type(_spark_type(kind.item_type))
-        )
-    return kind
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_spark_type(field.type)) for field in arrow_type])
+    if pa.types.is_list(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_spark_type(arrow_type.value_type)))
+    if pa.types.is_map(arrow_type):
+        key, item = arrow_type.key_field, arrow_type.item_field
+        return pa.map_(key.with_type(_spark_type(key.type)), item.with_type(_spark_type(item.type)))
+    return arrow_type
 
 
 def _plain(value: Any) -> Any:

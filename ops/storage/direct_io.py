@@ -36,10 +36,10 @@ class DirectSink:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._writer:  # in any case nothing is written any more when this returns
-            if kind is None:
+            if error_type is None:
                 self._wait()
                 whole = self._filled - self._filled % _BLOCK
                 self._write(self._view[:whole])

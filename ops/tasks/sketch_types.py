@@ -23,11 +23,11 @@ ARROW_TYPES = {
     "binary": pa.large_binary(),
     "uuid": pa.binary(16),
 }
-"""The Arrow type whose buffers the kernels read, by kind; a decimal or fixed type has one per width."""
+"""The Arrow type whose buffers the kernels read, by type name; a decimal or fixed type has one per width."""
 SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
 """Kinds of column that can have a sketch at all."""
 
 
-def kind_of(iceberg_type: str) -> str:
+def type_name_of(iceberg_type: str) -> str:
     """The type's name without its parameters: "decimal(9, 2)" -> "decimal", "fixed[16]" -> "fixed"."""
     return iceberg_type.split("(", maxsplit=1)[0].split("[", maxsplit=1)[0]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
 from icepuffin.ops.errors import IcepuffinError
-from icepuffin.ops.tasks.sketch_types import ARROW_TYPES, kind_of
+from icepuffin.ops.tasks.sketch_types import ARROW_TYPES, type_name_of
 
 _SMALL = {"string": pa.string(), "binary": pa.binary()}
 
@@ -39,28 +39,30 @@ def update_from_arrow(accumulator: ThetaAccumulator, array: pa.Array | pa.Chunke
         array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary.take(array.indices.unique().drop_null())
-    kind = kind_of(iceberg_type)
-    update = _UPDATES.get(kind)
+    type_name = type_name_of(iceberg_type)
+    update = _UPDATES.get(type_name)
     if update is None:
         raise SketchTypeError(f"no theta sketch is defined for type {iceberg_type}; leave the column out")
     if len(array):
-        update(accumulator, _canonical(array, kind, iceberg_type))
+        update(accumulator, _canonical(array, type_name, iceberg_type))
 
 
-def _canonical(array: pa.Array, kind: str, iceberg_type: str) -> pa.Array:
+def _canonical(array: pa.Array, type_name: str, iceberg_type: str) -> pa.Array:
     """The array as the Arrow type whose buffers the kernels read."""
-    canonical_type = ARROW_TYPES.get(kind)
-    if kind == "decimal":
+    canonical_type = ARROW_TYPES.get(type_name)
+    if type_name == "decimal":
         precision, scale = (int(x) for x in iceberg_type[8:-1].split(","))
         if pa.types.is_decimal128(array.type) and array.type.scale == scale:
             return array
         canonical_type = pa.decimal128(precision, scale)
-    elif kind == "fixed":
+    elif type_name == "fixed":
         canonical_type = pa.binary(int(iceberg_type[6:-1]))
-    if array.type == canonical_type or (kind in _SMALL and array.type == _SMALL[kind]):
+    if array.type == canonical_type or (type_name in _SMALL and array.type == _SMALL[type_name]):
         return array
     # readers cut nanoseconds off, as Spark wrote them (INT96) before there were tables
-    from_nanos = kind in ("timestamp", "timestamptz") and pa.types.is_timestamp(array.type) and array.type.unit == "ns"
+    from_nanos = (
+        type_name in ("timestamp", "timestamptz") and pa.types.is_timestamp(array.type) and array.type.unit == "ns"
+    )
     try:
         return array.cast(canonical_type, safe=not from_nanos)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

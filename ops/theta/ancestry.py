@@ -94,8 +94,8 @@ def choose_extensions(
         covered = frozenset(ancestor_keys)
         proven = {
             i: seal
-            for i, (kind, seal) in candidates.items()
-            if seal == build_id(live.table_uuid, i, kind, ancestor_keys.values())
+            for i, (column_type, seal) in candidates.items()
+            if seal == build_id(live.table_uuid, i, column_type, ancestor_keys.values())
         }
         try:
             sketches = read_sketches(store, statistics, proven)

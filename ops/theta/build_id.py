@@ -19,10 +19,10 @@ FORMAT = "theta/2"
 values that another engine counted, and may lack the values of columns that a data file does not have"""
 
 
-def build_id(table_uuid: str, field_id: int, kind: str, files: Iterable[FileKey]) -> str:
-    """The id of the sketch of one column, of type `kind`, over exactly the live rows of these files."""
+def build_id(table_uuid: str, field_id: int, column_type: str, files: Iterable[FileKey]) -> str:
+    """The id of the sketch of one column, of type `column_type`, over exactly the live rows of these files."""
     rows = sorted((file.path, file.deletes) for file in files)
-    sealed = json.dumps([FORMAT, DEFAULT_K, table_uuid, field_id, kind, rows]).encode()
+    sealed = json.dumps([FORMAT, DEFAULT_K, table_uuid, field_id, column_type, rows]).encode()
     return f"{FORMAT}:{hashlib.sha256(sealed).hexdigest()}"
 
 

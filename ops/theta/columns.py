@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from icepuffin.ops.tasks.sketch_types import CREATED_TYPES, SKETCHED_TYPES, kind_of
+from icepuffin.ops.tasks.sketch_types import CREATED_TYPES, SKETCHED_TYPES, type_name_of
 from icepuffin.ops.theta.errors import UnsketchableColumnError
 
 SWITCH = "BODO_ENABLE_THETA_SKETCHES"
@@ -32,9 +32,9 @@ class SketchedColumn:
         return counted_as(self.type, self.names)
 
 
-def counted_as(kind: str, names: Collection[str] | None) -> str:
+def counted_as(column_type: str, names: Collection[str] | None) -> str:
     """Text that a column's sketch depends on, together with a data file and its deletes: the type, and mapped names."""
-    return kind if names is None else f"{kind} {json.dumps(sorted(names))}"
+    return column_type if names is None else f"{column_type} {json.dumps(sorted(names))}"
 
 
 def mapped_names(table: Table) -> dict[int, tuple[str, ...]]:
@@ -76,10 +76,10 @@ def choose_columns(
     columns = [
         SketchedColumn(f.field_id, f.name, types[f.field_id])
         for f in current_schema.fields
-        if f.field_id in types and kind_of(types[f.field_id]) in SKETCHED_TYPES
+        if f.field_id in types and type_name_of(types[f.field_id]) in SKETCHED_TYPES
     ]
     if names is not None:
-        possible = [f.name for f in current_schema.fields if kind_of(str(f.field_type)) in SKETCHED_TYPES]
+        possible = [f.name for f in current_schema.fields if type_name_of(str(f.field_type)) in SKETCHED_TYPES]
         if missing := sorted(set(names) - set(possible)):
             raise UnsketchableColumnError(
                 f"no theta sketch can be made of {', '.join(missing)}: not top-level columns of a primitive type; "
@@ -89,5 +89,5 @@ def choose_columns(
     elif sketched_before:
         chosen = [c for c in columns if c.field_id in sketched_before]
     else:
-        chosen = [c for c in columns if kind_of(c.type) in CREATED_TYPES]
+        chosen = [c for c in columns if type_name_of(c.type) in CREATED_TYPES]
     return tuple(sorted(chosen, key=lambda c: c.field_id))

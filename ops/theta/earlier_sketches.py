@@ -46,7 +46,7 @@ class EarlierSketches:
         types = {c.field_id: c.counted_as for c in columns}
 
         def lacking(key: FileKey, there: Iterable[ColumnKey]) -> list[ColumnKey]:
-            return [(i, kind) for i, kind in there if types.get(i) == kind and i not in sketches_by_key[key]]
+            return [(i, text) for i, text in there if types.get(i) == text and i not in sketches_by_key[key]]
 
         for reader in self._readers:
             keys_to_read = []
@@ -60,7 +60,7 @@ class EarlierSketches:
                 for key in group:
                     with self._noting(key):
                         sketches = reader.read(key).columns
-                        sketches_by_key[key] |= {i: sketches[i, kind] for i, kind in lacking(key, sketches)}
+                        sketches_by_key[key] |= {i: sketches[i, text] for i, text in lacking(key, sketches)}
         return sketches_by_key
 
     @contextmanager

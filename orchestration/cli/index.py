@@ -68,7 +68,7 @@ def _parameter_options() -> tuple[click.Option, ...]:
 def _parameter_type(parameter: "IndexParameter") -> "click.IntRange | click.FloatRange | click.Choice[str]":
     if parameter.choices:
         return click.Choice(parameter.choices)
-    if parameter.kind is int:
+    if parameter.value_type is int:
         return click.IntRange(int(parameter.low), int(parameter.high))
     return click.FloatRange(parameter.low, parameter.high)
 

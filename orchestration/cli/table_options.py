@@ -171,13 +171,13 @@ def index_name(help_text: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def options_as(kind: Callable[..., A]) -> Callable[[Callable[[TableContext, A], None]], Callable[..., None]]:
-    """Hand the other options to a command as one value of `kind`, whose parameters have the options' names."""
+def options_as(arguments_class: Callable[..., A]) -> Callable[[Callable[[TableContext, A], None]], Callable[..., None]]:
+    """Hand the other options to a command as one value of a class whose parameters have the options' names."""
 
     def decorate(function: Callable[[TableContext, A], None]) -> Callable[..., None]:
         @wraps(function)
         def command(context: TableContext, /, **options: Any) -> None:
-            function(context, kind(**options))
+            function(context, arguments_class(**options))
 
         return command
 

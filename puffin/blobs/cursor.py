@@ -32,8 +32,8 @@ class Cursor:
         return form.unpack(self.take(form.size, part))
 
     def array(self, dtype: str, count: int, part: str) -> npt.NDArray[Any]:
-        kind = np.dtype(dtype)
-        return np.frombuffer(self.take(kind.itemsize * count, part), kind).astype(kind.newbyteorder("="))
+        data_type = np.dtype(dtype)
+        return np.frombuffer(self.take(data_type.itemsize * count, part), data_type).astype(data_type.newbyteorder("="))
 
     def text(self, part: str) -> str:
         (length,) = self.unpack("I", part)
