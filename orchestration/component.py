@@ -21,6 +21,7 @@ from icepuffin.ops.resources import is_pattern
 from icepuffin.orchestration.discovery import PropertyIndexes, from_text, list_tables, to_text
 from icepuffin.orchestration.engines import catalogs_of
 from icepuffin.orchestration.factory import build
+from icepuffin.orchestration.setting_errors import problem
 from icepuffin.orchestration.settings import Settings, SettingsError
 
 _NO_PYTHON = "\0"
@@ -303,8 +304,7 @@ def _problems(error: ValidationError) -> str:
         place = (
             place[2:] if place[:1] == ("tables",) else ("catalog", *place[2:]) if place[:1] == ("catalogs",) else place
         )
-        text = "no such setting; see docs/settings.md" if detail["type"] == "extra_forbidden" else detail["msg"]
-        lines.append(": ".join(filter(None, (".".join(map(str, place)), text.removeprefix("Value error, ")))))
+        lines.append(": ".join(filter(None, (".".join(map(str, place)), problem(detail, Settings)))))
     return "; ".join(lines)
 
 

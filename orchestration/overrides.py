@@ -6,12 +6,23 @@ consists of digits is not read as a number.
 
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr
 
 PREFIX = "ICEPUFFIN__"
+_PACKAGE = "ICEPUFFIN_"
+_VARIABLES = (
+    "ICEPUFFIN_SETTINGS",
+    "ICEPUFFIN_SHARD_CACHE",
+    "ICEPUFFIN_SHARD_CACHE_DISK_MB",
+    "ICEPUFFIN_SHARD_CACHE_MEMORY_MB",
+)
+"""Variables that are read here and are no settings"""
+_ELSEWHERE = ("ICEPUFFIN_CACHE",)
+"""Variables of the set-up that have the name of a section of the settings"""
 
 
 class OverrideError(ValueError):
@@ -35,6 +46,7 @@ class WrittenNumber(float):
 def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: type[BaseModel]) -> dict[str, Any]:
     """The settings of a file, overridden by those of the environment. `model` says which settings take text."""
     merged = dict(raw)
+    _refuse_near_misses(raw, environment, model)
     for name in sorted(environment):
         if not name.upper().startswith(PREFIX):
             continue
@@ -44,6 +56,38 @@ def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: ty
             raise OverrideError(f"the environment variable {name} names no setting; there are {valid}")
         merged = _over(merged, path, model, environment[name], name)
     return merged
+
+
+def _refuse_near_misses(raw: Mapping[str, Any], environment: Mapping[str, str], model: type[BaseModel]) -> None:
+    """Raise OverrideError for a variable that seems to be meant as a setting, or as one of `_VARIABLES`.
+
+    Others may begin with ICEPUFFIN_ as well: Kubernetes makes ICEPUFFIN_SERVICE_HOST of a service's name.
+    """
+    settings = {"_".join(path).upper(): PREFIX + "__".join(path).upper() for path in _paths(raw, model)}
+    for name in sorted(environment):
+        upper = name.upper()
+        if not upper.startswith(_PACKAGE) or upper.startswith(PREFIX) or upper in (*_VARIABLES, *_ELSEWHERE):
+            continue
+        rest = upper.removeprefix(_PACKAGE)
+        setting = PREFIX + name[len(_PACKAGE) :] if "__" in rest else settings.get(rest)
+        if setting is not None:
+            raise OverrideError(f"the environment variable {name} names no setting: write {setting}, with __ each time")
+        if alike := get_close_matches(upper, _VARIABLES, n=1, cutoff=0.9):
+            raise OverrideError(f"the environment variable {name} is not read; correct it to {alike[0]}, or unset it")
+
+
+def _paths(raw: Any, kind: Any) -> Iterator[tuple[str, ...]]:
+    """Places of the settings and sections of a model; where names are free, those of the file."""
+    kind = plain_type(kind)
+    inner: dict[str, Any] = {}
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        inner = {name: field.annotation for name, field in kind.model_fields.items()}
+    below = raw if isinstance(raw, Mapping) else {}
+    if not inner:  # a table whose keys are free, or a value
+        inner = dict.fromkeys(below, get_args(kind)[1] if get_origin(kind) in (dict, Mapping) else None)
+    for name, annotation in inner.items():
+        yield (name,)
+        yield from ((name, *path) for path in _paths(below.get(name), annotation))
 
 
 def named_by(place: Sequence[str | int], environment: Mapping[str, str]) -> str | None:
@@ -83,7 +127,7 @@ def _sets(text: str, place: Sequence[str | int]) -> bool:
 
 def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:
     """`raw` with the value of the variable at `path`, which may be empty."""
-    kind = _plain(kind)
+    kind = plain_type(kind)
     fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
     named = get_args(kind)[1] if get_origin(kind) in (dict, Mapping) else None
     if not path:
@@ -117,12 +161,12 @@ def flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
     return pairs
 
 
-def _plain(kind: Any) -> Any:
+def plain_type(kind: Any) -> Any:
     """The type without None; a choice of texts counts as text."""
     if get_origin(kind) in (Union, types.UnionType):
-        return _plain(next(item for item in get_args(kind) if item is not type(None)))
+        return plain_type(next(item for item in get_args(kind) if item is not type(None)))
     if get_origin(kind) is Annotated:
-        return _plain(get_args(kind)[0])
+        return plain_type(get_args(kind)[0])
     return str if get_origin(kind) is Literal else kind
 
 

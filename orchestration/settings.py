@@ -35,6 +35,7 @@ from icepuffin.orchestration.overrides import (
     overridden,
     variable_below,
 )
+from icepuffin.orchestration.setting_errors import problem
 
 FILE_NAME = "icepuffin.toml"
 PATH_VARIABLE = "ICEPUFFIN_SETTINGS"
@@ -222,10 +223,6 @@ def _texts(value: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(entry).lower() if isinstance(entry, bool) else str(entry) for key, entry in flattened(value)}
 
 
-_FORMS = {"name": "a table is namespace.table", "currency": "three letters, such as EUR"}
-"""Form of a text, by the last part of its key."""
-
-
 def _making(raw: Mapping[str, Any], place: Sequence[str | int]) -> str | None:
     """The environment variable that makes the table of settings at `place`; None where the file has one."""
     return None if not place or _table_at(raw, place) is not None else variable_below(place, os.environ)
@@ -254,13 +251,8 @@ def _explain(file: Path, raw: Mapping[str, Any], error: ValidationError) -> str:
     problems: dict[str, list[str]] = {}
     for detail in error.errors(include_input=False, include_url=False):
         key = ".".join(str(part) for part in detail["loc"])
-        text = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "extra_forbidden":
-            text = "no such setting; see docs/settings.md for those there are"
-        elif detail["type"] == "missing":
-            text = f"is missing; {_remedy(file, raw, detail['loc'][:-1])}"
-        elif "ctx" in detail and "pattern" in detail["ctx"]:
-            text = f"has the wrong form: {_FORMS.get(key.rpartition('.')[2], 'see docs/settings.md')}"
+        missing = detail["type"] == "missing"
+        text = f"is missing; {_remedy(file, raw, detail['loc'][:-1])}" if missing else problem(detail, Settings)
         variable = named_by(detail["loc"], os.environ) or _making(raw, detail["loc"][:-1])
         source = f"the environment variable {variable}" if variable else str(file)
         problems.setdefault(source, []).append(f"{key}: {text}" if key else text)

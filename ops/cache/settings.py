@@ -41,11 +41,18 @@ class CacheSettings:
         if where == _OFF:
             return cls.off()
         budgets = {
-            name: int(os.environ[variable]) * MB
+            name: _megabytes(variable) * MB
             for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
             if variable in os.environ
         }
         return cls(directory=Path(where) if where else None, **budgets)
+
+
+def _megabytes(variable: str) -> int:
+    text = os.environ[variable]
+    if not text.strip().isdecimal():
+        raise ValueError(f"the environment variable {variable} takes a whole number of MB of at least 0")
+    return int(text)
 
 
 def user_cache_directory() -> Path:

@@ -372,6 +372,8 @@ def test_garbage_collection_says_which_versions_would_go_and_why(run: Run, lake:
         (("stats", "demo.packages", "--catalog", "absent"), "no catalog 'absent'"),
         (("--dir", "/no/such/folder", "stats", "demo.packages"), "does not exist: make it"),
         (("absent",), "No such command"),
+        (("search", "demo.packages", "--k", "3"), "No such option '--k'. Did you mean '-k'?"),
+        (("search", "demo.packages", "--like-i", "3"), "Did you mean '--like-id'?"),
     ],
 )
 def test_an_error_says_what_and_exits_with_a_code(refused: Run, arguments: tuple[str, ...], says: str) -> None:

@@ -63,7 +63,7 @@ def test_the_environment_overrides_the_file(file: Path, monkeypatch: pytest.Monk
     [
         ("ICEPUFFIN__SPRK__MASTER", "ICEPUFFIN__SPRK__MASTER names no setting; there are ICEPUFFIN__CATALOGS"),
         ("ICEPUFFIN__SPARK__CONF", "is not valid JSON"),
-        ("ICEPUFFIN__THREADS", "the environment variable ICEPUFFIN__THREADS: threads: Input should be a valid"),
+        ("ICEPUFFIN__THREADS", "variable ICEPUFFIN__THREADS: threads: takes a whole number of at least 0"),
     ],
 )
 def test_a_wrong_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, says: str) -> None:
@@ -310,6 +310,56 @@ def test_a_wrong_variable_is_named(
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError, match=re.escape(says)):
         loaded(file, MINIMAL)
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("ICEPUFFIN_CACHE__DIRR", "names no setting: write ICEPUFFIN__CACHE__DIRR"),
+        ("ICEPUFFIN__CACHE__DIRR", "cache.dirr: no such setting (there is directory)"),
+        ("ICEPUFFIN__TABLES__PACKAGES__INDEXES__E__METRIK", "no such setting (there is metric)"),
+        ("ICEPUFFIN_THREADS", "names no setting: write ICEPUFFIN__THREADS"),
+        ("Icepuffin_Spark_Master", "names no setting: write ICEPUFFIN__SPARK__MASTER"),
+        ("ICEPUFFIN_CATALOGS_LAKE_URI", "names no setting: write ICEPUFFIN__CATALOGS__LAKE__URI"),
+        ("ICEPUFFIN_TABLES_PACKAGES_KEEP_LAST", "names no setting: write ICEPUFFIN__TABLES__PACKAGES__KEEP__LAST"),
+        ("ICEPUFFIN_SETTING", "is not read; correct it to ICEPUFFIN_SETTINGS"),
+        ("ICEPUFFIN_SHARD_CACHE_DISC_MB", "is not read; correct it to ICEPUFFIN_SHARD_CACHE_DISK_MB"),
+    ],
+)
+def test_a_variable_that_nearly_names_a_setting_is_not_ignored(
+    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, says: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    text = '[tables.packages]\ncatalog = "lake"\nname = "a.b"\n[tables.packages.indexes.e]\ncolumn = "v"\n'
+    with pytest.raises(SettingsError, match=re.escape(says)) as caught:
+        loaded(file, MINIMAL + text)
+    assert f"the environment variable {variable}" in str(caught.value)
+
+
+def test_variables_of_others_may_begin_with_the_name_of_the_package(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("CACHE", "BROWSER", "OFFLINE", "PORT", "SERVICE_HOST", "SPARK_SERVICE_HOST", "SHARD_CACHE"):
+        monkeypatch.setenv(f"ICEPUFFIN_{variable}", "tcp://10.0.0.1:80")
+    assert loaded(file, MINIMAL) == loaded(file, MINIMAL)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("threads = 1.5\n", "threads: takes a whole number of at least 0"),
+        ("[retention]\ndry_run = 'maybe'\n", "retention.dry_run: takes true or false"),
+        ("[retention]\ngarbage_grace_hours = -1\n", "garbage_grace_hours: takes a number of at least 0"),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\nkeep.days=0\n", "tables.t.keep.days: takes a number over 0"),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\nretries=11\n", "retries: takes a whole number from 0 to 10"),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\nsnapshots='all'\n", "snapshots: takes 'every' or 'newest'"),
+        ("[tables.t]\ncatalog='lake'\nname='a.b'\nwatched_refs='main'\n", "watched_refs: takes a list"),
+        ("[tables.t]\ncatalog='lake'\nname=1\n", "tables.t.name: takes a text"),
+        ("spark = 'local'\n", "spark: takes a table of settings"),
+    ],
+)
+def test_a_wrong_value_says_what_the_setting_takes(file: Path, text: str, says: str) -> None:
+    assert says in refusal(file, MINIMAL + text if text.startswith("[") else text + MINIMAL)
 
 
 def test_a_variable_with_the_wrong_name_of_a_table_is_blamed_and_not_the_file(

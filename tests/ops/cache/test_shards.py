@@ -423,3 +423,6 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert CacheSettings.from_environment().folder == tmp_path / "icepuffin" / "shards"
     assert CacheSettings.off().disk_bytes == 0
     assert os.environ["XDG_CACHE_HOME"]
+    monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_DISK_MB", "5G")
+    with pytest.raises(ValueError, match="variable ICEPUFFIN_SHARD_CACHE_DISK_MB takes a whole number of MB"):
+        CacheSettings.from_environment()

@@ -1,0 +1,74 @@
+"""What a setting takes, in place of what pydantic says of a value that it does not."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from icepuffin.orchestration.overrides import plain_type
+
+_BOUNDS = {Ge: "of at least", Gt: "over", Le: "of at most", Lt: "under"}
+_FORMS = {"name": "a table is namespace.table", "currency": "three letters, such as EUR"}
+"""Form of a text, by the last part of its key"""
+_KINDS = {
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a table of settings",
+    "model": "a table of settings",
+    "path": "a path",
+}
+"""Kind of a value, by the start of the type of pydantic's error"""
+
+
+def problem(detail: ErrorDetails, model: type[BaseModel]) -> str:
+    """What is wrong with the setting at `detail["loc"]` of `model`. Never the value, which may be secret."""
+    kind, place = detail["type"], detail["loc"]
+    if kind == "extra_forbidden":
+        alike = get_close_matches(str(place[-1]), _fields(_walk(place[:-1], model)[0]), n=1)
+        return f"no such setting{f' (there is {alike[0]})' if alike else ''}; see docs/settings.md for those there are"
+    if kind == "string_pattern_mismatch":
+        return f"has the wrong form: {_FORMS.get(str(place[-1]), 'see docs/settings.md')}"
+    if kind == "literal_error":
+        return f"takes {detail['ctx']['expected']}"
+    _, field = _walk(place, model)
+    if field is not None and (number := _number(field)):
+        return f"takes {number}"
+    if (named := _KINDS.get(kind.partition("_")[0])) is not None:
+        return f"takes {named}"
+    return detail["msg"].removeprefix("Value error, ")
+
+
+def _walk(place: Sequence[str | int], model: type[BaseModel]) -> tuple[Any, FieldInfo | None]:
+    """Type and field at a place of the settings; no field for an entry of a table or a list."""
+    kind: Any = model
+    field: FieldInfo | None = None
+    for part in place:
+        if fields := _fields(kind):
+            field = fields.get(str(part))
+            kind = None if field is None else plain_type(field.annotation)
+        else:
+            field, kind = None, plain_type(get_args(kind)[1]) if get_origin(kind) in (dict, Mapping) else None
+    return kind, field
+
+
+def _fields(kind: Any) -> Mapping[str, FieldInfo]:
+    return kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
+
+
+def _number(field: FieldInfo) -> str:
+    """The numbers that a field takes, such as "a whole number from 4 to 512"; empty where it takes none."""
+    kind = plain_type(field.annotation)
+    if kind not in (int, float):
+        return ""
+    name = "a whole number" if kind is int else "a number"
+    limits = {type(limit): getattr(limit, type(limit).__name__.lower()) for limit in field.metadata}
+    if limits.keys() == {Ge, Le}:
+        return f"{name} from {limits[Ge]:g} to {limits[Le]:g}"
+    bounds = " and ".join(f"{_BOUNDS[limit]} {value:g}" for limit, value in limits.items())
+    return f"{name} {bounds}".rstrip()
