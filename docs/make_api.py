@@ -46,6 +46,14 @@ Each name is imported when it is first used.
 Names that lie deeper may change between releases.
 `icepuffin.__version__` is the version that is installed.
 
+Some names are there for others:
+
+- `IndexReader`, `SearchResult` and `FollowingReader` are what functions and methods return.
+  You write them in annotations.
+- `SparkRunner` is the `runner` of `open_index`, for an index that tasks on Spark search.
+- `build_defs` and `IcepuffinTableComponent` are for a Dagster project of your own.
+  They alone import Dagster.
+
 This page is made from the docstrings by `python docs/make_api.py`.
 """
 LABELS = {
