@@ -29,6 +29,9 @@ DOCUMENTS = sorted(
 )
 PAGE_WIDTH = 120
 CELL_WIDTH = 100
+SUBJECT_WIDTH = 72
+FIRST_CHECKED_AFTER = "8b2cc263f334"
+"""Some commits up to this one have no body"""
 PRIVATE = {
     "a path of somebody's machine": r"(?<![\w/])/(?:work|root|Users|home)/(?!icepuffin\b)\w",
     "a registry or its mirror": "|".join(
@@ -491,6 +494,47 @@ def test_a_table_of_figures_stands_beside_the_command_that_gives_it(document: st
         if figures and not re.search(r"\bpython -m benchmarks\b|`make \w", section):
             without.append(section.splitlines()[0])
     assert without == []
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("git", *arguments)
+
+
+def test_a_commit_says_what_it_does_and_why() -> None:
+    """Of all commits after `FIRST_CHECKED_AFTER`, which a shallow clone does not have, nor an unpacked archive."""
+    if not shutil.which("git") or git("merge-base", "--is-ancestor", FIRST_CHECKED_AFTER, "HEAD").returncode:
+        pytest.skip("the history is not here")
+    log = git("log", "--no-merges", "-z", "--format=%h%n%B", f"{FIRST_CHECKED_AFTER}..HEAD").stdout
+    assert [commit for message in filter(None, log.split("\0")) for commit in faults_of_message(message)] == []
+
+
+def faults_of_message(message: str) -> list[str]:
+    """What is wrong with a commit: its short hash is the first line, its subject the second."""
+    name, subject, *body = message.splitlines()
+    trailer = re.compile(r"[A-Za-z-]+(?:-by)?: \S.*|\s*")
+    wrong = {
+        f"{len(subject)} characters in the subject, 72 at most": len(subject) > SUBJECT_WIDTH,
+        "no body that says why (git commit --amend)": all(trailer.fullmatch(line) for line in body),
+        "text in the line after the subject": bool(body and body[0].strip()),
+        "a subject that begins in lower case or ends with a full stop": subject[:1].islower() or subject.endswith("."),
+    }
+    return [f"{name} {subject!r}: {fault}" for fault, is_so in wrong.items() if is_so]
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("abc\nSay why\n\nBecause.", ""),
+        ("abc\nSay why", "no body"),
+        ("abc\nSay why\n\nSigned-off-by: A <a@b>", "no body"),
+        ("abc\nSay why\nBecause.", "line after the subject"),
+        (f"abc\nSay {'x' * 69}\n\nBecause.", "73 characters"),
+        ("abc\nsay why\n\nBecause.", "lower case"),
+    ],
+)
+def test_the_fault_of_a_message_is_named(message: str, fault: str) -> None:
+    faults = faults_of_message(message)
+    assert (len(faults) == 1 and fault in faults[0]) if fault else faults == []
 
 
 def test_the_lock_holds_what_is_asked_for() -> None:
