@@ -6,25 +6,20 @@ statistics slot. The file is reachable from metadata, `main` and its statistics 
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
-from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.metadata import TableMetadataV1
+from pyiceberg.table.refs import SnapshotRef
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
-    AddSnapshotUpdate,
     AssertRefSnapshotId,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
-    SetSnapshotRefUpdate,
-    SetStatisticsUpdate,
     TableRequirement,
     TableUpdate,
 )
 
-from icepuffin.ops.catalog.blob_kind import PACK_KEY, PACKS_KEY, BlobKind, pack_tag
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, pack_tag
 from icepuffin.ops.catalog.bound_versions import (
     DerivedVersion,
     own_tag_target,
@@ -35,30 +30,24 @@ from icepuffin.ops.catalog.bound_versions import (
 )
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit, reload_table
 from icepuffin.ops.catalog.connection import CatalogUnavailableError
-from icepuffin.ops.catalog.manifest_lists import (
-    new_snapshot_id,
-    require_committable,
-    write_empty_manifest_list,
-    write_own_manifest_list,
+from icepuffin.ops.catalog.derived_snapshots import (
+    Binding,
+    derive_snapshot,
+    holder_snapshot,
+    holder_updates,
+    tag_ref,
+    tag_update,
+    version_updates,
 )
-from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, find_snapshot, table_name
+from icepuffin.ops.catalog.manifest_lists import (
+    require_committable,
+)
+from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, table_name
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
 from icepuffin.ops.steps import RunStep, reached
 
 _ATTEMPTS = 12
-_TOTALS = (
-    "total-records",
-    "total-data-files",
-    "total-delete-files",
-    "total-files-size",
-    "total-position-deletes",
-    "total-equality-deletes",
-)
-STATISTICS_FILE_KEY = "statistics-file"
-LASTING_MS = 2**63 - 1
-"""`max-ref-age-ms` of tags that are to last. A tag without it has the table's `history.expire.max-ref-age-ms`, and the
-expiry of any engine drops it at that age."""
 
 
 class BindingError(IcepuffinError):
@@ -85,39 +74,6 @@ class UnsupportedCatalogError(BindingError):
     retryable = False
 
 
-@dataclass(frozen=True, slots=True)
-class NewPack:
-    """A complete file of shards that later versions may share."""
-
-    path: str
-    size: int
-    footer_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What is to be bound to which snapshot."""
-
-    kind: BlobKind
-    name: str
-    """Name of the index; for file sketches the name of the kind"""
-    tag: str
-    base_snapshot_id: SnapshotId
-    build_id: str
-    puffin_path: str
-    file_size: int
-    footer_size: int
-    expected_ref: SnapshotId | None
-    """Snapshot that the tag pointed at when the work began; None where there was no tag"""
-    max_ref_age_ms: int = LASTING_MS
-    measurement: str = ""
-    """Text of the `Measurement` of the run, for the summary of the snapshot"""
-    packs: tuple[SnapshotId, ...] = ()
-    """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
-    new_pack: NewPack | None = None
-    """The pack that is bound with the version; its number follows those of the others"""
-
-
 def publish(table: Table, binding: Binding) -> DerivedVersion:
     """Bind, retrying on the table's newest state as long as the tag is where it was expected.
 
@@ -141,12 +97,12 @@ def publish(table: Table, binding: Binding) -> DerivedVersion:
         _require_tag_unmoved(table, binding, unanswered)
         _require_packs(table, binding, unanswered)
         previous_ref = table.metadata.refs.get(binding.tag)
-        holder = _holder_snapshot(table, binding) if binding.new_pack else None
-        snapshot = _derive_snapshot(table, binding, holder)
+        holder = holder_snapshot(table, binding) if binding.new_pack else None
+        snapshot = derive_snapshot(table, binding, holder)
         sent.add(snapshot.snapshot_id)
         reached(RunStep.LIST_WRITTEN)
         # the version first: catalogs refuse a sequence number that was taken, but not of a snapshot without a parent
-        updates = (*_updates(binding, snapshot), *_holder_updates(binding, holder))
+        updates = (*version_updates(binding, snapshot), *holder_updates(binding, holder))
         outcome = attempt_commit(table, updates, _requirements(binding), attempt)
         if outcome is CommitOutcome.UNKNOWN:
             unanswered.append(snapshot)
@@ -168,32 +124,6 @@ def _requirements(binding: Binding) -> tuple[AssertRefSnapshotId, ...]:
     return tuple(
         AssertRefSnapshotId(ref=ref, snapshot_id=target)
         for ref, target in ((binding.tag, binding.expected_ref), *packs)
-    )
-
-
-def _updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
-    file = _statistics(snapshot, binding.puffin_path, binding.file_size, binding.footer_size)
-    tag = _tag_update(binding.tag, _tag(SnapshotId(snapshot.snapshot_id), binding.max_ref_age_ms))
-    return AddSnapshotUpdate(snapshot=snapshot), tag, SetStatisticsUpdate(statistics=file)
-
-
-def _holder_updates(binding: Binding, holder: Snapshot | None) -> tuple[TableUpdate, ...]:
-    pack = binding.new_pack
-    if holder is None or pack is None:
-        return ()
-    file = _statistics(holder, pack.path, pack.size, pack.footer_size)
-    holder_id = SnapshotId(holder.snapshot_id)
-    tag = _tag_update(pack_tag(binding.name, holder_id), _tag(holder_id, LASTING_MS))
-    return AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file)
-
-
-def _statistics(snapshot: Snapshot, path: str, file_size: int, footer_size: int) -> StatisticsFile:
-    return StatisticsFile(
-        snapshot_id=snapshot.snapshot_id,
-        statistics_path=path,
-        file_size_in_bytes=file_size,
-        file_footer_size_in_bytes=footer_size,
-        blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
     )
 
 
@@ -235,7 +165,7 @@ def move_tag(table: Table, tag: str, index_snapshot_id: SnapshotId, *, expected_
             raise BindingError(f"{table_name(table)}: version {index_snapshot_id} expired meanwhile; try again")
         return untagged_packs(table, [index_snapshot_id])
 
-    _change_tag(table, tag, _tag(index_snapshot_id, LASTING_MS), expected_ref, packs)
+    _change_tag(table, tag, tag_ref(index_snapshot_id, LASTING_MS), expected_ref, packs)
 
 
 def keep_packs(table: Table) -> None:
@@ -253,7 +183,7 @@ def keep_packs(table: Table) -> None:
 
 def _pack_tags(holders: Mapping[str, SnapshotId]) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
     """(updates, requirements) of the tags of packs that have none. `holders`: holder snapshots, by tag."""
-    updates = (_tag_update(tag, _tag(holder_id, LASTING_MS)) for tag, holder_id in holders.items())
+    updates = (tag_update(tag, tag_ref(holder_id, LASTING_MS)) for tag, holder_id in holders.items())
     return tuple(updates), tuple(AssertRefSnapshotId(ref=tag, snapshot_id=None) for tag in holders)
 
 
@@ -288,29 +218,6 @@ def drop(table: Table, *tags: str) -> tuple[str, ...]:
     )
 
 
-def _tag(snapshot_id: SnapshotId, max_ref_age_ms: int) -> SnapshotRef:
-    return SnapshotRef(
-        snapshot_id=snapshot_id,
-        snapshot_ref_type=SnapshotRefType.TAG,
-        max_ref_age_ms=max_ref_age_ms,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )
-
-
-def _tag_update(tag: str, ref: SnapshotRef | None) -> TableUpdate:
-    if ref is None:
-        return RemoveSnapshotRefUpdate(ref_name=tag)
-    return SetSnapshotRefUpdate(
-        ref_name=tag,
-        type=SnapshotRefType.TAG,
-        snapshot_id=ref.snapshot_id,
-        max_ref_age_ms=ref.max_ref_age_ms,
-        max_snapshot_age_ms=None,
-        min_snapshots_to_keep=None,
-    )
-
-
 def _change_tag(
     table: Table,
     tag: str,
@@ -331,7 +238,7 @@ def _change_tag(
         if own_tag_target(table, tag) != expected_ref:
             raise LostRaceError(f"{table_name(table)}: somebody else moved {tag}; look again before you decide")
         tags, untagged = _pack_tags(packs())
-        updates = (_tag_update(tag, new_ref), *more, *tags)
+        updates = (tag_update(tag, new_ref), *more, *tags)
         requirements = (AssertRefSnapshotId(ref=tag, snapshot_id=expected_ref), *untagged)
         if attempt_commit(table, updates, requirements, attempt) is CommitOutcome.DONE:
             reload_table(table, patient=True)
@@ -385,66 +292,6 @@ def _find_committed(table: Table, binding: Binding, sent: Collection[int]) -> De
         if binding.tag in version.tags or version.index_snapshot_id in sent or moved_on:
             return version
     return None
-
-
-def _holder_snapshot(table: Table, binding: Binding) -> Snapshot:
-    """The snapshot that carries a pack: without a parent and without files, so that it keeps no data alive.
-
-    It comes in one commit with the version, and after it.
-    """
-    snapshot_id = new_snapshot_id(table)
-    sequence_number = table.metadata.next_sequence_number()
-    if not isinstance(table.metadata, TableMetadataV1):
-        sequence_number += 1
-    return Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=None,
-        sequence_number=sequence_number,
-        manifest_list=write_empty_manifest_list(table, snapshot_id, sequence_number),
-        summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{PACK_KEY: binding.name}),
-        schema_id=table.metadata.current_schema_id,
-        **_no_rows(table),
-    )
-
-
-def _no_rows(table: Table) -> dict[str, int]:
-    """The fields of format v3 for a snapshot that adds no row; None in either corrupts the table for Spark."""
-    if isinstance(table.metadata, TableMetadataV3):
-        return {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
-    return {}
-
-
-def _derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> Snapshot:
-    base = find_snapshot(table, binding.base_snapshot_id)
-    snapshot_id = new_snapshot_id(table)
-    packs = [*binding.packs, *([holder.snapshot_id] if holder else [])]
-    properties = base.summary.additional_properties if base.summary else {}
-    totals = {key: properties[key] for key in _TOTALS if key in properties}
-    index_name = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
-    measurement = {f"{binding.kind}.took": binding.measurement} if binding.measurement else {}
-    summary = Summary(
-        Operation.REPLACE,
-        **totals,
-        **index_name,
-        **measurement,
-        **({PACKS_KEY: ",".join(map(str, packs))} if packs else {}),
-        **{
-            STATISTICS_FILE_KEY: binding.puffin_path,
-            f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
-            f"{binding.kind}.build-id": binding.build_id,
-        },
-    )
-    sequence_number = table.metadata.next_sequence_number()
-    path = write_own_manifest_list(table, base, snapshot_id, sequence_number)
-    return Snapshot(
-        snapshot_id=snapshot_id,
-        parent_snapshot_id=base.snapshot_id,
-        sequence_number=sequence_number,
-        manifest_list=path,
-        summary=summary,
-        schema_id=base.schema_id,
-        **_no_rows(table),
-    )
 
 
 def _verify_committed(

@@ -23,6 +23,9 @@ PACKS_KEY = "ann.packs"
 places, from 1, are the numbers of packs in the routing blob."""
 SKETCHES_TAG = "theta_sketches"
 """The tag on the newest version of the file sketches."""
+LASTING_MS = 2**63 - 1
+"""`max-ref-age-ms` of tags that are to last. A tag without it has the table's `history.expire.max-ref-age-ms`, and the
+expiry of any engine drops it at that age."""
 
 
 def index_tag(name: str) -> str:

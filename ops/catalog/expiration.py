@@ -1,6 +1,6 @@
 """Expiring versions: removes snapshots that icepuffin made, and its own tags on them, in one commit. Files stay."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyiceberg.table import Table
 from pyiceberg.table.update import (
@@ -32,29 +32,24 @@ def expire_derived(
     Raises BindingError, and the errors of `reload_table`.
     """
     requested = frozenset(snapshot_ids)
-    for attempt in range(_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
-        refs = table.metadata.refs
-        foreign = {ref.snapshot_id for name, ref in refs.items() if name not in own_tags}
+
+    def foreign() -> set[int]:
+        return {ref.snapshot_id for name, ref in table.metadata.refs.items() if name not in own_tags}
+
+    def choose() -> tuple[list[SnapshotId], Iterable[TableRequirement]]:
+        others = foreign()
         present = {
             SnapshotId(snapshot.snapshot_id): snapshot
             for snapshot in table.metadata.snapshots
-            if snapshot.snapshot_id in requested and is_derived(snapshot) and snapshot.snapshot_id not in foreign
+            if snapshot.snapshot_id in requested and is_derived(snapshot) and snapshot.snapshot_id not in others
         }
-        if not present:
-            return tuple(sorted(requested - foreign))
-        tags = [name for name, ref in refs.items() if ref.snapshot_id in present]
-        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in tags]
-        updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(present)))
         # a catalog drops the tags of a snapshot with it: no run may have put one on, as it does after a rollback
-        ours = sorted({*tags, *(name for snapshot in present.values() for name in own_names(snapshot))})
-        unmoved: list[TableRequirement] = [
-            AssertRefSnapshotId(ref=name, snapshot_id=tag_target(table, name)) for name in ours
-        ]
-        if attempt_commit(table, tuple(updates), tuple(unmoved), attempt) is CommitOutcome.DONE:
-            reload_table(table, patient=True)
-            return tuple(sorted(present))
-    raise BindingError(f"{table_name(table)}: versions could not be expired in {_ATTEMPTS} attempts; try again")
+        possible = {name for snapshot in present.values() for name in own_names(snapshot)}
+        tags = sorted(possible.union(_refs_on(table, present)))
+        unmoved = (AssertRefSnapshotId(ref=name, snapshot_id=tag_target(table, name)) for name in tags)
+        return sorted(present), unmoved
+
+    return _remove_snapshots(table, choose, "versions") or tuple(sorted(requested - foreign()))
 
 
 def unnamed_packs(table: Table, expiring: Iterable[SnapshotId] = ()) -> Mapping[SnapshotId, str]:
@@ -78,22 +73,40 @@ def expire_packs(table: Table) -> tuple[SnapshotId, ...]:
 
     Raises BindingError, PartialMetadataError where a version may be hidden, and the errors of `reload_table`.
     """
-    for attempt in range(_ATTEMPTS):
-        reload_table(table, patient=attempt > 0)
-        refs = table.metadata.refs
+
+    def choose() -> tuple[list[SnapshotId], Iterable[TableRequirement]]:
         owners = unnamed_packs(table)
         if not owners:
-            return ()
+            return [], ()
         require_all_snapshots(table)
-        holders = sorted(owners)
-        updates: list[TableUpdate] = [
-            RemoveSnapshotRefUpdate(ref_name=name) for name, ref in refs.items() if ref.snapshot_id in holders
-        ]
-        updates.append(RemoveSnapshotsUpdate(snapshot_ids=holders))
-        if attempt_commit(table, tuple(updates), _nothing_published(table, owners), attempt) is CommitOutcome.DONE:
+        return sorted(owners), _nothing_published(table, owners)
+
+    return _remove_snapshots(table, choose, "packs")
+
+
+def _remove_snapshots(
+    table: Table, choose: Callable[[], tuple[list[SnapshotId], Iterable[TableRequirement]]], what: str
+) -> tuple[SnapshotId, ...]:
+    """Remove snapshots and the refs on them in one commit; -> the snapshots, none where there are none to remove.
+
+    choose: gives the snapshots, and what the commit requires, for the state that `table` shows. Raises BindingError.
+    """
+    for attempt in range(_ATTEMPTS):
+        reload_table(table, patient=attempt > 0)
+        snapshot_ids, requirements = choose()
+        if not snapshot_ids:
+            return ()
+        refs = _refs_on(table, snapshot_ids)
+        updates: list[TableUpdate] = [RemoveSnapshotRefUpdate(ref_name=name) for name in refs]
+        updates.append(RemoveSnapshotsUpdate(snapshot_ids=snapshot_ids))
+        if attempt_commit(table, tuple(updates), tuple(requirements), attempt) is CommitOutcome.DONE:
             reload_table(table, patient=True)
-            return tuple(holders)
-    raise BindingError(f"{table_name(table)}: packs could not be expired in {_ATTEMPTS} attempts; try again")
+            return tuple(snapshot_ids)
+    raise BindingError(f"{table_name(table)}: {what} could not be expired in {_ATTEMPTS} attempts; try again")
+
+
+def _refs_on(table: Table, snapshot_ids: Collection[int]) -> list[str]:
+    return [name for name, ref in table.metadata.refs.items() if ref.snapshot_id in snapshot_ids]
 
 
 def _nothing_published(table: Table, owners: Mapping[SnapshotId, str]) -> tuple[TableRequirement, ...]:

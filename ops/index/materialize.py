@@ -12,10 +12,11 @@ from pyiceberg.table import Table
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
-from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.bindings import LostRaceError
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.assembly import Assembly, VersionFile

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bindings import NewPack
 from icepuffin.ops.catalog.bound_versions import BoundPack, DerivedVersion
+from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
 from icepuffin.ops.index.definition import DefinitionError, IndexDefinition
 from icepuffin.ops.index.errors import NotAnIndexError

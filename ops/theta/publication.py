@@ -9,10 +9,11 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LASTING_MS, Binding, LostRaceError
-from icepuffin.ops.catalog.blob_kind import SKETCHES_TAG, BlobKind
+from icepuffin.ops.catalog.bindings import LostRaceError
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, SKETCHES_TAG, BlobKind
 from icepuffin.ops.catalog.bound_versions import sketch_versions
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.snapshots import find_snapshot, table_name
 from icepuffin.ops.catalog.statistics import StatisticsError, find_statistics, register_statistics
 from icepuffin.ops.errors import IcepuffinError

@@ -2,8 +2,8 @@
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bindings import Binding
 from icepuffin.ops.catalog.blob_kind import BlobKind, index_tag
+from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage

@@ -16,7 +16,8 @@ from pyiceberg.table.update import (
 )
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.bindings import LASTING_MS, LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.catalog.bindings import LostRaceError, UnsupportedCatalogError
+from icepuffin.ops.catalog.blob_kind import LASTING_MS
 from icepuffin.ops.catalog.bound_versions import TagTakenError, index_versions, own_tags, tag_target
 from icepuffin.ops.catalog.snapshots import UnknownSnapshotError, data_snapshots, is_derived, resolve_snapshot
 from icepuffin.ops.index import Action, create_index, drop_index, list_definitions, plan_version

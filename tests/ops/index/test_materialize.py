@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from icepuffin.ops.catalog.bindings import LASTING_MS
+from icepuffin.ops.catalog.blob_kind import LASTING_MS
 from icepuffin.ops.catalog.bound_versions import index_versions, tag_target
 from icepuffin.ops.catalog.live_files import live_files
 from icepuffin.ops.datafile import VectorColumnError

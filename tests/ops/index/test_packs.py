@@ -10,7 +10,7 @@ from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings, expiration
-from icepuffin.ops.catalog.blob_kind import pack_tag
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, pack_tag
 from icepuffin.ops.catalog.bound_versions import BoundPack, index_versions, tagged_version
 from icepuffin.ops.catalog.commit import CommitOutcome, attempt_commit
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
@@ -491,7 +491,7 @@ def test_every_tag_of_a_pack_lasts(table: Table) -> None:
     index_second(table)
     tags = {ref for ref in table.refresh().metadata.refs if "-pack-" in ref}
     assert len(tags) == 2
-    assert {table.metadata.refs[tag].max_ref_age_ms for tag in tags} == {bindings.LASTING_MS}
+    assert {table.metadata.refs[tag].max_ref_age_ms for tag in tags} == {LASTING_MS}
 
 
 def test_a_shard_that_does_not_lie_within_its_pack_is_refused(table: Table) -> None:

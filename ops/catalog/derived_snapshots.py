@@ -1,0 +1,173 @@
+"""The snapshots that a binding adds to a table, and the updates that a commit of one consists of. Commits nothing."""
+
+from dataclasses import dataclass
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV3
+from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.statistics import StatisticsFile
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+    SetStatisticsUpdate,
+    TableUpdate,
+)
+
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, PACK_KEY, PACKS_KEY, BlobKind, pack_tag
+from icepuffin.ops.catalog.manifest_lists import new_snapshot_id, write_empty_manifest_list, write_own_manifest_list
+from icepuffin.ops.catalog.snapshots import find_snapshot
+from icepuffin.ops.model import SnapshotId
+
+STATISTICS_FILE_KEY = "statistics-file"
+_TOTALS = (
+    "total-records",
+    "total-data-files",
+    "total-delete-files",
+    "total-files-size",
+    "total-position-deletes",
+    "total-equality-deletes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPack:
+    """A complete file of shards that later versions may share."""
+
+    path: str
+    size: int
+    footer_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What is to be bound to which snapshot."""
+
+    kind: BlobKind
+    name: str
+    """Name of the index; for file sketches the name of the kind"""
+    tag: str
+    base_snapshot_id: SnapshotId
+    build_id: str
+    puffin_path: str
+    file_size: int
+    footer_size: int
+    expected_ref: SnapshotId | None
+    """Snapshot that the tag pointed at when the work began; None where there was no tag"""
+    max_ref_age_ms: int = LASTING_MS
+    measurement: str = ""
+    """Text of the `Measurement` of the run, for the summary of the snapshot"""
+    packs: tuple[SnapshotId, ...] = ()
+    """Holder snapshots of the packs that the version shares with others, in the order of their numbers"""
+    new_pack: NewPack | None = None
+    """The pack that is bound with the version; its number follows those of the others"""
+
+
+def derive_snapshot(table: Table, binding: Binding, holder: Snapshot | None) -> Snapshot:
+    base = find_snapshot(table, binding.base_snapshot_id)
+    snapshot_id = new_snapshot_id(table)
+    packs = [*binding.packs, *([holder.snapshot_id] if holder else [])]
+    properties = base.summary.additional_properties if base.summary else {}
+    totals = {key: properties[key] for key in _TOTALS if key in properties}
+    index_name = {f"{binding.kind}.index": binding.name} if binding.name != binding.kind else {}
+    measurement = {f"{binding.kind}.took": binding.measurement} if binding.measurement else {}
+    summary = Summary(
+        Operation.REPLACE,
+        **totals,
+        **index_name,
+        **measurement,
+        **({PACKS_KEY: ",".join(map(str, packs))} if packs else {}),
+        **{
+            STATISTICS_FILE_KEY: binding.puffin_path,
+            f"{binding.kind}.base-snapshot-id": str(binding.base_snapshot_id),
+            f"{binding.kind}.build-id": binding.build_id,
+        },
+    )
+    sequence_number = table.metadata.next_sequence_number()
+    path = write_own_manifest_list(table, base, snapshot_id, sequence_number)
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=base.snapshot_id,
+        sequence_number=sequence_number,
+        manifest_list=path,
+        summary=summary,
+        schema_id=base.schema_id,
+        **_no_rows(table),
+    )
+
+
+def holder_snapshot(table: Table, binding: Binding) -> Snapshot:
+    """The snapshot that carries a pack: without a parent and without files, so that it keeps no data alive.
+
+    It comes in one commit with the version, and after it.
+    """
+    snapshot_id = new_snapshot_id(table)
+    sequence_number = table.metadata.next_sequence_number()
+    if not isinstance(table.metadata, TableMetadataV1):
+        sequence_number += 1
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=None,
+        sequence_number=sequence_number,
+        manifest_list=write_empty_manifest_list(table, snapshot_id, sequence_number),
+        summary=Summary(Operation.REPLACE, **dict.fromkeys(_TOTALS, "0"), **{PACK_KEY: binding.name}),
+        schema_id=table.metadata.current_schema_id,
+        **_no_rows(table),
+    )
+
+
+def _no_rows(table: Table) -> dict[str, int]:
+    """The fields of format v3 for a snapshot that adds no row; None in either corrupts the table for Spark."""
+    if isinstance(table.metadata, TableMetadataV3):
+        return {"first_row_id": table.metadata.next_row_id or 0, "added_rows": 0}
+    return {}
+
+
+def version_updates(binding: Binding, snapshot: Snapshot) -> tuple[TableUpdate, ...]:
+    file = _statistics(snapshot, binding.puffin_path, binding.file_size, binding.footer_size)
+    tag = tag_update(binding.tag, tag_ref(SnapshotId(snapshot.snapshot_id), binding.max_ref_age_ms))
+    return AddSnapshotUpdate(snapshot=snapshot), tag, SetStatisticsUpdate(statistics=file)
+
+
+def holder_updates(binding: Binding, holder: Snapshot | None) -> tuple[TableUpdate, ...]:
+    pack = binding.new_pack
+    if holder is None or pack is None:
+        return ()
+    file = _statistics(holder, pack.path, pack.size, pack.footer_size)
+    holder_id = SnapshotId(holder.snapshot_id)
+    tag = tag_update(pack_tag(binding.name, holder_id), tag_ref(holder_id, LASTING_MS))
+    return AddSnapshotUpdate(snapshot=holder), tag, SetStatisticsUpdate(statistics=file)
+
+
+def _statistics(snapshot: Snapshot, path: str, file_size: int, footer_size: int) -> StatisticsFile:
+    return StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=path,
+        file_size_in_bytes=file_size,
+        file_footer_size_in_bytes=footer_size,
+        blob_metadata=[],  # a custom type listed here breaks PyIceberg's load_table and misleads Spark
+    )
+
+
+def tag_ref(snapshot_id: SnapshotId, max_ref_age_ms: int) -> SnapshotRef:
+    return SnapshotRef(
+        snapshot_id=snapshot_id,
+        snapshot_ref_type=SnapshotRefType.TAG,
+        max_ref_age_ms=max_ref_age_ms,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
+
+
+def tag_update(tag: str, ref: SnapshotRef | None) -> TableUpdate:
+    if ref is None:
+        return RemoveSnapshotRefUpdate(ref_name=tag)
+    return SetSnapshotRefUpdate(
+        ref_name=tag,
+        type=SnapshotRefType.TAG,
+        snapshot_id=ref.snapshot_id,
+        max_ref_age_ms=ref.max_ref_age_ms,
+        max_snapshot_age_ms=None,
+        min_snapshots_to_keep=None,
+    )
