@@ -15,8 +15,8 @@ from types import TracebackType
 
 import numpy as np
 
-from icepuffin.ops.catalog.bindings import NewPack
 from icepuffin.ops.catalog.bound_versions import BoundPack
+from icepuffin.ops.catalog.derived_snapshots import NewPack
 from icepuffin.ops.created_by import CREATED_BY
 from icepuffin.ops.index.background_file import BackgroundFile, Segments
 from icepuffin.ops.index.errors import CoverageError

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from pyiceberg.table import Table
 
-from icepuffin.ops.catalog.bindings import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.commit import reload_table
+from icepuffin.ops.catalog.derived_snapshots import STATISTICS_FILE_KEY
 from icepuffin.ops.catalog.manifest_lists import OWN_LISTS
 from icepuffin.ops.catalog.snapshots import require_all_snapshots, table_name
 from icepuffin.ops.index.report import GcReport
@@ -38,7 +38,7 @@ def collect_garbage(
     reload_table(table)
     root = f"{normalize(table.metadata.location).rstrip('/')}/metadata"
     store = open_storage(root, storage)
-    youngest = store.now_ms(root) - int(grace.total_seconds() * 1000)
+    cut_off_ms = store.now_ms(root) - int(grace.total_seconds() * 1000)
     ours = [file for file in store.list(root) if _is_ours(normalize(file.path).removeprefix(f"{root}/"))]
     reload_table(table)  # after the listing, so that files that were referenced meanwhile stay
     require_all_snapshots(table)
@@ -52,19 +52,19 @@ def collect_garbage(
     referenced |= {
         normalize(entry.statistics_path) for entry in table.metadata.statistics if entry.snapshot_id not in expiring
     }
-    doomed, young, freed = [], 0, 0
+    doomed, postponed, freed = [], 0, 0
     for file in ours:
         if normalize(file.path) in referenced:
             continue
-        if file.modified_ms > youngest:
-            young += 1
+        if file.modified_ms > cut_off_ms:
+            postponed += 1
             continue
         doomed.append(file.path)
         freed += file.size
     if not dry_run:
         for path in doomed:
             store.delete(path)
-    return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, young)
+    return GcReport(table_name(table), dry_run, tuple(sorted(doomed)), freed, postponed)
 
 
 def _is_ours(name: str) -> bool:

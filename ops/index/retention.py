@@ -12,7 +12,7 @@ from datetime import timedelta
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.blob_kind import BlobKind, version_tag
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind, version_tag
 from icepuffin.ops.catalog.bound_versions import (
     DerivedVersion,
     bound_names,
@@ -51,7 +51,7 @@ class RetentionPlan:
     expire: tuple[ExpiredVersion, ...] = ()
     pin: tuple[DerivedVersion, ...] = ()
     """Versions of tagged snapshots, which need a tag so that Iceberg's expiry does not remove them."""
-    young: int = 0
+    postponed: int = 0
     """Number of versions that stay only until they are older than the grace period."""
 
 
@@ -73,23 +73,23 @@ def plan_retention(
     tag = version_tag(kind, name)
     own = own_tags(table, tag)
     newest = tag_target(table, tag) if tag in own else _newest_untagged(table, all_versions, retention)
-    lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == bindings.LASTING_MS}
+    lasting = {name for name in own if name == tag or table.metadata.refs[name].max_ref_age_ms == LASTING_MS}
     tagged = _owners_snapshots(table)
     pinned = tagged - {table.metadata.current_snapshot_id} if retention.versions in _WITH_TAGGED else frozenset()
     expire: list[ExpiredVersion] = []
     pin: list[DerivedVersion] = []
-    young = 0
-    for version, why in _judged(table, all_versions, newest, tagged, retention, now):
+    postponed = 0
+    for version, reason in _reasons_to_expire(table, all_versions, newest, tagged, retention, now):
         foreign = [ref for ref in version.tags if ref not in own]
-        if why and not foreign:
+        if reason and not foreign:
             if now - version.timestamp_ms <= grace.total_seconds() * 1000:
-                young += 1
+                postponed += 1
                 continue
             path, base = version.puffin_path, version.base_snapshot_id
-            expire.append(ExpiredVersion(name, base, version.index_snapshot_id, path, why))
-        elif not why and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
+            expire.append(ExpiredVersion(name, base, version.index_snapshot_id, path, reason))
+        elif not reason and not foreign and lasting.isdisjoint(version.tags) and version.base_snapshot_id in pinned:
             pin.append(version)
-    return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), young)
+    return RetentionPlan(tuple(reversed(expire)), tuple(reversed(pin)), postponed)
 
 
 def _newest_untagged(
@@ -109,7 +109,7 @@ def retention_of_dropped(table: Table, defined: Collection[str]) -> Iterator[tup
         yield name, RetentionPolicy(RetentionScope.NONE)
 
 
-def _judged(
+def _reasons_to_expire(
     table: Table,
     all_versions: Sequence[DerivedVersion],
     newest: SnapshotId | None,
@@ -117,7 +117,7 @@ def _judged(
     retention: RetentionPolicy,
     now: int,
 ) -> Iterator[tuple[DerivedVersion, str]]:
-    """(version, reason for removal, or empty where it stays), newest data snapshots first."""
+    """(version, reason to expire it, empty where it stays), newest data snapshots first."""
     snapshot_ids = frozenset(snapshot.snapshot_id for snapshot in table.metadata.snapshots)
     snapshots_before: set[SnapshotId] = set()
     counted = 1 if newest is not None else 0
@@ -125,28 +125,28 @@ def _judged(
         base, age = version.base_snapshot_id, (now - version.timestamp_ms) / _DAY_MS
         repeated = base in snapshots_before
         snapshots_before.add(base)
-        why = ""
+        reason = ""
         if version.index_snapshot_id == newest:
             pass
         elif base not in snapshot_ids:
-            why = "its snapshot has expired"
+            reason = "its snapshot has expired"
         elif retention.versions is RetentionScope.NONE:
-            why = "its index was dropped"
+            reason = "its index was dropped"
         elif repeated:
-            why = "a newer version of the same snapshot exists"
+            reason = "a newer version of the same snapshot exists"
         elif retention.versions is RetentionScope.NEWEST:
-            why = "only the newest version is kept"
+            reason = "only the newest version is kept"
         elif base in tagged:
             pass
         elif retention.versions is RetentionScope.TAGGED:
-            why = "no branch or tag points at its snapshot"
+            reason = "no branch or tag points at its snapshot"
         elif retention.days is not None and age > retention.days:
-            why = f"it is older than {retention.days:g} days"
+            reason = f"it is older than {retention.days:g} days"
         elif retention.last is not None and counted >= retention.last:
-            why = f"there are {retention.last} newer ones"
+            reason = f"there are {retention.last} newer ones"
         else:
             counted += 1
-        yield version, why
+        yield version, reason
 
 
 def _place(version: DerivedVersion) -> tuple[int, int, int]:

@@ -70,7 +70,7 @@ def collect_table_garbage(
         with _noting(refusals):
             expire_packs(table)
     report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
-    later = sum(plan.young for plan in plans.values())
+    later = sum(plan.postponed for plan in plans.values())
     return replace(report, retired=tuple(expired), retired_later=later, pinned=tuple(pinned), refused=tuple(refusals))
 
 

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from icepuffin.ops.catalog import bindings
-from icepuffin.ops.catalog.blob_kind import BlobKind
+from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
@@ -86,7 +86,7 @@ def test_young_ones_stay(table: Table) -> None:
 
 
 def test_nothing_younger_than_the_grace_period_goes(table: Table) -> None:
-    assert planned(table, RetentionPolicy(RetentionScope.NEWEST), days=0.01) == RetentionPlan(young=3)
+    assert planned(table, RetentionPolicy(RetentionScope.NEWEST), days=0.01) == RetentionPlan(postponed=3)
 
 
 def test_the_version_of_a_tagged_snapshot_stays_and_is_pinned(table: Table) -> None:
@@ -116,7 +116,7 @@ def test_a_version_of_a_tagged_snapshot_is_pinned_although_its_own_tag_will_age(
     plan = planned(table, RetentionPolicy())
     assert [item.base_snapshot_id for item in plan.pin] == [old]
     carry_out_retention(table, "ann_e", plan)
-    assert table.refresh().metadata.refs[f"ann_e-{old}"].max_ref_age_ms == bindings.LASTING_MS
+    assert table.refresh().metadata.refs[f"ann_e-{old}"].max_ref_age_ms == LASTING_MS
     assert planned(table, RetentionPolicy()) == RetentionPlan()
 
 
