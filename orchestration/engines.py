@@ -14,10 +14,10 @@ def use_shard_cache(settings: Settings) -> None:
     if settings.cache is None:  # the environment variables apply then
         return
     from icepuffin.ops.cache import CacheSettings, use_settings  # noqa: PLC0415  imports kernels
-    from icepuffin.ops.cache.settings import MB  # noqa: PLC0415
+    from icepuffin.ops.cache.settings import MIB  # noqa: PLC0415
 
     cache = settings.cache
-    use_settings(CacheSettings(cache.directory, cache.disk_mb * MB, cache.memory_mb * MB))
+    use_settings(CacheSettings(cache.directory, cache.disk_mb * MIB, cache.memory_mb * MIB))
 
 
 def engine_of(settings: Settings) -> Engine:

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-MB = 1 << 20
+MIB = 1 << 20
 _OFF = "off"
 DIRECTORY = "ICEPUFFIN_SHARD_CACHE"
 """Environment variable of the folder, or `off`"""
@@ -41,17 +41,17 @@ class CacheSettings:
         if where == _OFF:
             return cls.off()
         budgets = {
-            name: _megabytes(variable) * MB
+            name: _mebibytes(variable) * MIB
             for name, variable in (("disk_bytes", DISK_MB), ("memory_bytes", MEMORY_MB))
             if variable in os.environ
         }
         return cls(directory=Path(where) if where else None, **budgets)
 
 
-def _megabytes(variable: str) -> int:
+def _mebibytes(variable: str) -> int:
     text = os.environ[variable]
     if not text.strip().isdecimal():
-        raise ValueError(f"the environment variable {variable} takes a whole number of MB of at least 0")
+        raise ValueError(f"the environment variable {variable} takes a whole number of MiB of at least 0")
     return int(text)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from icepuffin.ann_kernels.metric import Metric
 from icepuffin.ops.cache import ShardKey, process_cache
+from icepuffin.ops.cache.settings import MIB
 from icepuffin.ops.index.version_reader import OpenVersion
 from icepuffin.ops.model import FileNumber, ShardId
 from icepuffin.ops.search.arguments import F64
@@ -37,7 +38,6 @@ from icepuffin.ops.search.worker import (
 from icepuffin.ops.storage import StorageError
 from icepuffin.ops.tasks.runner import TaskRunner
 
-_MB = 1 << 20
 _RANKED_HERE = 4_096
 """Candidates whose exact distances this process computes itself: a job takes longer"""
 _MIN_TASK_QUERIES = 64
@@ -56,16 +56,16 @@ def choose_tier(opened: OpenVersion, job: SearchJob, runner: TaskRunner | None, 
     """This process for versions that are small or in its memory, and for all where there is no runner."""
     if runner is None:
         return TierChoice(remote=False, why="the index is in memory")
-    size = f"the index of {opened.bytes_total / _MB:,.1f} MB"
-    if opened.bytes_total <= in_process_mb * _MB:
-        return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MB")
+    size = f"the index of {opened.bytes_total / MIB:,.1f} MiB"
+    if opened.bytes_total <= in_process_mb * MIB:
+        return TierChoice(remote=False, why=f"{size} is not over the threshold of {in_process_mb:,} MiB")
     version = opened.version.index_snapshot_id
     shards = zip(opened.shards, opened.routing.shards, strict=True)
     keys = (ShardKey(blob, entry.sha256, version) for blob, entry in shards)
     if all(process_cache().holds(key, job.storage) for key in keys):
         return TierChoice(remote=False, why=f"{size} is in this process's memory")
     return TierChoice(
-        remote=True, why=f"{size} is over the threshold of {in_process_mb:,} MB, and not in this process's memory"
+        remote=True, why=f"{size} is over the threshold of {in_process_mb:,} MiB, and not in this process's memory"
     )
 
 

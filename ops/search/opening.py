@@ -91,13 +91,13 @@ def open_index(
     runner : TaskRunner, optional
         Such as `SparkRunner(session)`: its tasks search an index that is too large for this process.
     in_process_mb : int
-        Size of an index, in MB, over which the runner searches it.
+        Size of an index, in MiB, over which the runner searches it.
 
     Returns
     -------
     IndexReader
         Immutable and safe for threads. Keep it: opening reads the shards, searching does not. Of an index of more than
-        256 MB each shard is read by the first search that needs it.
+        256 MiB each shard is read by the first search that needs it.
 
     Raises
     ------

@@ -197,10 +197,10 @@ def test_the_tier_and_the_reason_are_in_the_profile(table: Table, monkeypatch: p
         return profile.tier, profile.tier_why
 
     assert tier_of() == ("in-process", "the index is in memory")
-    assert "not over the threshold of 100 MB" in tier_of(runner=runner)[1]
+    assert "not over the threshold of 100 MiB" in tier_of(runner=runner)[1]
     tier, why = tier_of(runner=runner, in_process_mb=0)
     assert tier == "distributed"
-    assert "over the threshold of 0 MB" in why
+    assert "over the threshold of 0 MiB" in why
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_MEMORY_MB", "10")
     tier_of()
     tier, why = tier_of(runner=runner, in_process_mb=0)
