@@ -54,7 +54,7 @@ def overridden(raw: Mapping[str, Any], environment: Mapping[str, str], model: ty
         if path[0].lower() not in model.model_fields:
             valid = ", ".join(PREFIX + field.upper() for field in model.model_fields)
             raise OverrideError(f"the environment variable {name} names no setting; there are {valid}")
-        merged = _over(merged, path, model, environment[name], name)
+        merged = _overridden(merged, path, model, environment[name], name)
     return merged
 
 
@@ -76,15 +76,15 @@ def _refuse_near_misses(raw: Mapping[str, Any], environment: Mapping[str, str], 
             raise OverrideError(f"the environment variable {name} is not read; correct it to {alike[0]}, or unset it")
 
 
-def _paths(raw: Any, kind: Any) -> Iterator[tuple[str, ...]]:
+def _paths(raw: Any, annotation: Any) -> Iterator[tuple[str, ...]]:
     """Places of the settings and sections of a model; where names are free, those of the file."""
-    kind = plain_type(kind)
+    annotation = plain_type(annotation)
     inner: dict[str, Any] = {}
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        inner = {name: field.annotation for name, field in kind.model_fields.items()}
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        inner = {name: field.annotation for name, field in annotation.model_fields.items()}
     below = raw if isinstance(raw, Mapping) else {}
     if not inner:  # a table whose keys are free, or a value
-        inner = dict.fromkeys(below, get_args(kind)[1] if get_origin(kind) in (dict, Mapping) else None)
+        inner = dict.fromkeys(below, get_args(annotation)[1] if get_origin(annotation) in (dict, Mapping) else None)
     for name, annotation in inner.items():
         yield (name,)
         yield from ((name, *path) for path in _paths(below.get(name), annotation))
@@ -95,7 +95,7 @@ def named_by(place: Sequence[str | int], environment: Mapping[str, str]) -> str 
     for name in sorted(environment, reverse=True):  # the last one applied wins
         path = name[len(PREFIX) :].lower().split("__")
         is_prefix = name.upper().startswith(PREFIX) and path == [str(part).lower() for part in place[: len(path)]]
-        if is_prefix and (len(path) == len(place) or _sets(environment[name], place[len(path) :])):
+        if is_prefix and (len(path) == len(place) or _sets_value_at(environment[name], place[len(path) :])):
             return name
     return None
 
@@ -110,7 +110,7 @@ def variable_below(place: Sequence[str | int], environment: Mapping[str, str]) -
     return None
 
 
-def _sets(text: str, place: Sequence[str | int]) -> bool:
+def _sets_value_at(text: str, place: Sequence[str | int]) -> bool:
     """Whether a variable's value sets this place below its own. A text or a list sets everything below it."""
     try:
         value = json.loads(text)
@@ -125,13 +125,13 @@ def _sets(text: str, place: Sequence[str | int]) -> bool:
     return True
 
 
-def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:
+def _overridden(raw: Any, path: list[str], annotation: Any, text: str, name: str) -> Any:
     """`raw` with the value of the variable at `path`, which may be empty."""
-    kind = plain_type(kind)
-    fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-    named = get_args(kind)[1] if get_origin(kind) in (dict, Mapping) else None
+    annotation = plain_type(annotation)
+    fields = annotation.model_fields if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    named = get_args(annotation)[1] if get_origin(annotation) in (dict, Mapping) else None
     if not path:
-        value = text if fields is None and get_origin(kind) is None else _json(text, name, kind)
+        value = text if fields is None and get_origin(annotation) is None else _json(text, name, annotation)
         return _merged(raw, value) if isinstance(raw, Mapping) and isinstance(value, Mapping) else value
     below = dict(raw) if isinstance(raw, Mapping) else {}
     if fields == {} or named in (str, SecretStr):  # properties: their names have dots, which TOML reads as tables
@@ -142,7 +142,7 @@ def _over(raw: Any, path: list[str], kind: Any, text: str, name: str) -> Any:
         raise OverrideError(f"the environment variable {name} names no setting: {setting} has nothing below it")
     key = _key(path[0], fields or below)
     inner = named if fields is None else fields[key].annotation if key in fields else str
-    return {**below, key: _over(below.get(key), path[1:], inner, text, name)}
+    return {**below, key: _overridden(below.get(key), path[1:], inner, text, name)}
 
 
 def _key(part: str, existing: Mapping[str, Any]) -> str:
@@ -161,22 +161,21 @@ def flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
     return pairs
 
 
-def plain_type(kind: Any) -> Any:
+def plain_type(annotation: Any) -> Any:
     """The type without None; a choice of texts counts as text."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return plain_type(next(item for item in get_args(kind) if item is not type(None)))
-    if get_origin(kind) is Annotated:
-        return plain_type(get_args(kind)[0])
-    return str if get_origin(kind) is Literal else kind
+    if get_origin(annotation) in (Union, types.UnionType):
+        return plain_type(next(item for item in get_args(annotation) if item is not type(None)))
+    if get_origin(annotation) is Annotated:
+        return plain_type(get_args(annotation)[0])
+    return str if get_origin(annotation) is Literal else annotation
 
 
-def _json(text: str, name: str, kind: Any) -> Any:
+def _json(text: str, name: str, annotation: Any) -> Any:
     try:
         return json.loads(text, parse_float=WrittenNumber)
     except ValueError:
-        form = (
-            'a list, such as ["a", "b"]' if get_origin(kind) in (list, tuple) else 'an object, such as {"key": "value"}'
-        )
+        is_list = get_origin(annotation) in (list, tuple)
+        form = 'a list, such as ["a", "b"]' if is_list else 'an object, such as {"key": "value"}'
         raise OverrideError(f"the environment variable {name} is not valid JSON: write {form}") from None
 
 

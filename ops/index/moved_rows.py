@@ -211,9 +211,9 @@ def _by_lineage(matching: _Matching) -> _MatchOutcome | None:
         return None
     read = _read_summary(matching, after, results)
     matched = _joined(matching, [result.rows for result in results], read)
-    untouched = tuple(selection for selection in matching.selections if not read.rows.get(selection.slot))
-    partly = tuple(selection for selection in matched.unmatched if read.rows[selection.slot])
-    return replace(matched, unmatched=(*untouched, *partly))
+    whole_files = tuple(selection for selection in matching.selections if not read.rows.get(selection.slot))
+    other_rows = tuple(selection for selection in matched.unmatched if read.rows[selection.slot])
+    return replace(matched, unmatched=(*whole_files, *other_rows))
 
 
 def _read_summary(

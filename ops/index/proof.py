@@ -73,7 +73,7 @@ def require_rows(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Nodes:
+class _NodeCounts:
     """Live nodes of a version's file."""
 
     tally: Tally
@@ -83,7 +83,9 @@ class _Nodes:
     """Shard ids of those nodes, by address"""
 
 
-def _nodes(file: VersionFile, addresses: npt.NDArray[np.int64], storage: StorageConfig, runner: TaskRunner) -> _Nodes:
+def _nodes(
+    file: VersionFile, addresses: npt.NDArray[np.int64], storage: StorageConfig, runner: TaskRunner
+) -> _NodeCounts:
     """Count the addresses of all live nodes, and look up the nodes at `addresses`."""
     routing = file.routing
     count = sum(entry.count for entry in routing.shards)
@@ -102,9 +104,9 @@ def _nodes(file: VersionFile, addresses: npt.NDArray[np.int64], storage: Storage
     shard_of: dict[int, int] = {}
     for first, part in enumerate(results):
         hash_of.update(zip(part.addresses.tolist(), part.hashes.tolist(), strict=True))
-        shard_ids = first + groups * part.places  # a task has each `groups`-th shard
+        shard_ids = first + groups * part.shards  # a task has each `groups`-th shard
         shard_of.update(zip(part.addresses.tolist(), shard_ids.tolist(), strict=True))
-    return _Nodes(Tally.joined((part.tally for part in results), len(routing.files)), hash_of, shard_of)
+    return _NodeCounts(Tally.joined((part.tally for part in results), len(routing.files)), hash_of, shard_of)
 
 
 def _self_search(
@@ -112,7 +114,7 @@ def _self_search(
     shard_set: ShardSet,
     file: VersionFile,
     rows: Sequence[ProofRows],
-    nodes: _Nodes,
+    nodes: _NodeCounts,
     storage: StorageConfig,
     runner: TaskRunner,
 ) -> tuple[SelfSearchResult, int]:

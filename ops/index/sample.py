@@ -23,8 +23,6 @@ from icepuffin.ops.tasks.vectors import prepared, vectors_at, with_vector
 PARTITIONS_PER_SHARD = 16
 ROUTING_QUERIES = 256
 PROBE_SLACKS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8)
-
-
 MAX_BLOB_BYTES = 2**31 - 1
 """Bytes of one shard's blob, at most: no Java reader takes more"""
 _IMBALANCE = 1.5
@@ -33,7 +31,7 @@ _FIXED_BYTES = 4096
 """Bytes of header, section table and gaps"""
 _BYTES_PER_NODE = 8 + 20 + 5
 """Bytes per node of content hash, address and offset of its edges, at most"""
-_BYTES_AN_EDGE = 4
+_BYTES_PER_EDGE = 4
 """Bytes per edge, at most, as a shard has fewer than 2^28 nodes"""
 _LARGE = 1e30
 _log = logging.getLogger(__name__)
@@ -126,7 +124,7 @@ def max_shard_rows(definition: IndexDefinition, dims: int) -> int:
     """Rows that one shard can have at most, so that its blob is no larger than MAX_BLOB_BYTES."""
     m = choose_m(dims, definition.pq_m) if definition.vectors == "none" else 0
     of_vector = {"f32": 4 * dims, "f16": 2 * dims, "none": m}[definition.vectors]
-    node = of_vector + _BYTES_PER_NODE + _BYTES_AN_EDGE * (definition.max_degree + 1)
+    node = of_vector + _BYTES_PER_NODE + _BYTES_PER_EDGE * (definition.max_degree + 1)
     codebook = 256 * 4 * dims if m else 0
     return max(1, (MAX_BLOB_BYTES - _FIXED_BYTES - codebook) // node)
 

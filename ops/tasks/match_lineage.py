@@ -98,7 +98,7 @@ class LineageMatchResult:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Nodes:
+class _DeadNodes:
     """Nodes without rows, ordered by shard and node."""
 
     owners: npt.NDArray[np.int64]
@@ -171,7 +171,7 @@ def _filled(column: pa.Array, otherwise: npt.NDArray[np.int64]) -> npt.NDArray[n
     return np.asarray(pc.coalesce(column, pa.array(otherwise)).to_numpy(zero_copy_only=False)).view(np.uint64)
 
 
-def _dead_nodes(task: LineageMatchTask) -> _Nodes:
+def _dead_nodes(task: LineageMatchTask) -> _DeadNodes:
     """The range's nodes whose rows lay in a file that can be read."""
     storage = task.match.storage
     with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
@@ -193,7 +193,7 @@ def _dead_nodes(task: LineageMatchTask) -> _Nodes:
         nodes = nodes[inside]
         owners = np.full(len(nodes), shard_id)
         parts.append((owners, nodes, slots[nodes], node_versions[inside], reader.read_content_hashes()[nodes]))
-    return _Nodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return _DeadNodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _all_versions(file: LiveFile, storage: StorageConfig) -> Versions:

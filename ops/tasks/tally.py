@@ -78,8 +78,8 @@ class NodesResult:
     """Addresses of the live nodes that were looked for"""
     hashes: npt.NDArray[np.uint64]
     """Content hashes of those nodes, in the same order"""
-    places: npt.NDArray[np.int64]
-    """Place in the task of the shard of each of those nodes, in the same order"""
+    shards: npt.NDArray[np.int64]
+    """Shard of each of those nodes, as its place in the task's `shards`"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +103,7 @@ def tally_nodes(task: NodesTask) -> NodesResult:
         tally=Tally.joined((result.tally for result in results), task.slots),
         addresses=np.concatenate([np.empty(0, np.int64), *(result.addresses for result in results)]),
         hashes=np.concatenate([np.empty(0, np.uint64), *(result.hashes for result in results)]),
-        places=np.concatenate([np.empty(0, np.int64), *(result.places for result in results)]),
+        shards=np.concatenate([np.empty(0, np.int64), *(result.shards for result in results)]),
     )
 
 

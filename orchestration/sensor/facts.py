@@ -93,7 +93,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
         and bool(head)
         and all(_tagged_at(table, item.name, head) for item in spec.indexes),
         head_requested=head not in ("", cursor.head) and _has_run(instance, spec, head, str(table.metadata.table_uuid)),
-        returns=0 if cursor.head else _returns(instance, str(table.metadata.table_uuid)),
+        returns=0 if cursor.head else _highest_return(instance, str(table.metadata.table_uuid)),
         in_flight=instance.get_runs_count(unfinished) if oldest else 0,
         oldest_unfinished_run=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
@@ -133,7 +133,7 @@ def _has_run(instance: dg.DagsterInstance, spec: TableSpec, head: str, table_uui
     return bool(instance.get_runs_count(RunsFilter(tags=tags)))
 
 
-def _returns(instance: dg.DagsterInstance, table_uuid: str) -> int:
+def _highest_return(instance: dg.DagsterInstance, table_uuid: str) -> int:
     """Highest number of a return in the table's run keys: a cursor that was reset counts on from there."""
     keys = instance.get_run_tags([_RUN_KEY_TAG], value_prefix=f"{table_uuid}:")
     numbers = (key.split(":")[2:] for _, values in keys for key in values)

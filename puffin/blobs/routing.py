@@ -153,7 +153,7 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         raise BadBlobError(f"routing blob: reserved field at byte 32 is {reserved:#x}, not 0")
     cursor = Cursor(body, "routing blob")
     build_id, definition = cursor.text("build id"), cursor.text("definition")
-    warranted = _ALWAYS_ALLOWED + 2 * len(data) if file_size is None else file_size
+    allowed_bytes = _ALWAYS_ALLOWED + 2 * len(data) if file_size is None else file_size
     codebook = cursor.array("<f4", partitions * dims, "codebook").reshape(partitions, dims)
     to_shard = cursor.array("<u4", partitions, "partition table")
     routing = Routing(
@@ -162,7 +162,7 @@ def decode(data: bytes, *, file_size: int | None = None) -> Routing:
         definition=definition,
         codebook=codebook,
         partition_to_shard=to_shard,
-        shards=_decode_shards(cursor, shards, warranted // 8, has_packs=version > _WITHOUT_PACKS),
+        shards=_decode_shards(cursor, shards, allowed_bytes // 8, has_packs=version > _WITHOUT_PACKS),
         files=tuple(_decode_file(cursor, number) for number in range(files)),
     )
     cursor.finish()

@@ -424,5 +424,5 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     assert CacheSettings.off().disk_bytes == 0
     assert os.environ["XDG_CACHE_HOME"]
     monkeypatch.setenv("ICEPUFFIN_SHARD_CACHE_DISK_MB", "5G")
-    with pytest.raises(ValueError, match="variable ICEPUFFIN_SHARD_CACHE_DISK_MB takes a whole number of MB"):
+    with pytest.raises(ValueError, match="variable ICEPUFFIN_SHARD_CACHE_DISK_MB takes a whole number of MiB"):
         CacheSettings.from_environment()
