@@ -255,20 +255,27 @@ def other_tombstones(version: OpenVersion) -> OpenVersion:
     return replace(version, routing=replace(version.routing, shards=tuple(shards)))
 
 
-@pytest.mark.parametrize("lie", [other_live_rows, other_tombstones])
+def other_vectors(version: OpenVersion) -> OpenVersion:
+    """As if shards held vectors as they are."""
+    return replace(version, definition=replace(version.definition, vectors="f32"))
+
+
+@pytest.mark.parametrize("lie", [other_live_rows, other_tombstones, other_vectors])
 def test_what_the_routing_blob_says_is_counted_before_an_answer_of_all_shards(
     table: Table, monkeypatch: pytest.MonkeyPatch, lie: Callable[[OpenVersion], OpenVersion]
 ) -> None:
     """Then nodes decide, as they do where all shards are loaded at once."""
+    definition = replace(SHARDED, vectors="f16") if lie is other_vectors else SHARDED
     append(table)
-    index_head(table, SHARDED)
+    index_head(table, definition)
     delete(table.refresh())
-    index_head(table, SHARDED)
+    index_head(table, definition)
     real = opening.without_files
     monkeypatch.setattr(opening, "without_files", lambda version, paths: lie(real(version, paths)))
-    reader, other = opened(table), loaded_at_once(table, monkeypatch)
+    reader, other = opened(table, definition), loaded_at_once(table, monkeypatch, definition)
     assert isinstance(shards_of(reader), ShardsOnDemand)
     result, expected = reader.search(queries(6), 7), other.search(queries(6), 7)
+    assert reader._reloaded is not None
     assert result.rows.equals(expected.rows)
     assert result.coverage is expected.coverage
-    assert (result.coverage is Coverage.EXACT_VERSION) is (lie is other_tombstones)
+    assert (result.coverage is Coverage.EXACT_VERSION) is (lie is not other_live_rows)
