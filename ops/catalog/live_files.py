@@ -76,9 +76,10 @@ def reading_manifests(table: Table, snapshot_id: SnapshotId) -> Iterator[None]:
     except IcepuffinError:
         raise
     except Exception as error:  # PyIceberg has no error of its own for a manifest that is lost or broken
+        deleted = isinstance(error, FileNotFoundError)
+        remedy = ". A cleaner may have deleted them: name another snapshot, or roll back to one" if deleted else ""
         raise ManifestError(
-            f"{table_name(table)}: the manifests of snapshot {snapshot_id} cannot be read: {error}. Where they were "
-            "deleted, by a cleaner perhaps, name another snapshot, or roll back to one"
+            f"{table_name(table)}: the manifests of snapshot {snapshot_id} cannot be read: {error}{remedy}"
         ) from error
 
 
