@@ -5,7 +5,7 @@ python -m benchmarks.layout [--rows 1e6 1e7 1e8 1e9] [--dims 128 768] [--max-deg
 
 import argparse
 
-from icepuffin.ops.index.sample import PARTITIONS_PER_SHARD, choose_shard_count, sample_size
+from icepuffin.ops.index.layout import PARTITIONS_PER_SHARD, choose_shard_count, sample_size
 
 STORED_PER_NODE = 50
 """Bytes of a node beside its vector: edges, address and hash. Measured: 56 at 63,666 x 384, 48 at 10 million x 128"""

@@ -82,7 +82,7 @@ class IcepuffinCount(Icepuffin):
         schema = table.schema()
         wanted = tuple((schema.find_field(c).field_id, str(schema.find_field(c).field_type)) for c in columns)
         parts = -(-file.record_count // materialize.PART_ROWS)
-        shares = [tasks.FileShare(file, wanted, part, parts) for part in range(parts)]
+        shares = [tasks.FilePart(file, wanted, part, parts) for part in range(parts)]
         runner = self.runner
         todo = tasks.plan_tasks(
             shares, self.model.StorageConfig({}), schema, parallelism=runner.parallelism, threads=runner.task_threads

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from icepuffin.ops.index.ddl import create_index, drop_index
     from icepuffin.ops.index.definition import IndexDefinition
     from icepuffin.ops.model import StorageConfig
-    from icepuffin.ops.runs.refresh import refresh
+    from icepuffin.ops.runs.snapshot import refresh
     from icepuffin.ops.search.following import FollowingReader
     from icepuffin.ops.search.opening import open_exact, open_index
     from icepuffin.ops.search.reader import IndexReader
@@ -44,7 +44,7 @@ _HOMES = {
     "SearchResult": "icepuffin.ops.search.result",
     "IndexDefinition": "icepuffin.ops.index.definition",
     "create_index": "icepuffin.ops.index.ddl",
-    "refresh": "icepuffin.ops.runs.refresh",
+    "refresh": "icepuffin.ops.runs.snapshot",
     "drop_index": "icepuffin.ops.index.ddl",
     "read_ndv": "icepuffin.ops.theta.ndv",
     "SqlSession": "icepuffin.ops.sql.session",

@@ -85,13 +85,15 @@ def data_snapshots(table: Table, ref: str = "main") -> tuple[DataSnapshot, ...]:
     Empty for a table that was never written. Raises UnknownSnapshotError for a ref that does not exist.
     """
     head = ref_snapshot_id(table, ref)
-    lineage = [as_data_snapshot(table, snapshot) for snapshot in _ancestors(table, head) if not is_derived(snapshot)]
+    lineage = [
+        as_data_snapshot(table, snapshot) for snapshot in ancestors_from(table, head) if not is_derived(snapshot)
+    ]
     return tuple(reversed(lineage))
 
 
 def newest_data_snapshots(table: Table, ref: str, count: int) -> tuple[DataSnapshot, ...]:
     """The last `count` of `data_snapshots`, newest first."""
-    own = (candidate for candidate in _ancestors(table, ref_snapshot_id(table, ref)) if not is_derived(candidate))
+    own = (candidate for candidate in ancestors_from(table, ref_snapshot_id(table, ref)) if not is_derived(candidate))
     return tuple(as_data_snapshot(table, snapshot) for snapshot in islice(own, count))
 
 
@@ -217,7 +219,7 @@ def with_zone(time: datetime) -> datetime:
 
 def ancestor_ids(table: Table, snapshot_id: SnapshotId) -> frozenset[SnapshotId]:
     """Ids of the snapshot and its ancestors, as far as metadata reaches; the oldest of them may have expired."""
-    parents = (ancestor.parent_snapshot_id for ancestor in _ancestors(table, snapshot_id))
+    parents = (ancestor.parent_snapshot_id for ancestor in ancestors_from(table, snapshot_id))
     return frozenset({snapshot_id, *(SnapshotId(parent) for parent in parents if parent is not None)})
 
 
@@ -294,7 +296,8 @@ def _utc(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
 
 
-def _ancestors(table: Table, head: int | None) -> Iterator[Snapshot]:
+def ancestors_from(table: Table, head: int | None) -> Iterator[Snapshot]:
+    """Snapshot `head` and its ancestors, nearest first, as far as they have not expired."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # by_id searches all, each time
     while head is not None and (snapshot := by_id.get(head)) is not None:
         yield snapshot

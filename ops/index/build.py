@@ -1,7 +1,7 @@
 """Building all shards of a version from data files."""
 
+from icepuffin.ops.index.layout import make_layout
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sample import make_layout
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
     BuildContext,

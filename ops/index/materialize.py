@@ -26,12 +26,12 @@ from icepuffin.ops.index.definition import IndexDefinition
 from icepuffin.ops.index.errors import CoverageError, GateFailedError, ShardTooLargeError
 from icepuffin.ops.index.estimate import estimate
 from icepuffin.ops.index.integrity import spot_check
+from icepuffin.ops.index.outcome_reports import empty_report, new_version_report, reuse_report
 from icepuffin.ops.index.plan import VersionPlan, plan_build, plan_rebuild, plan_version
 from icepuffin.ops.index.proof import require_rows
 from icepuffin.ops.index.rates import measurement_text
 from icepuffin.ops.index.refresh import refresh_shards
 from icepuffin.ops.index.report import Action, IndexReport, mean_recall
-from icepuffin.ops.index.run_report import empty_report, new_version_report, reuse_report
 from icepuffin.ops.index.stages import ShardSet
 from icepuffin.ops.model import SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached

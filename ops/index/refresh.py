@@ -7,12 +7,13 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from icepuffin.ops.index import dead_nodes, sample
+from icepuffin.ops.index import dead_nodes
+from icepuffin.ops.index import layout as index_layout
 from icepuffin.ops.index.dead_nodes import DeadNodes, Nodes
 from icepuffin.ops.index.deltas import NEW_DELTA, Placement, place
+from icepuffin.ops.index.layout import Layout
 from icepuffin.ops.index.moved_rows import match_moved_rows
 from icepuffin.ops.index.plan import VersionPlan
-from icepuffin.ops.index.sample import Layout
 from icepuffin.ops.index.sizes import rows_per_shard
 from icepuffin.ops.index.slots import assign_slots, file_table
 from icepuffin.ops.index.stages import (
@@ -65,7 +66,7 @@ class _Shard:
         """What becomes of the shard if `arriving` rows come to it and it may have at most `max_rows` nodes."""
         if len(self.tombstones) > rebuild_ratio * (self.entry.count + arriving):
             return How.REBUILT
-        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > sample.MAX_BLOB_BYTES:
+        if (arriving and self.entry.count + arriving > max_rows) or self.entry.length > index_layout.MAX_BLOB_BYTES:
             return How.REBUILT
         if arriving:
             return How.INSERTED
@@ -200,7 +201,7 @@ def _make(
     moved: list[tuple[ShardId, BaseShard]] = []
     rows = 0
     definition = context.plan.definition
-    max_rows = sample.max_shard_rows(definition, context.layout.dims)
+    max_rows = index_layout.max_shard_rows(definition, context.layout.dims)
     for shard_id, shard in zip(map(ShardId, range(len(kept))), kept, strict=True):
         staged = blocks.get(shard_id, ())
         arriving = sum(count for _, count in staged)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from icepuffin.ops.index.retention import ExpiredVersion
+from icepuffin.ops.index.retention_plan import ExpiredVersion
 from icepuffin.ops.index.self_search import SelfSearch
 from icepuffin.ops.model import How, ShardId, SnapshotId
 from icepuffin.ops.recall_curve import GATE_QUERIES

@@ -16,7 +16,7 @@ from icepuffin.ops.catalog.snapshots import require_all_snapshots
 from icepuffin.ops.index import collect_garbage
 from icepuffin.ops.index.ddl import defined_names
 from icepuffin.ops.index.report import GcReport
-from icepuffin.ops.index.retention import ExpiredVersion, carry_out_retention, plan_retention, retention_of_dropped
+from icepuffin.ops.index.retention_plan import ExpiredVersion, carry_out_retention, plan_retention, retention_of_dropped
 from icepuffin.ops.index.retention_policy import RetentionPolicy
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.storage import open_storage

@@ -28,9 +28,9 @@ from icepuffin.ops.search.worker import (
     FileCandidates,
     SearchJob,
     SearchRequest,
+    SearchShare,
     ShardSummary,
     ShareResult,
-    WorkShare,
     rank_candidates,
     search_share,
     summarize_shards,
@@ -97,7 +97,7 @@ class DistributedVersion:
         self.column_is_double = job.column_is_double
         self.lean = job.opened.definition.vectors == "none"
         self._runner = runner
-        self._shares = [WorkShare(shards=shard_ids) for shard_ids in balanced_shards(job.opened, runner.parallelism)]
+        self._shares = [SearchShare(shards=shard_ids) for shard_ids in balanced_shards(job.opened, runner.parallelism)]
 
     @classmethod
     def open(cls, job: SearchJob, runner: TaskRunner, *, complete: bool) -> "DistributedVersion":
@@ -149,7 +149,7 @@ class DistributedVersion:
         """The same as `scan.scan`, by tasks."""
         counts = [self.job.live.files[number].record_count for number in files]
         shares = [
-            WorkShare(files=tuple(files[place] for place in places))
+            SearchShare(files=tuple(files[place] for place in places))
             for places in balanced(counts, max(1, self._runner.parallelism))
         ]
         results = self._run(queries, shares, SearchRequest(k, None, matches, strict=False), blocks=1)[0]
@@ -157,7 +157,7 @@ class DistributedVersion:
             skipped.add(result.skipped.count, result.skipped.first)
         return merge_sorted([result.scanned for result in results], k), sum(result.rows for result in results)
 
-    def _find(self, queries: F64, shares: Sequence[WorkShare], request: SearchRequest) -> list[ShareResult]:
+    def _find(self, queries: F64, shares: Sequence[SearchShare], request: SearchRequest) -> list[ShareResult]:
         """One result per share, of all queries. Where there are many queries, tasks divide them, too."""
         tasks_per_share = -(-self._runner.parallelism // len(shares))
         blocks = max(1, min(tasks_per_share, len(queries) // _MIN_TASK_QUERIES))
@@ -167,7 +167,7 @@ class DistributedVersion:
         return [_joined(results) for results in zip(*by_block, strict=True)]
 
     def _run(
-        self, queries: F64, shares: Sequence[WorkShare], request: SearchRequest, *, blocks: int
+        self, queries: F64, shares: Sequence[SearchShare], request: SearchRequest, *, blocks: int
     ) -> list[list[ShareResult]]:
         """One result per share, for each block of queries."""
         tasks = [(block, share) for block in np.array_split(queries, blocks) for share in shares]

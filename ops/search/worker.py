@@ -104,7 +104,7 @@ class SearchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkShare:
+class SearchShare:
     """One task's share of a version's shards and of the freshness tail."""
 
     shards: tuple[ShardId, ...] = ()
@@ -192,7 +192,7 @@ class SearchWorker:
             longest=shard.longest_vector() if self.job.column_is_double and products else 0.0,
         )
 
-    def find(self, queries: F64, share: WorkShare, request: SearchRequest) -> ShareResult:
+    def find(self, queries: F64, share: SearchShare, request: SearchRequest) -> ShareResult:
         """The k nearest rows of the share (more where distances are not exact). `queries` f64[Q, D] prepared."""
         job = self.job
         indexed = self._search(queries, share.shards, request) if share.shards else None
@@ -253,7 +253,7 @@ def summarize_shards(serialized: SerializedSearchJob, shard_ids: tuple[ShardId, 
         return str(error)
 
 
-def search_share(serialized: SerializedSearchJob, request: SearchRequest, task: tuple[F64, WorkShare]) -> ShareResult:
+def search_share(serialized: SerializedSearchJob, request: SearchRequest, task: tuple[F64, SearchShare]) -> ShareResult:
     """Body of a task: one share for one block of queries."""
     return serialized.worker().find(*task, request)
 

@@ -31,9 +31,9 @@ from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.worker import (
     FileCandidates,
     SearchRequest,
+    SearchShare,
     SerializedSearchJob,
     ShareResult,
-    WorkShare,
 )
 from icepuffin.ops.spark.types import as_spark
 
@@ -50,7 +50,7 @@ class Join:
 
     job: SerializedSearchJob
     request: SearchRequest
-    shares: tuple[WorkShare, ...]
+    shares: tuple[SearchShare, ...]
     lanes: int
     """Tasks that divide the blocks of one share"""
     parts: int
@@ -146,7 +146,7 @@ def search(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         queries, left_rows = row.payload
         result = worker.find(queries, join.shares[row.number], join.request)
         later_queries = queries if left_rows is not None and join.request.rerank else None
-        yield _row(row.block, _place(row.block, join.parts), row.number, (result, later_queries, left_rows))
+        yield _row(row.block, _partition_of(row.block, join.parts), row.number, (result, later_queries, left_rows))
 
 
 def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -160,12 +160,12 @@ def select(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         if not join.reads:
             yield from _output(join, chosen.rows, chosen.exact, [])
             continue
-        yield _row(block, _place(block, join.parts), _WHOLE, chosen)
+        yield _row(block, _partition_of(block, join.parts), _WHOLE, chosen)
         lists = [candidates for candidates in (chosen.exact, chosen.approximate) if candidates is not None]
         spread = max(1, join.parts // max(1, len(join.job.worker().job.live.files)))
         for file in np.unique(np.concatenate([candidates.files[candidates.files >= 0] for candidates in lists])):
-            part = (int(file) * spread + _place(block, spread)) % join.parts
-            yield _row(block, part, int(file), _to_read(FileNumber(int(file)), lists, chosen.approximate, queries))
+            part = (int(file) * spread + _partition_of(block, spread)) % join.parts
+            yield _row(block, part, int(file), _file_rows(FileNumber(int(file)), lists, chosen.approximate, queries))
 
 
 def _selected(results: Sequence[ShareResult], k: int, left_rows: bytes) -> BlockCandidates:
@@ -180,7 +180,7 @@ def _selected(results: Sequence[ShareResult], k: int, left_rows: bytes) -> Block
     return BlockCandidates(left_rows, None, merge_sorted([best, scanned], k))
 
 
-def _to_read(
+def _file_rows(
     file: FileNumber,
     lists: Sequence[Candidates],
     approximate: Candidates | None,
@@ -205,7 +205,7 @@ def read(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
             file, fields = FileNumber(row.number), join.field_ids
             columns = worker.rows.take(file, fields, payload.positions) if fields else None
             payload = FileRows(payload.positions, payload.ranked, distances, columns)
-        yield _row(row.block, _place(row.block, join.parts), row.number, payload)
+        yield _row(row.block, _partition_of(row.block, join.parts), row.number, payload)
 
 
 def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
@@ -221,7 +221,7 @@ def finish(join: Join, rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_distances(candidates: Candidates, files: Sequence[Row]) -> Candidates:
-    """Distances as the files' rows brought them, in the order in which `_to_read` listed them."""
+    """Distances as the files' rows brought them, in the order in which `_file_rows` listed them."""
     distances = np.full(candidates.files.shape, np.inf)
     for row in files:
         if row.payload.distances is not None:
@@ -280,7 +280,7 @@ def _row(block: str, part: int, number: int, payload: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _place(block: str, parts: int) -> int:
+def _partition_of(block: str, parts: int) -> int:
     return zlib.crc32(block.encode()) % parts
 
 

@@ -20,7 +20,7 @@ from icepuffin.ops.search.errors import QueryError
 from icepuffin.ops.search.reader import IndexReader
 from icepuffin.ops.search.result import Coverage
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import SearchJob, WorkShare
+from icepuffin.ops.search.worker import SearchJob, SearchShare
 from icepuffin.ops.spark.knn_blocks import ROW, Join, finish, read, search, select, split, staged
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.spark.types import spark_schema
@@ -159,13 +159,13 @@ def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
     return rows.repartitionById(join.parts, "part").sortWithinPartitions(*keys)
 
 
-def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[WorkShare, ...]:
+def _shares(job: SearchJob, tail: Sequence[FileNumber], cores: int) -> tuple[SearchShare, ...]:
     """Shares of about equal work: shards by their size, files to scan by their rows."""
     shards = balanced_shards(job.opened, cores) if job.opened is not None else []
     files = balanced([job.live.files[number].record_count for number in tail], cores)
-    shares = [WorkShare(shards=shard_ids) for shard_ids in shards]
-    shares += [WorkShare(files=tuple(tail[place] for place in places)) for places in files]
-    return tuple(shares) or (WorkShare(),)
+    shares = [SearchShare(shards=shard_ids) for shard_ids in shards]
+    shares += [SearchShare(files=tuple(tail[place] for place in places)) for places in files]
+    return tuple(shares) or (SearchShare(),)
 
 
 def _schema(left: StructType, on: str, names: Sequence[str], prefix: str, job: SearchJob) -> StructType:

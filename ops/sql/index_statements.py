@@ -46,7 +46,7 @@ def _create(table: Table, statement: CreateIndex) -> Answer:
 
 
 def _refresh(table: Table, statement: RefreshIndex, runner: TaskRunner, storage: StorageConfig) -> Answer:
-    from icepuffin.ops.runs.refresh import refresh_snapshot  # noqa: PLC0415  kernels, where an index is built
+    from icepuffin.ops.runs.snapshot import refresh_snapshot  # noqa: PLC0415  kernels, where an index is built
 
     definition = load_definition(table, statement.name)
     head = resolve_snapshot(table).snapshot_id

@@ -5,7 +5,7 @@ import pyarrow as pa
 CREATED_TYPES = frozenset(
     {"int", "long", "date", "time", "timestamp", "timestamptz", "string", "binary", "decimal"},
 )
-"""Kinds of column that get a sketch when a table gets its first (Bodo's rule)."""
+"""Types of columns that get a sketch when a table gets its first (Bodo's rule)."""
 
 ARROW_TYPES = {
     "boolean": pa.bool_(),
@@ -25,7 +25,7 @@ ARROW_TYPES = {
 }
 """The Arrow type whose buffers the kernels read, by type name; a decimal or fixed type has one per width."""
 SKETCHED_TYPES = frozenset({*ARROW_TYPES, "decimal", "fixed"})
-"""Kinds of column that can have a sketch at all."""
+"""Types of columns that can have a sketch at all."""
 
 
 def type_name_of(iceberg_type: str) -> str:

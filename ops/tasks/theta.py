@@ -17,13 +17,13 @@ from icepuffin.puffin.blobs.theta import ThetaSketch, encode
 
 BATCH_ROWS = 1 << 16
 _ROUNDS = 8
-"""Shares a worker gets one after the other."""
+"""File parts that a worker gets one after the other."""
 
 Sketch = tuple[int, Hashes]
 
 
 @dataclass(frozen=True, slots=True)
-class FileShare:
+class FilePart:
     """The live rows of `file` in the row groups whose number is `part` modulo `parts`."""
 
     file: LiveFile
@@ -35,34 +35,34 @@ class FileShare:
 
 @dataclass(frozen=True, slots=True)
 class SketchTask:
-    """Shares of data files that one executor sketches, some of them at a time."""
+    """Parts of data files that one executor sketches, some of them at a time."""
 
     storage: StorageConfig
     schema: Schema
     """The schema whose columns are meant; a file may have been written under an older one."""
-    shares: tuple[FileShare, ...]
+    file_parts: tuple[FilePart, ...]
     threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SketchResult:
-    """The theta images of the shares of one file, in the order of their columns."""
+    """The theta images of the parts of one file, in the order of their columns."""
 
     path: str
     images: tuple[bytes, ...]
 
 
 def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
-    """Sketch the live rows of some shares, streaming record batches; one result per file, in the order of the shares.
+    """Sketch the live rows of some file parts, streaming record batches; one result per file, in their order.
 
     Memory: a batch and 128 KiB per column and thread, and what is returned: 32 KiB per file and column at most.
     Raises DataFileError, SketchTypeError, EqualityDeletesError.
     """
     with ThreadPoolExecutor(task.threads) as pool:
-        sketched = list(pool.map(lambda share: _sketch(task, share), task.shares))
+        sketched = list(pool.map(lambda file_part: _sketch(task, file_part), task.file_parts))
     by_path: dict[str, list[list[Sketch]]] = {}
-    for share, sketches in zip(task.shares, sketched, strict=True):
-        by_path.setdefault(share.file.path, []).append(sketches)
+    for file_part, sketches in zip(task.file_parts, sketched, strict=True):
+        by_path.setdefault(file_part.file.path, []).append(sketches)
     return tuple(
         SketchResult(path, tuple(encode(ThetaSketch(*union(parts))) for parts in zip(*parts_of_file, strict=True)))
         for path, parts_of_file in by_path.items()
@@ -70,56 +70,58 @@ def sketch_files(task: SketchTask) -> tuple[SketchResult, ...]:
 
 
 def plan_tasks(
-    shares: Sequence[FileShare], storage: StorageConfig, schema: Schema, *, parallelism: int, threads: int
+    file_parts: Sequence[FilePart], storage: StorageConfig, schema: Schema, *, parallelism: int, threads: int
 ) -> list[SketchTask]:
-    """Distribute shares over tasks: several per worker, the largest first, so that none waits long for the last.
+    """Distribute file parts over tasks: several per worker, the largest first, so that none waits long for the last.
 
     `parallelism`: tasks that run at once. `threads`: of one task.
     """
-    if not shares:
+    if not file_parts:
         return []
-    count = min(len(shares), parallelism * _ROUNDS) if parallelism > 1 else -(-len(shares) // (threads * _ROUNDS))
-    ordered = sorted(shares, key=lambda s: (-s.file.record_count // s.parts, s.file.path, s.part))
+    count = (
+        min(len(file_parts), parallelism * _ROUNDS) if parallelism > 1 else -(-len(file_parts) // (threads * _ROUNDS))
+    )
+    ordered = sorted(file_parts, key=lambda s: (-s.file.record_count // s.parts, s.file.path, s.part))
     return [SketchTask(storage, schema, tuple(ordered[number::count]), threads) for number in range(count)]
 
 
-def _sketch(task: SketchTask, share: FileShare) -> list[Sketch]:
-    accumulators = {field_id: ThetaAccumulator() for field_id, _ in share.columns}
-    types = dict(share.columns)
-    for batch in _batches(share, task.schema, open_storage(share.file.path, task.storage)):
+def _sketch(task: SketchTask, file_part: FilePart) -> list[Sketch]:
+    accumulators = {field_id: ThetaAccumulator() for field_id, _ in file_part.columns}
+    types = dict(file_part.columns)
+    for batch in _batches(file_part, task.schema, open_storage(file_part.file.path, task.storage)):
         for field_id, column in batch.items():
             update_from_arrow(accumulators[field_id], column, types[field_id])
-    return [accumulators[field_id].result() for field_id, _ in share.columns]
+    return [accumulators[field_id].result() for field_id, _ in file_part.columns]
 
 
-def _batches(share: FileShare, schema: Schema, storage: Storage) -> Iterator[Mapping[int, pa.Array]]:
+def _batches(file_part: FilePart, schema: Schema, storage: Storage) -> Iterator[Mapping[int, pa.Array]]:
     """Columns by field id, of some rows at a time."""
-    if not share.file.deletes:
-        parquet = open_data_file(storage, share.file)
-        names = _column_names(parquet, share, schema)
+    if not file_part.file.deletes:
+        parquet = open_data_file(storage, file_part.file)
+        names = _column_names(parquet, file_part, schema)
         if names is not None:
-            groups = list(range(parquet.metadata.num_row_groups))[share.part :: share.parts]
+            groups = list(range(parquet.metadata.num_row_groups))[file_part.part :: file_part.parts]
             try:
                 for batch in parquet.batches(list(names.values()), batch_rows=BATCH_ROWS, groups=groups):
                     yield {field_id: batch.column(name) for field_id, name in names.items()}
             except pa.ArrowInvalid as error:
-                raise DataFileError(f"{share.file.path} is damaged: {error}") from error
+                raise DataFileError(f"{file_part.file.path} is damaged: {error}") from error
             return
-    if share.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
-        field_ids = [field_id for field_id, _ in share.columns]
+    if file_part.part == 0:  # rows by position, or defaults: the general reader takes the file as a whole
+        field_ids = [field_id for field_id, _ in file_part.columns]
         names = {field_id: str(schema.find_column_name(field_id)) for field_id in field_ids}
-        for live in read_live(storage, share.file, schema, field_ids, batch_rows=BATCH_ROWS):
+        for live in read_live(storage, file_part.file, schema, field_ids, batch_rows=BATCH_ROWS):
             yield {field_id: live.columns.column(name) for field_id, name in names.items()}
 
 
-def _column_names(parquet: ParquetObject, share: FileShare, schema: Schema) -> dict[int, str] | None:
-    """The file's own names of the share's columns; those that it lacks are null in every row and left out.
+def _column_names(parquet: ParquetObject, file_part: FilePart, schema: Schema) -> dict[int, str] | None:
+    """The file's own names of the part's columns; those that it lacks are null in every row and left out.
 
     None where a column that the file lacks has a value all the same: the general reader knows those.
     """
-    name_of = column_names(parquet.schema, share.file, schema)
-    constant = frozenset(field_id for field_id, _ in share.file.constants)
-    field_ids = [field_id for field_id, _ in share.columns]
+    name_of = column_names(parquet.schema, file_part.file, schema)
+    constant = frozenset(field_id for field_id, _ in file_part.file.constants)
+    field_ids = [field_id for field_id, _ in file_part.columns]
     lacking = [field_id for field_id in field_ids if field_id not in name_of]
     if any(i in constant or schema.find_field(i).initial_default is not None for i in lacking):
         return None

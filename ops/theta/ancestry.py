@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from icepuffin.ops.catalog.live_files import ManifestError, live_files
-from icepuffin.ops.catalog.snapshots import table_name
+from icepuffin.ops.catalog.snapshots import ancestors_from, table_name
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.errors import IcepuffinError
 from icepuffin.ops.model import SnapshotId
@@ -37,21 +38,14 @@ class Extension:
     """Paths of the ancestor's live files, all of which are live in the snapshot with the same deletes."""
 
 
-def ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
-    """The snapshot's parents, nearest first, as far as they have not expired."""
-    # metadata.snapshot_by_id searches all snapshots at each call
-    by_id = {candidate.snapshot_id: candidate for candidate in table.metadata.snapshots}
-    for _ in range(_MAX_ANCESTORS):
-        parent = by_id.get(snapshot.parent_snapshot_id or 0)
-        if parent is None:
-            return
-        yield parent
-        snapshot = parent
+def nearest_ancestors(table: Table, snapshot: Snapshot) -> Iterator[Snapshot]:
+    """The snapshot's ancestors whose statistics are read, nearest first, as far as they have not expired."""
+    return islice(ancestors_from(table, snapshot.parent_snapshot_id), _MAX_ANCESTORS)
 
 
 def fields_sketched_before(table: Table, snapshot: Snapshot) -> frozenset[int]:
     """Field ids of the columns that have a sketch in the nearest ancestor with any."""
-    for ancestor in ancestors(table, snapshot):
+    for ancestor in nearest_ancestors(table, snapshot):
         if listed := listed_thetas(find_statistics(table, SnapshotId(ancestor.snapshot_id))):
             return frozenset(listed)
     return frozenset()
@@ -73,7 +67,7 @@ def choose_extensions(
     extensions: dict[int, Extension] = {}
     notes: list[str] = []
     diffs = 0
-    for ancestor in ancestors(table, snapshot):
+    for ancestor in nearest_ancestors(table, snapshot):
         unextended = {i for i, paths in missing.items() if paths} - extensions.keys()
         statistics = find_statistics(table, SnapshotId(ancestor.snapshot_id))
         if not unextended or diffs == _MAX_FILE_LISTS:

@@ -16,7 +16,7 @@ from icepuffin.ops.model import LiveFile, SnapshotId, StorageConfig
 from icepuffin.ops.steps import RunStep, reached
 from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.runner import Progress, TaskRunner
-from icepuffin.ops.tasks.theta import FileShare, SketchResult, plan_tasks, sketch_files
+from icepuffin.ops.tasks.theta import FilePart, SketchResult, plan_tasks, sketch_files
 from icepuffin.ops.theta.ancestry import Extension
 from icepuffin.ops.theta.columns import SketchedColumn, is_enabled
 from icepuffin.ops.theta.estimate import estimate_work, measurement_text
@@ -30,7 +30,7 @@ from icepuffin.puffin.blobs import theta as theta_blob
 from icepuffin.puffin.blobs.theta import ThetaSketch
 
 PART_ROWS = 1 << 20
-"""Rows per share, about, into which a longer file is cut at row groups, so that several cores read one file"""
+"""Rows per part of a file, about, into which a longer file is cut at row groups, so that several cores read one file"""
 
 
 def materialize_theta_sketches(
@@ -168,12 +168,12 @@ def _run(
     progress: Progress | None,
 ) -> list[SketchResult]:
     files: Mapping[str, LiveFile] = plan.live.by_path()
-    shares = []
+    file_parts = []
     for path in sorted(columns_by_path):
         columns = tuple((c.field_id, c.type) for c in columns_by_path[path])
         parts = 1 if files[path].deletes else max(1, -(-files[path].record_count // PART_ROWS))
-        shares += [FileShare(files[path], columns, part, parts) for part in range(parts)]
-    tasks = plan_tasks(shares, config, plan.schema, parallelism=runner.parallelism, threads=runner.task_threads)
+        file_parts += [FilePart(files[path], columns, part, parts) for part in range(parts)]
+    tasks = plan_tasks(file_parts, config, plan.schema, parallelism=runner.parallelism, threads=runner.task_threads)
     if not tasks:
         return []
     done = runner.run(sketch_files, tasks, label=f"theta sketches of {plan.live.table}", progress=progress)

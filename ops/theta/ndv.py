@@ -15,7 +15,7 @@ from icepuffin.ops.catalog.snapshots import (
 )
 from icepuffin.ops.catalog.statistics import find_statistics
 from icepuffin.ops.model import SnapshotId
-from icepuffin.ops.theta.ancestry import ancestors
+from icepuffin.ops.theta.ancestry import nearest_ancestors
 from icepuffin.ops.theta.build_id import is_ours, is_outdated
 from icepuffin.ops.theta.report import ColumnNdv, ThetaStatistics
 from icepuffin.ops.theta.statistics_slot import counted_for, listed_thetas
@@ -96,7 +96,7 @@ def ndv_property(blob: BlobMetadata) -> int | None:
 
 
 def _nearest(table: Table, snapshot: Snapshot) -> StatisticsFile | None:
-    for candidate in (snapshot, *ancestors(table, snapshot)):
+    for candidate in (snapshot, *nearest_ancestors(table, snapshot)):
         statistics = find_statistics(table, SnapshotId(candidate.snapshot_id))
         if listed_thetas(statistics):
             return statistics

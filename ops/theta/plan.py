@@ -90,12 +90,12 @@ def is_current(plan: SketchPlan, store: Storage) -> bool:
     return (
         statistics is not None
         and all(i in current and not is_outdated(blob.properties) for i, blob in listed.items())
-        and all(i in listed and _is(listed[i], seal, plan.snapshot) for i, seal in plan.build_ids.items())
+        and all(i in listed and _is_current(listed[i], seal, plan.snapshot) for i, seal in plan.build_ids.items())
         and store.exists(statistics.statistics_path)
     )
 
 
-def _is(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
+def _is_current(blob: BlobMetadata, build_id: str, snapshot: Snapshot) -> bool:
     """Whether a blob has the build id and was counted for this snapshot: an engine may carry blobs over to another one,
     where no planner may use them.
     """

@@ -18,7 +18,7 @@ from icepuffin.orchestration.cli.table_options import TableContext, index_name, 
 
 if TYPE_CHECKING:
     from icepuffin.ops.index.report import IndexReport
-    from icepuffin.ops.runs.refresh import RefreshReport
+    from icepuffin.ops.runs.snapshot import RefreshReport
     from icepuffin.ops.theta.report import ThetaReport
 
 
@@ -57,7 +57,7 @@ def command(context: TableContext, /, snapshot: str | None, index: str | None, *
 
 def _refresh(context: TableContext, snapshot_id: SnapshotId, index: str | None, *, verify: bool) -> "RefreshReport":
     from icepuffin.ops.catalog.snapshots import snapshot_rows
-    from icepuffin.ops.runs.refresh import SKETCH_STAGE, refresh_snapshot
+    from icepuffin.ops.runs.snapshot import SKETCH_STAGE, refresh_snapshot
 
     spec, table = context.spec, context.table
     definitions = context.indexes_named(index)

@@ -50,7 +50,7 @@ from icepuffin.ops.datafile import (
 )
 from icepuffin.ops.model import DeleteFile, DeleteKind, LiveFile, StorageConfig
 from icepuffin.ops.storage.local import LocalStorage
-from icepuffin.ops.tasks.theta import FileShare, SketchTask, sketch_files
+from icepuffin.ops.tasks.theta import FilePart, SketchTask, sketch_files
 from icepuffin.ops.tasks.theta_columns import update_from_arrow
 from icepuffin.puffin.blobs.theta import decode
 
@@ -248,7 +248,7 @@ def test_types_that_other_writers_give_imported_files_are_the_schemas(
     arrow = arrow_schema(schema).field("a").type
     assert batch.columns.schema.field("a").type == arrow
     assert batch.columns["a"] == pa.array(expected, arrow)
-    share = FileShare(file, ((1, str(now)),))
+    share = FilePart(file, ((1, str(now)),))
     (result,) = sketch_files(SketchTask(StorageConfig({}), schema, (share,)))
     counted = ThetaAccumulator()
     update_from_arrow(counted, pa.array(expected, arrow), str(now))

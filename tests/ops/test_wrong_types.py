@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from icepuffin.ops.index import IndexDefinition, create_index, drop_index
 from icepuffin.ops.model import StorageConfig
-from icepuffin.ops.runs.refresh import refresh
+from icepuffin.ops.runs.snapshot import refresh
 from icepuffin.ops.search import open_exact, open_index
 from icepuffin.ops.spark.runner import SparkRunner
 from icepuffin.ops.sql import SqlSession

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from icepuffin.ann_kernels.metric import Metric
-from icepuffin.ops.index.sample import group_partitions, measure_routing
+from icepuffin.ops.index.layout import group_partitions, measure_routing
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30, 3e38])

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table import Table
 
 from icepuffin.ops.catalog.bound_versions import index_versions
-from icepuffin.ops.index import Action, assembly, sample
+from icepuffin.ops.index import Action, assembly, layout
 from icepuffin.ops.index.version_reader import open_version, read_centroids
 from icepuffin.ops.search import open_exact, open_index
 from icepuffin.puffin.blobs import centroid
@@ -64,7 +64,7 @@ def assert_right(table: Table) -> int:
 @pytest.fixture
 def table(table_factory: TableFactory, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Four files, of which each touches few partitions."""
-    monkeypatch.setattr(sample, "PARTITIONS_PER_SHARD", 2)
+    monkeypatch.setattr(layout, "PARTITIONS_PER_SHARD", 2)
     new_table = table_factory()
     for number in range(4):
         append(new_table, number)

@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.blob_kind import LASTING_MS, BlobKind
 from icepuffin.ops.catalog.bound_versions import DerivedVersion, index_versions, tag_target
 from icepuffin.ops.catalog.snapshots import data_snapshots
 from icepuffin.ops.index import collect_garbage
-from icepuffin.ops.index.retention import RetentionPlan, carry_out_retention, plan_retention
+from icepuffin.ops.index.retention_plan import RetentionPlan, carry_out_retention, plan_retention
 from icepuffin.ops.index.retention_policy import RetentionPolicy, RetentionScope
 from icepuffin.ops.model import StorageConfig
 from icepuffin.ops.runs.maintenance import collect_table_garbage

@@ -31,7 +31,7 @@ from icepuffin.ops.search import (
     open_index,
 )
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import WorkShare
+from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.storage.local import to_path
 from icepuffin.ops.tasks.runner import LocalRunner
 from tests.conftest import STORAGE, make_rows, queries
@@ -342,4 +342,4 @@ def test_where_nobody_can_be_warned_a_row_without_a_distance_is_an_error(table: 
     reader = open_index(table, DEFINITION, storage=STORAGE)
     ask, _ = reader.search_request(5, SearchOptions(), None)
     with pytest.raises(VectorColumnError, match="the vector of row 0 holds NaN or infinity"):
-        reader.search_job().serialize().worker().find(queries(1), WorkShare(files=reader.tail), ask)
+        reader.search_job().serialize().worker().find(queries(1), SearchShare(files=reader.tail), ask)

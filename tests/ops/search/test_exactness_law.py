@@ -24,7 +24,7 @@ from icepuffin.ops.datafile import VectorColumnError
 from icepuffin.ops.index import GateFailedError
 from icepuffin.ops.search import Coverage, IndexReader, SearchResult, open_exact, open_index
 from icepuffin.ops.search.tuning import SearchOptions
-from icepuffin.ops.search.worker import WorkShare
+from icepuffin.ops.search.worker import SearchShare
 from icepuffin.ops.spark.knn_blocks import Join, finish, read, search, select, split, staged
 from icepuffin.ops.sql import SqlSession
 from icepuffin.ops.storage.local import to_path
@@ -250,8 +250,8 @@ def joined(reader: IndexReader, queries: Vectors, k: int, where: str | None, tas
     """What a kNN join gives, its stages in this process: every shuffle by the columns that Spark shuffles by."""
     request, _ = reader.search_request(k, SearchOptions(), where)
     job = reader.search_job()
-    shards = () if job.opened is None else tuple(WorkShare(shards=(one,)) for one in range(len(job.opened.shards)))
-    files = tuple(WorkShare(files=(number,)) for number in reader.tail)
+    shards = () if job.opened is None else tuple(SearchShare(shards=(one,)) for one in range(len(job.opened.shards)))
+    files = tuple(SearchShare(files=(number,)) for number in reader.tail)
     fields = (job.schema.find_field("id").field_id,)
     join = Join(
         job.serialize(), request, (*shards, *files), 2, tasks, "vector", fields, ("id",), reads=True, block_rows=5

@@ -1,17 +1,17 @@
 from pyiceberg.schema import Schema
 
 from icepuffin.ops.model import LiveFile, StorageConfig
-from icepuffin.ops.tasks.theta import FileShare, plan_tasks
+from icepuffin.ops.tasks.theta import FilePart, plan_tasks
 
 
-def shares_of(*rows: int) -> list[FileShare]:
-    return [FileShare(LiveFile(f"f{i}", 1, count, 1, "PARQUET"), ((1, "long"),)) for i, count in enumerate(rows)]
+def shares_of(*rows: int) -> list[FilePart]:
+    return [FilePart(LiveFile(f"f{i}", 1, count, 1, "PARQUET"), ((1, "long"),)) for i, count in enumerate(rows)]
 
 
-def plan(shares: list[FileShare], parallelism: int, threads: int) -> list[list[str]]:
+def plan(shares: list[FilePart], parallelism: int, threads: int) -> list[list[str]]:
     tasks = plan_tasks(shares, StorageConfig({}), Schema(), parallelism=parallelism, threads=threads)
     assert all(task.threads == threads for task in tasks)
-    return [[share.file.path for share in task.shares] for task in tasks]
+    return [[share.file.path for share in task.file_parts] for task in tasks]
 
 
 def test_one_process_gets_a_few_large_tasks_whose_threads_share_the_files() -> None:

@@ -55,11 +55,11 @@ class ThreadlessRunner:
 
     @property
     def files(self) -> set[str]:
-        return {share.file.path for task in self.tasks for share in task.shares}
+        return {share.file.path for task in self.tasks for share in task.file_parts}
 
     @property
     def shares(self) -> list[Any]:
-        return [share for task in self.tasks for share in task.shares]
+        return [share for task in self.tasks for share in task.file_parts]
 
 
 def rows(start: int, stop: int) -> pa.Table:
