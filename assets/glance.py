@@ -54,9 +54,9 @@ def _curve(overview: Overview) -> str:
         return "<text y='40'>recall by cost: not measured</text>"
     costs = [math.log(max(point.distances, 1.0)) for point in points]
     recalls = [point.recall for point in points]
-    across = [round(28 + 110 * _share(cost, costs)) for cost in costs]
-    down = [round(56 - 46 * _share(recall, recalls)) for recall in recalls]
-    line = " ".join(f"{x},{y}" for x, y in zip(across, down, strict=True))
+    xs = [round(28 + 110 * _share(cost, costs)) for cost in costs]
+    ys = [round(56 - 46 * _share(recall, recalls)) for recall in recalls]
+    line = " ".join(f"{x},{y}" for x, y in zip(xs, ys, strict=True))
     return (
         f"<polyline points='{line}' fill='none' stroke='{_LIVE}'/>"
         f"<text y='60'>{min(recalls):.3f}</text><text y='14'>{max(recalls):.3f}</text>"

@@ -303,10 +303,10 @@ def _decided(changes: Changes) -> dict[str, object]:
 def plan_build(plan: VersionPlan, reason: str) -> VersionPlan:
     """A plan that builds from nothing, for where a refresh is not possible."""
     changes = Changes(added=plan.live.files)
-    anew = replace(
+    build = replace(
         plan, action=Action.BUILT, reason=reason, base=None, existing=None, changes=changes, known_share=None
     )
-    return replace(anew, build_id=_build_id(anew))
+    return replace(build, build_id=_build_id(build))
 
 
 def plan_rebuild(plan: VersionPlan) -> VersionPlan | None:

@@ -120,12 +120,12 @@ def _self_search(
 ) -> tuple[SelfSearchResult, int]:
     """(result, shards): search sampled rows by their own vectors in some shards of the file as written."""
     addresses = np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)])
-    owners = np.array([nodes.shard_of[address] for address in addresses.tolist()], np.int64)
-    chosen = _searched_shards(plan, shard_set, Counter(owners.tolist()))
+    shard_ids = np.array([nodes.shard_of[address] for address in addresses.tolist()], np.int64)
+    chosen = _searched_shards(plan, shard_set, Counter(shard_ids.tolist()))
     vectors = np.concatenate([part.vectors for part in rows]) if chosen else np.empty((0, 0), np.float32)
     tasks = []
     for shard_id in chosen:
-        places = np.flatnonzero(owners == shard_id)
+        places = np.flatnonzero(shard_ids == shard_id)
         tombstones = deletion_vector.encode(file.routing.shards[shard_id].tombstones)
         tasks.append(SelfSearchTask(file.shards[shard_id], tombstones, addresses[places], vectors[places], storage))
     return search_shards(tasks, runner), len(chosen)

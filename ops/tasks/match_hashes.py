@@ -141,21 +141,21 @@ def match_rows(task: MatchTask) -> MatchResult:
     """Give dead nodes to the new rows of equal hashes. Duplicates are matched as multisets: n-th with n-th."""
     storage = open_storage(task.staging, task.storage)
     new = read_blocks(storage, task.blocks, 0)
-    owners, nodes, hashes = _dead_hashes(task)
-    return stage_matches(task, storage, new, owners, nodes, pair_equal(hashes, new.hashes))
+    shard_ids, nodes, hashes = _dead_hashes(task)
+    return stage_matches(task, storage, new, shard_ids, nodes, pair_equal(hashes, new.hashes))
 
 
 def stage_matches(
     task: MatchTask,
     storage: Storage,
     new: VectorRows,
-    owners: npt.NDArray[np.int64],
+    shard_ids: npt.NDArray[np.int64],
     nodes: npt.NDArray[np.int64],
     partner: npt.NDArray[np.int32],
 ) -> MatchResult:
     """Stage the moves of matched nodes.
 
-    owners, nodes: int64[n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
+    shard_ids, nodes: int64[n], shard id and node, ordered by both. partner: int32[n], the new row of each node, or -1.
     """
     matched = np.flatnonzero(partner >= 0)
     moved_rows = partner[matched].astype(np.intp)
@@ -165,7 +165,7 @@ def stage_matches(
     unmatched = tuple(
         (FileSlot(slot), deletion_vector.encode(rest.positions[rows])) for slot, rows in by_file(rest.slots)
     )
-    return MatchResult(_stage_moves(task, storage, owners[matched], nodes[matched], new.take(moved_rows)), unmatched)
+    return MatchResult(_stage_moves(task, storage, shard_ids[matched], nodes[matched], new.take(moved_rows)), unmatched)
 
 
 def read_moves(
@@ -190,28 +190,28 @@ def _dead_hashes(
     task: MatchTask,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
     """(shard ids int64[n], nodes int64[n], content hashes u64[n]) of the range's dead nodes, by shard and node."""
-    owners, nodes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    shard_ids, nodes, hashes = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
     for shard_id, blob, dead in task.shards:
         source = PartSource(open_storage(blob.path, task.storage), blob)
         dead_nodes = deletion_vector.decode(dead)
         dead_hashes = ShardReader(source).read_content_hashes()[dead_nodes]
         inside = range_of(dead_hashes, task.range_bits) == task.hash_range
-        owners.append(np.full(int(inside.sum()), shard_id))
+        shard_ids.append(np.full(int(inside.sum()), shard_id))
         nodes.append(dead_nodes[inside])
         hashes.append(dead_hashes[inside])
-    return np.concatenate(owners), np.concatenate(nodes), np.concatenate(hashes)
+    return np.concatenate(shard_ids), np.concatenate(nodes), np.concatenate(hashes)
 
 
 def _stage_moves(
-    task: MatchTask, storage: Storage, owners: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: VectorRows
+    task: MatchTask, storage: Storage, shard_ids: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64], rows: VectorRows
 ) -> tuple[StagedMoves, ...]:
-    """Stage all moves of the task in one object, in the order of `owners` and `nodes`."""
+    """Stage all moves of the task in one object, in the order of `shard_ids` and `nodes`."""
     path = f"{task.staging}/moves-{task.hash_range}-{uuid.uuid4().hex}.bin"
-    shards, starts = np.unique(owners, return_index=True)
+    shards, starts = np.unique(shard_ids, return_index=True)
     moves, offset = [], 0
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(storage.open_output(path, durable=False)) if len(nodes) else None
-        for shard_id, (start, end) in zip(shards, pairwise([*starts, len(owners)]), strict=True):
+        for shard_id, (start, end) in zip(shards, pairwise([*starts, len(shard_ids)]), strict=True):
             part = slice(start, end)
             columns = (nodes[part].astype("<i8"), rows.slots[part].astype("<u4"), rows.positions[part].astype("<i8"))
             data = b"".join(column.tobytes() for column in columns)

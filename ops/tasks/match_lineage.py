@@ -101,7 +101,7 @@ class LineageMatchResult:
 class _DeadNodes:
     """Nodes without rows, ordered by shard and node."""
 
-    owners: npt.NDArray[np.int64]
+    shard_ids: npt.NDArray[np.int64]
     """Shard ids"""
     nodes: npt.NDArray[np.int64]
     slots: npt.NDArray[np.uint32]
@@ -142,7 +142,7 @@ def match_lineage(task: LineageMatchTask) -> LineageMatchResult:
     has_node = np.zeros(new.count, np.bool_)
     has_node[moved_rows] = True
     return LineageMatchResult(
-        rows=stage_matches(task.match, storage, new, dead.owners, dead.nodes, partner),
+        rows=stage_matches(task.match, storage, new, dead.shard_ids, dead.nodes, partner),
         moves=_file_moves(dead.slots[matched], new.slots[moved_rows]),
         refuted=_refuted(task, new, has_node, hashes),
     )
@@ -191,8 +191,8 @@ def _dead_nodes(task: LineageMatchTask) -> _DeadNodes:
         node_versions = every[starts[slots[nodes]] + positions[nodes]]
         inside = range_of(node_versions, task.match.range_bits) == task.match.hash_range
         nodes = nodes[inside]
-        owners = np.full(len(nodes), shard_id)
-        parts.append((owners, nodes, slots[nodes], node_versions[inside], reader.read_content_hashes()[nodes]))
+        shard_ids = np.full(len(nodes), shard_id)
+        parts.append((shard_ids, nodes, slots[nodes], node_versions[inside], reader.read_content_hashes()[nodes]))
     return _DeadNodes(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -28,7 +28,7 @@ from pyiceberg.types import (
 )
 
 from icepuffin.ann_kernels.theta import ThetaAccumulator
-from icepuffin.ops.tasks.sketch_types import kind_of
+from icepuffin.ops.tasks.sketch_types import type_name_of
 from icepuffin.ops.tasks.theta_columns import SketchTypeError, update_from_arrow
 from tests.naive import theta as naive
 
@@ -140,5 +140,5 @@ def test_types_without_a_sketch_and_data_of_another_type_are_refused() -> None:
         update_from_arrow(accumulator, pa.array([[1]]), "list<int>")
     with pytest.raises(SketchTypeError, match="is not Iceberg's int"):
         update_from_arrow(accumulator, pa.array([2**40]), "int")
-    assert kind_of("decimal(9, 2)") == "decimal"
-    assert kind_of("fixed[16]") == "fixed"
+    assert type_name_of("decimal(9, 2)") == "decimal"
+    assert type_name_of("fixed[16]") == "fixed"
