@@ -15,6 +15,9 @@ that stay are copied while others are made. `cpu_ratio_to_rebuild` is of this pr
 machine move less. Bytes are what this process read and wrote by system calls, the store's copying and Spark's workers
 not among them; nor are the workers' kernels among `kernel_seconds`.
 
+`default_rates` has the seconds that a plan's default rates (`ops/index/rates.py`) give for the run's amounts of work,
+and those of the stages that they are for. After a rollback, which does no work, both are of the version before.
+
 Spark writes and compacts a table of format v3 (`benchmarks.spark_lake`), whose scenarios are those without deletes.
 
 At last, what deltas cost a search: the median of single queries with 0, 1, 4 and 8 of them.
@@ -32,8 +35,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lake import Lake, fresh, measured
+from icepuffin.ops.catalog.bound_versions import index_versions
 from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.catalog.measurements import measured_versions
 from icepuffin.ops.index import IndexDefinition
+from icepuffin.ops.index.rates import Amounts, default_seconds
 from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
 
 HELD_BACK = 0.12
@@ -119,13 +125,13 @@ def main() -> None:
         start = lake.head
         lake.index(replace(definition, name="warm", max_degree=8, search_list=8))
         lake.forget("warm")
-        first = measured(lake.index)
+        first = measured(lake.index) | default_rates(lake)
         out["rebuild"] = first
         print("first build", json.dumps(first), flush=True)
         first_recall = lake.recall(definition)
         for name in _scenarios(options):
             SCENARIOS[name](lake)
-            refreshed = measured(lake.index)
+            refreshed = measured(lake.index) | default_rates(lake)
             rebuild, recall_fresh = first, first_recall
             if options.rebuild == "each":
                 rebuild = measured(lambda: lake.index(fresh(definition)))
@@ -144,6 +150,15 @@ def main() -> None:
             lake.back_to(start, first["index_snapshot_id"])
         out["probe"] = probe_cost(lake)
         options.out.write_text(json.dumps(out, indent=1))
+
+
+def default_rates(lake: Lake) -> dict[str, Any]:
+    """What the default rates of a plan expect of the amounts of work of the newest version, beside what they took."""
+    versions = measured_versions(index_versions(lake.table.refresh(), lake.definition.name))
+    *_, (_, measurement) = versions
+    expected = default_seconds(Amounts(**measurement.amounts), measurement.threads)
+    work = {name: amount for name, amount in measurement.amounts.items() if amount}
+    return {"default_rates": {"seconds": expected, "measured_seconds": measurement.seconds, "amounts": work}}
 
 
 def probe_cost(lake: Lake) -> dict[str, dict[str, float]]:

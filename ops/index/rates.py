@@ -48,9 +48,9 @@ class Amounts:
 
 
 def default_seconds(amounts: Amounts, threads: int) -> float:
-    """Duration by rates that were measured on one machine (two cores of an AMD EPYC, local disk; see
-    docs/performance/tables.md).
+    """Duration by rates that were measured on one machine: two cores of an AMD EPYC, local disk.
 
+    `python -m benchmarks.refresh_cost` writes these seconds beside those that it measures (docs/performance/tables.md).
     Microseconds of one core per row at R = 64, L = 100; reading and rewriting are proportional to the dimensions. Bytes
     that stay are copied beside the work. A new process takes half a second to load the compiled kernels.
     """
