@@ -63,6 +63,7 @@ from pyiceberg.types import (
     StringType,
     TimestampType,
     TimestamptzType,
+    TimeType,
 )
 
 _DAY = len("2026-01-31")
@@ -70,6 +71,7 @@ _MICROS = 86_400_000_000
 """Microseconds per day"""
 _ZONE = re.compile(r"[+-]\d\d:\d\d$")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _EXACT_IN_DOUBLE = 2**53
@@ -168,6 +170,8 @@ def _neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
             )
         if isinstance(own_type, BooleanType):
             raise ValueError(f"{field.name} is {own_type}: write true or false")  # noqa: TRY004
+        if isinstance(own_type, TimeType) and not _CLOCK.fullmatch(literal.value):
+            raise ValueError(f"{field.name} is {own_type}: write '08:30:00', with microseconds at most and no zone")
     elif isinstance(own_type, StringType) or isinstance(literal, BooleanLiteral) is not isinstance(
         own_type, BooleanType
     ):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from icepuffin.ops.search.errors import FilterError
 from icepuffin.ops.search.literals import fitted
 
 _POSITION = "icepuffin_position"
+_TOKEN = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\w+|\S""")
 _UNKNOWN_COLUMN = re.compile("Could not find field with name (.+), case_sensitive=True")
 """PyIceberg's message for a column that a schema lacks"""
 
@@ -36,7 +38,7 @@ class RowPredicate:
             )
         self._text = condition_text(where)
         try:
-            self.planned = fitted(parse(where) if isinstance(where, str) else where, schema)
+            self.planned = fitted(_parsed(where) if isinstance(where, str) else where, schema)
             """Expression that a scan is planned by"""
             bound = bind(schema, self.planned, case_sensitive=True)
             self.columns = self._top_level(bound, schema)
@@ -73,6 +75,17 @@ class RowPredicate:
             return np.asarray(table.filter(self._expression)[_POSITION].to_numpy())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
             raise FilterError(f"the condition {self._text} cannot be evaluated: {error}") from error
+
+
+def _parsed(text: str) -> BooleanExpression:
+    """Raises ParseException; ValueError for a LIKE with `_`, which PyIceberg takes for the character itself."""
+    tokens = _TOKEN.findall(text)
+    if any(word.lower() == "like" and "_" in pattern for word, pattern in pairwise(tokens)):
+        raise ValueError(
+            "the _ of LIKE stands for any character, and conditions know % at the end alone; from Python "
+            "StartsWith takes a text as it is"
+        )
+    return parse(text)
 
 
 class _ArrowExpression(BoundBooleanExpressionVisitor[pc.Expression]):
