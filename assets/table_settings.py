@@ -72,6 +72,7 @@ class IndexSettings(_IndexParameters):
     """One ANN index of a table. Named by its key in `[tables.<key>.indexes.<name>]`."""
 
     column: str
+    filters: tuple[str, ...] = ()
     keep: KeepSettings | None = None
 
 

@@ -234,7 +234,7 @@ def measured(
 
 def with_filters(definition: IndexDefinition) -> IndexDefinition:
     """The definition that names the filters."""
-    return replace(definition, name="filtered")
+    return replace(definition, name="filtered", filters=FILTERS)
 
 
 def build_seconds(lake: Lake, definitions: Sequence[IndexDefinition], rounds: int) -> list[float]:

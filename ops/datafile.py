@@ -133,6 +133,11 @@ class DataFile:
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
     @property
+    def has_field_ids(self) -> bool:
+        """Whether columns are found by their field ids, and not by their names."""
+        return bool(_by_field_id(self._parquet.schema))
+
+    @property
     def groups(self) -> int:
         return int(self._parquet.metadata.num_row_groups)
 

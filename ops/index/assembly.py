@@ -38,8 +38,10 @@ from icepuffin.ops.storage import Storage, open_storage
 from icepuffin.ops.tasks.file_balls import merge_balls
 from icepuffin.ops.tasks.shard import ShardResult
 from icepuffin.puffin import PlannedBlob, PuffinLayout, PuffinReader, plan_puffin
+from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import routing as routing_blob
+from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing, ShardEntry
 from icepuffin.puffin.codec import encode
@@ -121,8 +123,11 @@ class Assembly:
             layout = plan_puffin([_planned_shard(self._plan, shard) for shard in self._inline])
             self._file.begin(_bodies(layout, self._inline))
 
-    def finish(self, shard_set: ShardSet) -> VersionFile:
-        """Write the rest, and read footers and routing blob back. Raises CoverageError, StorageError."""
+    def finish(self, shard_set: ShardSet, columns: Sequence[AttributeBlob] = ()) -> VersionFile:
+        """Write the rest, and read footers and routing blob back. Raises CoverageError, StorageError.
+
+        `columns`: the values of the columns for conditions.
+        """
         begun = {shard.shard_id for shard in (*self._packed, *self._inline)}
         written = [shard for shard in shard_set.shards if not pack_number(shard, self._shared)]
         rest = [shard for shard in written if shard.shard_id not in begun]
@@ -133,7 +138,7 @@ class Assembly:
         start = time.perf_counter()
         new_pack, places = self._write_pack()
         entries = tuple(self._entry(shard, places) for shard in shard_set.shards)
-        layout = self._write_file(shard_set, entries)
+        layout = self._write_file(shard_set, entries, columns)
         copy_seconds = time.perf_counter() - start
         routing, shards = _read_back(self._store, self._file.path, layout.file_size, self._plan, self._shared, new_pack)
         old = self._base_files()
@@ -187,7 +192,9 @@ class Assembly:
             offset=offset,
         )
 
-    def _write_file(self, shard_set: ShardSet, entries: tuple[ShardEntry, ...]) -> PuffinLayout:
+    def _write_file(
+        self, shard_set: ShardSet, entries: tuple[ShardEntry, ...], columns: Sequence[AttributeBlob]
+    ) -> PuffinLayout:
         plan = self._plan
         heads = self._heads(shard_set, entries)
         curve, names = shard_set.layout.routing_curve, plan.column_names
@@ -201,8 +208,11 @@ class Assembly:
             _planned(plan, blob_type, len(data), codec=codec, **properties.get(blob_type, {}))
             for blob_type, data, codec in heads
         ]
+        values = [attribute_blob.encode(column) for column in columns]
+        blobs += [_planned_values(plan, column, len(data)) for column, data in zip(columns, values, strict=True)]
         layout = plan_puffin(blobs, {"created-by": CREATED_BY})
         bodies: list[Segments] = [*(shard.parts for shard in self._inline), *((data,) for _, data, _ in heads)]
+        bodies += [(data,) for data in values]
         self._file.finish([*((gap, *body) for gap, body in zip(layout.gaps, bodies, strict=True)), (layout.tail,)])
         return layout
 
@@ -211,7 +221,7 @@ class Assembly:
         routing = Routing(
             base_snapshot_id=plan.live.snapshot_id,
             build_id=plan.build_id,
-            definition=plan.definition.to_json(),
+            definition=replace(plan.definition, filters=(), filter_ids=None).to_json(),  # older releases read it
             codebook=shard_set.layout.codebook,
             partition_to_shard=shard_set.layout.partition_to_shard,
             shards=entries,
@@ -242,6 +252,16 @@ def _planned(
         codec=codec,
         properties={"algorithm": "vamana", "base_snapshot_id": str(plan.live.snapshot_id), **properties},
         align=_ALIGNMENT,
+    )
+
+
+def _planned_values(plan: VersionPlan, column: AttributeBlob, length: int) -> PlannedBlob:
+    planned = _planned(plan, BlobType.ATTRIBUTES, length, codec=None)
+    left_out = sum(bool(entry.left_out) for entry in column.entries)
+    return replace(
+        planned,
+        fields=(column.field_id,),
+        properties={"files": str(len(column.entries)), "files_left_out": str(left_out)},
     )
 
 

@@ -18,6 +18,7 @@ from icepuffin.ops.index.definition import (
     from_properties,
     index_of_property,
     resolve_field,
+    resolve_filters,
 )
 
 
@@ -94,7 +95,8 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
     bindings.require_bindable(table)
     own_tag_target(table, definition.tag)
     field_id = resolve_field(definition, table.schema(), table_name(table))
-    resolved = replace(definition, field_id=field_id)
+    filter_ids = resolve_filters(definition, table.schema(), table_name(table))
+    resolved = replace(definition, field_id=field_id, filter_ids=filter_ids)
     current = find_definition(table, definition.name)
     pairs = (find_name_clash((name, definition.name)) for name in defined_names(table))
     if current is None and (pair := next(filter(None, pairs), None)):
@@ -108,6 +110,8 @@ def create_index(table: Table, definition: IndexDefinition) -> IndexDefinition:
         )
     if current != resolved:
         with table.transaction() as transaction:
+            if current is not None and (dropped := current.to_properties().keys() - resolved.to_properties().keys()):
+                transaction.remove_properties(*dropped)
             transaction.set_properties(resolved.to_properties())
     return resolved
 

@@ -8,7 +8,7 @@ of `IndexDefinition`. The command line, SQL, settings and table properties take 
 import enum
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -104,6 +104,10 @@ class IndexDefinition:
         The vector column: a list of float or double.
     field_id : int, optional
         The column's id in the schema, which survives its renaming. `create_index` sets it.
+    filters : sequence of str
+        Columns whose values versions keep, so that conditions on them read no data file. Default: none.
+    filter_ids : sequence of int, optional
+        Field ids of `filters`. `create_index` sets them.
     metric : "l2", "cosine", "ip"
         How distances are measured. Default: cosine.
     max_degree : int
@@ -145,6 +149,9 @@ class IndexDefinition:
     column: str
     """Name of the vector column when the index was made; `field_id` is what counts afterwards."""
     field_id: int | None = None
+    filters: tuple[str, ...] = ()
+    """Names of the columns for conditions when the index was made; `filter_ids` are what counts afterwards"""
+    filter_ids: tuple[int, ...] | None = None
     metric: Metric = _parameter(  # noqa: RUF009  it makes a field
         Metric.COSINE, "How distances are measured.", choices=tuple(metric.value for metric in Metric)
     )
@@ -178,6 +185,11 @@ class IndexDefinition:
         require_type(self.name, str, "an index has a name", 'write IndexDefinition(name="i", column="embedding")')
         require_type(self.column, str, "an index has a column", 'write IndexDefinition(name="i", column="embedding")')
         validate_name(self.name)
+        object.__setattr__(self, "filters", checked_filters(self.filters, self.name))
+        if self.filter_ids is not None:
+            object.__setattr__(self, "filter_ids", tuple(map(int, self.filter_ids)) or None)
+        if self.filter_ids is not None and len(self.filter_ids) != len(self.filters):
+            raise DefinitionError(f"index {self.name}: filter_ids has {len(self.filter_ids)} ids for {self.filters}")
         try:
             for name, parameter in INDEX_PARAMETERS.items():
                 parameter.check(getattr(self, name))
@@ -196,8 +208,11 @@ class IndexDefinition:
         return index_tag(self.name)
 
     def to_json(self) -> str:
-        """Canonical: equal definitions give equal text."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Canonical: equal definitions give equal text. Without filters it is what older releases read."""
+        items = asdict(self)
+        if not self.filters:
+            del items["filters"], items["filter_ids"]
+        return json.dumps(items, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "IndexDefinition":
@@ -213,19 +228,46 @@ class IndexDefinition:
 
     def graph_identity(self) -> dict[str, Any]:
         """The part of the definition that graphs depend on; versions that differ in it share nothing."""
-        skipped = ("name", "column", "target_recall", "rebuild_ratio", "max_deltas", "delta_share")
+        upkeep = ("target_recall", "rebuild_ratio", "max_deltas", "delta_share")
+        skipped = ("name", "column", "filters", "filter_ids", *upkeep)
         return {key: value for key, value in asdict(self).items() if key not in skipped}
 
     def to_properties(self) -> dict[str, str]:
         """Table properties; parameters without a value are left out."""
-        items = ((key, value) for key, value in asdict(self).items() if key != "name" and value is not None)
-        return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items}
+        items = {key: value for key, value in asdict(self).items() if key != "name" and value is not None}
+        for key in FILTER_PROPERTIES:
+            items[key] = json.dumps(items.pop(key, ()))
+        if not self.filters:
+            items = {key: value for key, value in items.items() if key not in FILTER_PROPERTIES}
+        return {f"{PREFIX}{self.name}.{key.replace('_', '-')}": str(value) for key, value in items.items()}
 
 
 INDEX_PARAMETERS: Mapping[str, IndexParameter] = {
     item.name: IndexParameter(item.name, **item.metadata) for item in fields(IndexDefinition) if item.metadata
 }
 """All index parameters, by name."""
+
+
+FILTER_PROPERTIES = ("filters", "filter_ids")
+"""Parameters that are lists"""
+
+
+def checked_filters(filters: object, index: str) -> tuple[str, ...]:
+    """Names of columns, of a sequence, or of a text: a JSON list, or names with commas between them.
+
+    Raises DefinitionError.
+    """
+    if isinstance(filters, str):
+        try:
+            filters = json.loads(filters) if filters.lstrip().startswith("[") else filters.split(",")
+        except json.JSONDecodeError as error:
+            raise DefinitionError(f"index {index}: filters is no JSON list: {error}") from None
+        filters = [name.strip() if isinstance(name, str) else name for name in filters if name]
+    if not isinstance(filters, Sequence) or not all(isinstance(name, str) and name for name in filters):
+        raise DefinitionError(f"index {index}: filters is {filters!r}; it takes names of columns")
+    if len(set(filters)) < len(filters):
+        raise DefinitionError(f"index {index}: filters names a column twice: {', '.join(filters)}")
+    return tuple(filters)
 
 
 def validate_name(name: str) -> None:
@@ -274,14 +316,17 @@ def from_properties(properties: Mapping[str, str]) -> tuple[IndexDefinition, ...
 
 
 def _parse(key: str, parameter: str, value: str) -> Any:
-    if parameter == "column":
+    if parameter in ("column", "filters"):
         return value
     try:
+        if parameter == "filter_ids":
+            return tuple(map(int, json.loads(value)))
         return int(value) if parameter == "field_id" else INDEX_PARAMETERS[parameter].parse(value)
     except KeyError:
-        names = ", ".join(name.replace("_", "-") for name in ("column", "field_id", *INDEX_PARAMETERS))
+        every = ("column", "field_id", *INDEX_PARAMETERS, *FILTER_PROPERTIES)
+        names = ", ".join(name.replace("_", "-") for name in every)
         raise DefinitionError(f"table property {key!r} is no parameter of an index; there are {names}") from None
-    except (ValueError, DefinitionError) as error:
+    except (ValueError, TypeError, DefinitionError) as error:
         raise DefinitionError(f"table property {key}: {error}") from None
 
 
@@ -312,6 +357,28 @@ def resolve_column(column: str, schema: "Schema", table: str) -> int:
         names = ", ".join(field.name for field in schema.fields)
         raise DefinitionError(f"{table} has no column {column!r} at its top level; it has {names}")
     return _vector_field_id(field, table)
+
+
+def resolve_filters(definition: IndexDefinition, schema: "Schema", table: str) -> tuple[int, ...]:
+    """Field ids of the columns for conditions; by name in a schema, where the definition has none yet.
+
+    Raises DefinitionError for a column that is not there, or whose values are no plain ones.
+    """
+    if definition.filter_ids is not None:
+        return definition.filter_ids
+    fields = {field.name: field for field in schema.fields}
+    for name in definition.filters:
+        if name not in fields:
+            raise DefinitionError(
+                f"{table}, index {definition.name}: filters names {name!r}, which is no column at the top level; "
+                f"there are {', '.join(fields)}"
+            )
+        if not fields[name].field_type.is_primitive:
+            raise DefinitionError(
+                f"{table}, index {definition.name}: filters names {name!r}, which is {fields[name].field_type}; "
+                "only columns of plain values can be kept"
+            )
+    return tuple(fields[name].field_id for name in definition.filters)
 
 
 def _vector_field_id(field: "NestedField", table: str) -> int:

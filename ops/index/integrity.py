@@ -24,7 +24,7 @@ from icepuffin.ops.tasks.runner import LocalRunner, Progress, StageProgress, Tas
 from icepuffin.ops.tasks.self_search import SelfSearchResult, SelfSearchTask, self_search
 from icepuffin.ops.tasks.tally import RowsTask, Tally, tally_of, tally_rows
 from icepuffin.puffin import PuffinReader
-from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.routing import Routing
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.errors import BadBlobError, ChecksumError, LaterFormatError, PuffinError
@@ -92,6 +92,10 @@ def check_integrity(
         definition = IndexDefinition.from_json(expected.definition)
         for blob in (blob for blob in blobs if blob.type == BlobType.CENTROID):
             centroid.decode(reader.read_blob(blob))
+        for blob in (blob for blob in blobs if blob.type == BlobType.ATTRIBUTES):
+            for entry in attributes.decode(reader.read_blob(blob)).entries:
+                if not entry.left_out:
+                    attributes.values_of(entry)
         shard_blobs = [blob for blob in blobs if blob.type == BlobType.SHARD]
         ranges = shard_ranges(version.puffin_path, shard_blobs, expected, version.packs)
         if expected.base_snapshot_id != version.base_snapshot_id:

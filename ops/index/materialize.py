@@ -20,6 +20,7 @@ from icepuffin.ops.catalog.derived_snapshots import Binding
 from icepuffin.ops.catalog.expiration import expire_packs, unnamed_packs
 from icepuffin.ops.catalog.snapshots import head_of
 from icepuffin.ops.index.assembly import Assembly, VersionFile
+from icepuffin.ops.index.attributes import attribute_blobs
 from icepuffin.ops.index.build import build_shards
 from icepuffin.ops.index.dead_nodes import find_dead_nodes
 from icepuffin.ops.index.definition import IndexDefinition
@@ -183,9 +184,11 @@ def _carry_out(
         if shard_set is None:
             return empty_report(replace(plan, reason="no live row has a vector"), clock)
         pass_gate(plan, shard_set)
+        with clock.stage("work"):
+            columns = attribute_blobs(plan, shard_set.files, storage=storage, runner=runner, progress=progress)
         reached(RunStep.MADE)
         with clock.stage("assemble"):
-            file = assembly.finish(shard_set)
+            file = assembly.finish(shard_set, columns)
         with clock.stage("verify"):
             try:
                 searched = require_rows(plan, shard_set, file, storage, runner)

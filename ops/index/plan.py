@@ -17,7 +17,7 @@ from icepuffin.ops.catalog.live_files import live_files, require_distinct_files,
 from icepuffin.ops.catalog.row_deletes import fingerprint
 from icepuffin.ops.catalog.snapshots import ancestor_ids, head_of, require_data_snapshot, table_name
 from icepuffin.ops.index.changes import Changes, column_names, files_mapped_since, find_changes, known_share
-from icepuffin.ops.index.definition import IndexDefinition, resolve_field
+from icepuffin.ops.index.definition import IndexDefinition, resolve_field, resolve_filters
 from icepuffin.ops.index.report import Action
 from icepuffin.ops.index.version_reader import OpenVersion, covers_all_older_files, open_versions, shared_rows
 from icepuffin.ops.model import LiveFile, LiveFiles, SnapshotId, StorageConfig
@@ -49,6 +49,8 @@ class VersionPlan:
     """Snapshot that the tag points at now; None where there is no tag"""
     is_head: bool
     build_id: str
+    filter_schema: Schema
+    """Schema by which columns for conditions are read: at the head the table's own, as readers do"""
     base: OpenVersion | None = None
     """Base version that a refresh starts from"""
     existing: DerivedVersion | None = None
@@ -65,6 +67,12 @@ class VersionPlan:
         Indexes that differ in name alone have one build id: each sweeps its own objects only.
         """
         return f"{self.live.location}/metadata/_icepuffin/{self.definition.name}/{self.build_id}"
+
+    @property
+    def filter_ids(self) -> tuple[int, ...]:
+        """Field ids of the columns for conditions that the snapshot has."""
+        present = {field.field_id for field in self.filter_schema.fields}
+        return tuple(field_id for field_id in self.definition.filter_ids or () if field_id in present)
 
     @property
     def added(self) -> tuple[LiveFile, ...]:
@@ -125,7 +133,8 @@ def plan_version(
     opened, unreadable = _open_nearest(table, nearest, definition, live, ancestors, storage, faults)
     candidates = [item for item in opened if _same_graphs(item, definition)]
     existing = next((item for item in candidates if item.version.base_snapshot_id == snapshot_id), None)
-    if existing and not files_mapped_since(table, existing, live, storage):
+    complete = existing and existing.attributes.keys() >= set(plan.filter_ids)
+    if existing and complete and not files_mapped_since(table, existing, live, storage):
         return _reuse(plan, existing)
     if not live.record_count:
         return replace(plan, action=Action.EMPTY, reason="the snapshot has no rows")
@@ -157,7 +166,11 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
     return VersionPlan(
         action=Action.BUILT,
         reason="there is no version to start from",
-        definition=replace(definition, field_id=field_id),
+        definition=replace(
+            definition,
+            field_id=field_id,
+            filter_ids=resolve_filters(definition, table.schema(), table_name(table)),
+        ),
         live=live,
         schema=schema,
         field_id=field_id,
@@ -165,6 +178,7 @@ def _build_plan(table: Table, definition: IndexDefinition, snapshot_id: Snapshot
         expected_ref=own_tag_target(table, tag),
         is_head=is_head,
         build_id="",
+        filter_schema=table.schema() if is_head else schema,
         changes=Changes(added=live.files),
     )
 
@@ -278,6 +292,8 @@ def _build_id(plan: VersionPlan) -> str:
         "base": _identity(base) if base else None,
         "changes": _decided(plan.changes) if base else None,
     }
+    if plan.filter_ids:
+        identity["filters"] = plan.filter_ids
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -16,11 +16,13 @@ from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ObjectRange, Sn
 from icepuffin.ops.storage import StorageError, open_storage, relative_to
 from icepuffin.ops.tasks.file_balls import Ball
 from icepuffin.puffin import BlobMetadata, PuffinReader
+from icepuffin.puffin.blobs import attributes as attribute_blob
 from icepuffin.puffin.blobs import centroid as centroid_blob
 from icepuffin.puffin.blobs import routing as routing_blob
+from icepuffin.puffin.blobs.attributes import AttributeBlob
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import Routing
-from icepuffin.puffin.errors import PuffinError
+from icepuffin.puffin.errors import BadBlobError, PuffinError
 from icepuffin.puffin.types import BlobType, canonical_type
 
 RECALL_CURVE = "ann.recall_curve"
@@ -52,6 +54,8 @@ class OpenVersion:
     routing_curve: str
     column_names: frozenset[str] | None = None
     """Names that the table's name mapping had for the vector column; None where it had none, or this is not recorded"""
+    attributes: Mapping[int, BlobMetadata] = field(default_factory=dict, repr=False)
+    """Blobs of the columns for conditions, by field id"""
     added_by: Mapping[str, SnapshotId] = field(default_factory=dict, repr=False)
     """Snapshot that added each file, by relative path, for a snapshot without a sequence number (format v1)"""
 
@@ -88,13 +92,16 @@ def open_version(version: DerivedVersion, storage: StorageConfig) -> OpenVersion
         routing_curve = routing_properties.get(ROUTING_CURVE, "")
         names = routing_properties.get(COLUMN_NAMES)
         column_names = None if names is None else frozenset(map(str, json.loads(names)))
+        attributes = {blob.fields[0]: blob for blob in by_type.get(BlobType.ATTRIBUTES, []) if blob.fields}
         centroid, file_size = by_type[BlobType.CENTROID][0], source.size()
         definition = IndexDefinition.from_json(routing.definition)
     except (StorageError, PuffinError, DefinitionError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise NotAnIndexError(f"{path} is not a readable index version: {error}") from error
     if len(curves) != len(shards):
         raise NotAnIndexError(f"{path}: it has {len(curves)} recall curves for {len(shards)} shards")
-    return OpenVersion(version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names)
+    return OpenVersion(
+        version, routing, definition, shards, centroid, file_size, curves, routing_curve, column_names, attributes
+    )
 
 
 def read_routing(
@@ -138,6 +145,20 @@ def read_centroids(version: OpenVersion, storage: StorageConfig) -> CentroidInde
     path = version.version.puffin_path
     reader = PuffinReader(open_storage(path, storage).source(path))
     return centroid_blob.decode(reader.read_blob(version.centroid))
+
+
+def read_attribute_blob(version: OpenVersion, field_id: int, storage: StorageConfig) -> AttributeBlob:
+    """Read the values of one column for conditions. Raises StorageError, PuffinError."""
+    path = version.version.puffin_path
+    reader = PuffinReader(open_storage(path, storage).source(path))
+    blob = attribute_blob.decode(reader.read_blob(version.attributes[field_id]))
+    files = version.routing.files
+    if blob.field_id != field_id or any(
+        entry.slot >= len(files) or not files[entry.slot].present or files[entry.slot].rows != entry.rows
+        for entry in blob.entries
+    ):
+        raise BadBlobError(f"{path}: the values of column {field_id} are not of the files of its routing blob")
+    return blob
 
 
 def balls_by_slot(version: OpenVersion, storage: StorageConfig) -> dict[FileSlot, list[Ball]]:

@@ -66,10 +66,9 @@ class LoadedVersion:
         """
         version = self._restricted.get(matches)
         if version is None:
-            shards = (
-                shard.restricted(matches.mask(shard.file_numbers, shard.positions))
-                for shard in self.take(range(len(self.shards)), threads=1)
-            )
+            every = self.take(range(len(self.shards)), threads=1)
+            pairs = zip(self.shard_ids, every, strict=True)
+            shards = (shard.restricted(matches.nodes(shard_id, shard)) for shard_id, shard in pairs)
             version = self._restricted[matches] = replace(self, shards=LoadedShards(shards))
         return version
 

@@ -6,7 +6,7 @@ only the columns of the condition are read.
 
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -20,9 +20,10 @@ from icepuffin.ops.catalog.file_io import current_io
 from icepuffin.ops.catalog.live_files import reading_manifests
 from icepuffin.ops.catalog.snapshots import find_snapshot
 from icepuffin.ops.datafile import read_live
-from icepuffin.ops.model import FileNumber, LiveFiles, StorageConfig
+from icepuffin.ops.model import FileNumber, LiveFiles, ShardId, StorageConfig
 from icepuffin.ops.search.arguments import I64, Bool
 from icepuffin.ops.search.predicate import RowPredicate
+from icepuffin.ops.search.shards import MaskedShard
 from icepuffin.ops.storage import normalize, open_storage
 from icepuffin.ops.tasks.rows import by_file
 
@@ -39,6 +40,8 @@ class Matches:
     """Ascending row positions, by file number. Files without a match are absent"""
     files_read: int
     """Files that partitions and statistics could not exclude"""
+    how: str = "by the data files"
+    """How the condition was evaluated, in words"""
 
     @property
     def count(self) -> int:
@@ -53,6 +56,10 @@ class Matches:
                 rows = live[places]
                 mask[rows] = np.isin(positions[rows], matching)
         return mask
+
+    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
+        """bool[N]: which nodes of a shard match, of those with a live row."""
+        return self.mask(shard.file_numbers, shard.positions)
 
 
 class MatchCache:
@@ -88,7 +95,19 @@ def find_matches(
     `schema` is the snapshot's. Memory: one batch of the condition's columns, and 8 bytes per match. Raises FilterError,
     ManifestError.
     """
-    predicate = RowPredicate(where, schema)
+    return scan_matches(table, live, schema, RowPredicate(where, schema), storage)
+
+
+def scan_matches(
+    table: Table,
+    live: LiveFiles,
+    schema: Schema,
+    predicate: RowPredicate,
+    storage: StorageConfig,
+    *,
+    files: Collection[FileNumber] | None = None,
+) -> Matches:
+    """`find_matches` of a predicate, in some of the files."""
     field_ids = [schema.find_field(name).field_id for name in predicate.columns]
     numbers = defaultdict[str, list[int]](list)  # a snapshot may list a file twice, which has each of its rows twice
     for number, file in enumerate(live.files):
@@ -101,7 +120,9 @@ def find_matches(
         # DataScan.plan_files also computes residual filters, and fails at a partition that is null
         entries = ManifestGroupPlanner(metadata, io, predicate.planned).plan_manifest_entries(manifests)
         paths = {normalize(entry.data_file.file_path) for entry in chain.from_iterable(entries)}
-    planned = sorted(number for path in paths for number in numbers[path])
+    planned = sorted(
+        number for path in paths for number in numbers[path] if files is None or FileNumber(number) in files
+    )
     matches: dict[FileNumber, I64] = {}
     for number in planned:
         file = live.files[number]

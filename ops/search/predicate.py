@@ -1,7 +1,9 @@
 """Predicates on rows: a condition as it was written, for Iceberg to plan a scan by, and for Arrow to evaluate."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from copy import copy
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -36,33 +38,46 @@ class RowPredicate:
             raise FilterError(
                 f"where is a value of type {type(where).__name__}: write a text or a PyIceberg expression"
             )
-        self._text = condition_text(where)
+        self._where = where
         try:
             self.planned = fitted(_parsed(where) if isinstance(where, str) else where, schema)
             """Expression that a scan is planned by"""
-            bound = bind(schema, self.planned, case_sensitive=True)
-            self.columns = self._top_level(bound, schema)
-            self._expression = visit(bound, _ArrowExpression())
+            self.bound = bind(schema, self.planned, case_sensitive=True)
+            """The same, bound to the schema"""
+            self.columns = _top_level(self.bound, schema, self._text)
         except ParseException as error:
             raise FilterError(
                 f"the condition {self._text} cannot be read; write it like: section = 'database' and "
                 '"unit price" >= 100'
             ) from error
         except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
-            columns = ", ".join(field.name for field in schema.fields)
-            unknown = _UNKNOWN_COLUMN.fullmatch(str(error))
-            why = f"it has no column {unknown[1]!r}" if unknown else str(error)
-            raise FilterError(
-                f"the condition {self._text} does not fit the table: {why}; its columns are {columns}"
-            ) from error
+            raise self._misfit(schema, error) from error
+        self._schema = schema
 
-    def _top_level(self, bound: BooleanExpression, schema: Schema) -> tuple[str, ...]:
-        names = sorted({str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)})
-        if nested := [name for name in names if "." in name]:
-            raise FilterError(
-                f"the condition {self._text} is on a nested column, {nested[0]}; only top-level ones are read"
-            )
-        return tuple(names)
+    @property
+    def _text(self) -> str:
+        return condition_text(self._where)
+
+    def _misfit(self, schema: Schema, error: Exception) -> FilterError:
+        columns = ", ".join(field.name for field in schema.fields)
+        unknown = _UNKNOWN_COLUMN.fullmatch(str(error))
+        why = f"it has no column {unknown[1]!r}" if unknown else str(error)
+        return FilterError(f"the condition {self._text} does not fit the table: {why}; its columns are {columns}")
+
+    def part(self, bound: BooleanExpression) -> "RowPredicate":
+        """A part of the condition, as a predicate of its own. A scan is planned by the whole."""
+        other = copy(self)
+        other.bound, other.columns = bound, _top_level(bound, self._schema, self._text)
+        vars(other).pop("_expression", None)  # that of the whole
+        return other
+
+    @cached_property
+    def _expression(self) -> pc.Expression:
+        try:
+            expression = visit(self.bound, _ArrowExpression(_column))
+            return expression if isinstance(expression, pc.Expression) else pc.scalar(expression)
+        except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
+            raise self._misfit(self._schema, error) from error
 
     def satisfied(self, rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Positions of the rows for which the condition is true: not false, not unknown. Raises FilterError.
@@ -76,6 +91,19 @@ class RowPredicate:
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
             raise FilterError(f"the condition {self._text} cannot be evaluated: {error}") from error
 
+    def truth(self, part: BooleanExpression, values: pa.Array) -> npt.NDArray[np.bool_]:
+        """bool[n]: for which values of its only column a part of the condition is true: not false, not unknown.
+
+        Raises FilterError.
+        """
+        try:
+            result = visit(part, _ArrowExpression(lambda _: values))
+        except (ValueError, TypeError, NotImplementedError, OverflowError, pa.ArrowException) as error:
+            raise self._misfit(self._schema, error) from error
+        if isinstance(result, pa.Scalar):
+            return np.full(len(values), bool(result.as_py()))
+        return np.asarray(result.fill_null(False).to_numpy(zero_copy_only=False))
+
 
 def _parsed(text: str) -> BooleanExpression:
     """Raises ParseException; ValueError for a LIKE with `_`, which PyIceberg takes for the character itself."""
@@ -88,67 +116,82 @@ def _parsed(text: str) -> BooleanExpression:
     return parse(text)
 
 
-class _ArrowExpression(BoundBooleanExpressionVisitor[pc.Expression]):
-    """Conditions on top-level columns for Arrow, by SQL's logic: `null in (...)` and its negation are null."""
+def _top_level(bound: BooleanExpression, schema: Schema, text: str) -> tuple[str, ...]:
+    """Names of the columns of a condition. Raises FilterError for a nested one."""
+    names = sorted({str(schema.find_column_name(field_id)) for field_id in extract_field_ids(bound)})
+    if nested := [name for name in names if "." in name]:
+        raise FilterError(f"the condition {text} is on a nested column, {nested[0]}; only top-level ones are read")
+    return tuple(names)
 
-    def visit_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
+
+class _ArrowExpression(BoundBooleanExpressionVisitor[Any]):
+    """Conditions on top-level columns for Arrow, by SQL's logic: `null in (...)` and its negation are null.
+
+    `column` gives what a term stands for: an Arrow expression, or an array of values. So the result is an expression,
+    or the array of its truth values.
+    """
+
+    def __init__(self, column: Callable[[BoundTerm], Any]) -> None:
+        self._column = column
+
+    def visit_in(self, term: BoundTerm, literals: set[Any]) -> Any:
         values = [*literals, 0.0, -0.0] if 0.0 in literals and _is_float(term) else literals  # Arrow tells them apart
-        is_in = _column(term).isin(_constants(term, values))
-        return pc.if_else(_column(term).is_valid(), is_in, pa.scalar(None, pa.bool_()))
+        is_in = pc.is_in(self._column(term), value_set=_constants(term, values))
+        return pc.if_else(pc.is_valid(self._column(term)), is_in, pa.scalar(None, pa.bool_()))
 
-    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> pc.Expression:
-        return ~self.visit_in(term, literals)
+    def visit_not_in(self, term: BoundTerm, literals: set[Any]) -> Any:
+        return pc.invert(self.visit_in(term, literals))
 
-    def visit_is_nan(self, term: BoundTerm) -> pc.Expression:
-        return pc.is_nan(_column(term))
+    def visit_is_nan(self, term: BoundTerm) -> Any:
+        return pc.is_nan(self._column(term))
 
-    def visit_not_nan(self, term: BoundTerm) -> pc.Expression:
-        return ~pc.is_nan(_column(term))
+    def visit_not_nan(self, term: BoundTerm) -> Any:
+        return pc.invert(pc.is_nan(self._column(term)))
 
-    def visit_is_null(self, term: BoundTerm) -> pc.Expression:
-        return _column(term).is_null()
+    def visit_is_null(self, term: BoundTerm) -> Any:
+        return pc.is_null(self._column(term))
 
-    def visit_not_null(self, term: BoundTerm) -> pc.Expression:
-        return _column(term).is_valid()
+    def visit_not_null(self, term: BoundTerm) -> Any:
+        return pc.is_valid(self._column(term))
 
-    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return _column(term) == _constant(term, literal)
+    def visit_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.equal(self._column(term), _constant(term, literal))
 
-    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return _column(term) != _constant(term, literal)
+    def visit_not_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.not_equal(self._column(term), _constant(term, literal))
 
-    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return _column(term) >= _constant(term, literal)
+    def visit_greater_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.greater_equal(self._column(term), _constant(term, literal))
 
-    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return _column(term) > _constant(term, literal)
+    def visit_greater_than(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.greater(self._column(term), _constant(term, literal))
 
-    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return _column(term) < _constant(term, literal)
+    def visit_less_than(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.less(self._column(term), _constant(term, literal))
 
-    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return _column(term) <= _constant(term, literal)
+    def visit_less_than_or_equal(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.less_equal(self._column(term), _constant(term, literal))
 
-    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return pc.starts_with(_column(term), literal.value)
+    def visit_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.starts_with(self._column(term), literal.value)
 
-    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> pc.Expression:
-        return ~pc.starts_with(_column(term), literal.value)
+    def visit_not_starts_with(self, term: BoundTerm, literal: Literal[Any]) -> Any:
+        return pc.invert(pc.starts_with(self._column(term), literal.value))
 
-    def visit_true(self) -> pc.Expression:
-        return pc.scalar(True)
+    def visit_true(self) -> Any:
+        return pa.scalar(True)
 
-    def visit_false(self) -> pc.Expression:
-        return pc.scalar(False)
+    def visit_false(self) -> Any:
+        return pa.scalar(False)
 
-    def visit_not(self, child_result: pc.Expression) -> pc.Expression:
-        return ~child_result
+    def visit_not(self, child_result: Any) -> Any:
+        return pc.invert(child_result)
 
-    def visit_and(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
-        return left_result & right_result
+    def visit_and(self, left_result: Any, right_result: Any) -> Any:
+        return pc.and_kleene(left_result, right_result)
 
-    def visit_or(self, left_result: pc.Expression, right_result: pc.Expression) -> pc.Expression:
-        return left_result | right_result
+    def visit_or(self, left_result: Any, right_result: Any) -> Any:
+        return pc.or_kleene(left_result, right_result)
 
 
 def _column(term: BoundTerm) -> pc.Expression:

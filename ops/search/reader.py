@@ -23,6 +23,7 @@ from icepuffin.ops.search.arguments import (
     prepare_queries,
     require_at_least_one,
 )
+from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
 from icepuffin.ops.search.candidates import Candidates, DistanceReader, Hits, cut_in_doubt, fetch, merge, rerank
 from icepuffin.ops.search.distributed_search import DistributedVersion
 from icepuffin.ops.search.errors import IndexUnavailableError, QueryError
@@ -94,6 +95,10 @@ class IndexReader:
             target.live, target.schema, target.field_id, self._metric, target.storage, choice.dims
         )
         self._match_cache = MatchCache()
+        opened = choice.opened
+        self._attributes = (
+            Attributes(opened, target.live, target.schema, target.storage) if opened and opened.attributes else None
+        )
         self._parameters = ParameterChooser(choice.loaded)
         self._range_search = RangeSearch(target, choice, self._vectors, self._coverage.tail, self._rows)
         loaded = choice.loaded
@@ -259,6 +264,7 @@ class IndexReader:
             tail_rows=scanned,
             milliseconds=clock.milliseconds,
             matching_rows=matches.count if matches else None,
+            condition=matches.how if matches else "",
             parameters=parameters,
             work=answer.work,
             tier=self.tier,
@@ -338,6 +344,7 @@ class IndexReader:
             tail_rows=answer.read,
             milliseconds=clock.milliseconds,
             matching_rows=matches.count if matches else None,
+            condition=matches.how if matches else "",
             pruning=answer.pruning,
             tier_why=self._range_search.where,
             bytes_read={
@@ -421,7 +428,10 @@ class IndexReader:
         if where is None:
             return None
         target = self._target
-        find = partial(find_matches, target.table, target.live, target.schema, where, target.storage)
+        of_snapshot = target.table, target.live, target.schema, where, target.storage
+        find = partial(find_matches, *of_snapshot)
+        if self._attributes is not None:
+            find = partial(find_matches_by_attributes, *of_snapshot, self._attributes)
         matches = self._match_cache.get(where, find)
         clock.lap("filter")
         return matches

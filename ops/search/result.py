@@ -82,6 +82,8 @@ class Profile:
     """Milliseconds, by stage"""
     matching_rows: int | None = None
     """Live rows that satisfy the condition; None without one"""
+    condition: str = ""
+    """How the condition was evaluated, in words; empty without one"""
     pruning: Pruning | None = None
     """Savings of a range search; None of other searches"""
     parameters: SearchParameters | None = None
@@ -196,6 +198,8 @@ def explain(result: SearchResult) -> Iterator[tuple[str, str]]:
         else f"{profile.strategy}, {profile.matching_rows:,} rows match"
     )
     yield "strategy", strategy
+    if profile.condition:
+        yield "condition", profile.condition
     if (pruning := profile.pruning) is not None:
         share = f"{pruning.files_pruned:,} of {pruning.files:,} files and {pruning.share:.1%} of the rows out of reach"
         yield "pruning", f"{share}; {pruning.why}"

@@ -78,10 +78,11 @@ def _has(table: Table, index: str) -> bool:
 
 
 def _parameters(statement: CreateIndex) -> dict[str, Any]:
-    unknown = [key for key in statement.options if key not in INDEX_PARAMETERS]
+    unknown = [key for key in statement.options if key not in INDEX_PARAMETERS and key != "filters"]
     if unknown:
-        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(INDEX_PARAMETERS)}")
-    return {key: INDEX_PARAMETERS[key].parse(value) for key, value in statement.options.items()}
+        raise SqlError(f"WITH ({unknown[0]} = ...): an index has {', '.join(INDEX_PARAMETERS)}, filters")
+    items = statement.options.items()
+    return {key: value if key == "filters" else INDEX_PARAMETERS[key].parse(value) for key, value in items}
 
 
 def message_of(text: str) -> Answer:

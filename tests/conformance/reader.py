@@ -114,6 +114,56 @@ def routing(data: bytes) -> dict[str, Any]:
     return out
 
 
+def attributes(data: bytes) -> dict[str, Any]:
+    """Section 9: the values of each file's rows, by slot; a text where they are left out."""
+    read = Bytes(data)
+    magic, version, field_id, count, length, checksum = read("4s5I")
+    need((magic, version) == (b"ANNA", 1), "header")
+    table = Bytes(read.take(length))
+    need(zlib.crc32(data[:20] + bytes(4) + table.data) == checksum, "checksum")
+    out: dict[str, Any] = {"field_id": field_id, "files": {}}
+    for _ in range(count):
+        slot, rows, stored, raw, packed, crc = table("IQQQBI")
+        kind, _, left_out = table.text(), table.text(), table.text()
+        body = read.take(stored)
+        need(zlib.crc32(body) == crc and bool(left_out) != bool(stored), "body")
+        need(slot not in out["files"] and packed in (0, 1), "entry")
+        if not left_out:
+            body = expand(body, "zstd" if packed else None)
+            need(len(body) == raw, "length")
+        out["files"][slot] = left_out or file_values(body, rows, kind)
+    table.end()
+    read.end()
+    return out
+
+
+def file_values(body: bytes, rows: int, kind: str) -> list[Any]:
+    read = Bytes(body)
+    count, width, code, zero = read("4I")
+    need(zero == 0 and code in (1, 2, 4) and count < 2 ** (8 * code), "body")
+    ends = [width * place for place in range(count + 1)] if width else read.array("<u4", count + 1).tolist()
+    raw = read.take(ends[-1])
+    pieces = [raw[start:end] for start, end in itertools.pairwise(ends)]
+    codes = read.array(f"<u{code}", rows).tolist()
+    read.end()
+    need(max(codes, default=0) <= count, "code")
+    values = [value_of(piece, kind) for piece in pieces]
+    return [None if code == count else values[code] for code in codes]
+
+
+def value_of(piece: bytes, kind: str) -> Any:
+    forms = {"boolean": "?", "int": "<i", "long": "<q", "float": "<f", "double": "<d"}
+    if kind in forms:
+        return struct.unpack(forms[kind], piece)[0]
+    if kind == "string":
+        return piece.decode()
+    return (
+        piece
+        if kind in ("binary", "uuid") or kind.startswith("fixed")
+        else int.from_bytes(piece, "little", signed=True)
+    )
+
+
 def shard(data: bytes) -> dict[str, Any]:
     """Section 5."""
     read = Bytes(data)

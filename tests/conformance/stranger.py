@@ -38,6 +38,9 @@ class Version:
         self.location = metadata["location"]
         self.routing = reader.routing(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-routing-v1"))
         self.centroid = reader.centroid(next(data for blob, data in blobs if blob["type"] == "flockdb-ann-centroid-v1"))
+        self.attributes = [
+            reader.attributes(data) for blob, data in blobs if blob["type"] == "icepuffin-ann-attributes-v1"
+        ]
         shards = [(blob, data) for blob, data in blobs if blob["type"] == "flockdb-ann-index-v1"]
         named = next(blob for blob, _ in blobs if blob["type"] == "flockdb-ann-routing-v1")["properties"]
         curves = [blob["properties"].get("ann.recall_curve", "") for blob, _ in shards]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from icepuffin.puffin import PuffinWriter
-from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard, theta
+from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard, theta
 from icepuffin.puffin.types import BlobType
 from tests.conformance import reader
 from tests.puffin import samples
@@ -35,6 +35,12 @@ def test_one_file_with_every_blob_is_read_through_the_text() -> None:
     check_centroid(reader.centroid(payload[BlobType.CENTROID]))
     check_routing(reader.routing(payload[BlobType.ROUTING]))
     check_shard(reader.shard(payload[BlobType.SHARD]), samples.shard())
+
+
+def test_attributes_are_read_through_the_text() -> None:
+    read = reader.attributes(attributes.encode(samples.attributes()))
+    texts = ["a", None, "bbb", "bbb", "ß"]
+    assert read == {"field_id": 5, "files": {0: texts, 2: "too many", 3: [7] * 300}}
 
 
 @pytest.mark.parametrize("vectors", [None, "f4", "f2"])

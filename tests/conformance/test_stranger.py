@@ -112,6 +112,20 @@ def test_a_stranger_prunes_files_as_we_do(table: Table) -> None:
         assert len(files) - result.profile.pruning.files_pruned == len(version.files_within(query, 2.6))
 
 
+def test_a_stranger_reads_the_attributes(table: Table) -> None:
+    definition = replace(DEFINITION, filters=("section", "id"))
+    index_head(table, definition)
+    change(table)
+    index_head(table, definition)
+    metadata = json.loads(to_path(table.refresh().metadata_location).read_text(encoding="utf-8"))
+    version = stranger.Version(metadata, "e")
+    assert [column["field_id"] for column in version.attributes] == [3, 1]
+    for column, name in zip(version.attributes, definition.filters, strict=True):
+        assert column["files"].keys() == {slot for slot, file in enumerate(version.routing["files"]) if file[0]}
+        for slot, values in column["files"].items():
+            assert values == pq.read_table(version.path(slot), columns=[name])[name].to_pylist()
+
+
 @pytest.mark.usefixtures("packed")
 def test_a_stranger_reads_the_advice(table: Table) -> None:
     index_head(table)

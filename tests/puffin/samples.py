@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry, FileValues, entry_of
 from icepuffin.puffin.blobs.centroid import CentroidIndex
 from icepuffin.puffin.blobs.routing import CoveredFile, Routing, ShardEntry
 from icepuffin.puffin.blobs.shard import Shard
@@ -45,6 +46,19 @@ def centroid() -> CentroidIndex:
         file_ordinals=np.array([0, 1, 1, 2], np.uint32),
         max_distances=np.array([0.5, 1.0, 0.0, 7.25], np.float32),
         files=("data/a.parquet", "data/ü=1/b.parquet", "s3://other/c.parquet"),
+    )
+
+
+def attributes() -> AttributeBlob:
+    texts = FileValues(3, 0, "aßbbb".encode(), np.array([0, 1, 3, 6], np.uint32), np.array([0, 3, 2, 2, 1], np.uint8))
+    numbers = FileValues(1, 4, b"\x07\x00\x00\x00", None, np.array([0] * 300, np.uint16))
+    return AttributeBlob(
+        5,
+        (
+            entry_of(0, 5, "string", "{}", texts),
+            AttributeEntry(2, 9, "string", '{"type": "string"}', "too many"),
+            entry_of(3, 300, "int", "{}", numbers),
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from icepuffin.puffin import BytesSource
-from icepuffin.puffin.blobs import centroid, deletion_vector, routing, shard
+from icepuffin.puffin.blobs import attributes, centroid, deletion_vector, routing, shard
 from icepuffin.puffin.blobs.relocate import relocated
 from icepuffin.puffin.blobs.shard import Shard, ShardReader
 from icepuffin.puffin.blobs.shard_header import Section
@@ -37,6 +37,7 @@ def same(one: Any, other: Any) -> bool:
 
 ENCODED: list[tuple[str, bytes, Callable[[bytes], Any]]] = [
     ("centroid", centroid.encode(samples.centroid()), centroid.decode),
+    ("attributes", attributes.encode(samples.attributes()), attributes.decode),
     ("routing", routing.encode(samples.routing()), routing.decode),
     ("routing with packs", routing.encode(samples.packed_routing()), routing.decode),
     ("shard", shard_bytes(samples.shard(12, pq=False)), shard.decode),
@@ -54,6 +55,31 @@ def test_a_shard_is_read_as_written(count: int, vectors: str | None, pq: bool) -
     assert same(shard.decode(data), value)
     assert data == shard_bytes(value)
     assert all(entry.offset % 64 == 0 for entry in ShardReader(BytesSource(data)).header.sections)
+
+
+def test_attributes_are_read_as_written() -> None:
+    value = samples.attributes()
+    read = attributes.decode(attributes.encode(value))
+    assert same(read, value)
+    assert len(attributes.encode(value)) <= attributes.encoded_bytes(value.entries)
+    texts, _, numbers = read.entries
+    assert attributes.values_of(texts).codes.tolist() == [0, 3, 2, 2, 1]
+    assert attributes.values_of(texts).values == "aßbbb".encode()
+    assert attributes.values_of(numbers).codes.dtype == np.uint16
+
+
+@pytest.mark.parametrize("change", [{"rows": 4}, {"rows": 6}, {"raw_length": 20}, {"packed": False}])
+def test_attributes_that_do_not_fit_their_entry_are_refused(change: dict[str, Any]) -> None:
+    entry = samples.attributes().entries[0]
+    with pytest.raises(PuffinError):
+        attributes.values_of(replace(entry, **change))
+
+
+@pytest.mark.parametrize("codes", [[0, 4, 0, 0, 0], [3, 3, 3, 3]])
+def test_codes_without_a_value_are_refused(codes: list[int]) -> None:
+    values = replace(attributes.values_of(samples.attributes().entries[0]), codes=np.array(codes, np.uint8))
+    with pytest.raises(BadBlobError):
+        attributes.values_of(attributes.entry_of(0, 5, "string", "", values))
 
 
 def test_centroids_and_routing_are_read_as_written() -> None:

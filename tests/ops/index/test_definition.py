@@ -7,11 +7,12 @@ import pytest
 from icepuffin.ops.index import DefinitionError, IndexDefinition
 from icepuffin.ops.index.definition import INDEX_PARAMETERS, IndexParameter, from_properties
 
+OWN = ("name", "column", "field_id", "filters", "filter_ids")
 INDEX = IndexDefinition(name="e", column="v", field_id=7)
 
 
 def test_every_field_but_name_and_column_is_a_parameter() -> None:
-    assert [field.name for field in fields(IndexDefinition)] == ["name", "column", "field_id", *INDEX_PARAMETERS]
+    assert [field.name for field in fields(IndexDefinition)] == [*OWN, *INDEX_PARAMETERS]
     assert all(getattr(INDEX, name) == parameter.default for name, parameter in INDEX_PARAMETERS.items())
 
 
@@ -30,6 +31,28 @@ def test_properties_give_back_the_definition_that_wrote_them() -> None:
     )
     assert from_properties(INDEX.to_properties() | {"owner": "somebody"}) == (INDEX,)
     assert from_properties(set_by_hand.to_properties()) == (set_by_hand,)
+    with_filters = replace(INDEX, filters=("a", "b, c", "[d"), filter_ids=(3, 1, 2))
+    assert from_properties(with_filters.to_properties()) == (with_filters,)
+    assert IndexDefinition.from_json(with_filters.to_json()) == with_filters
+    assert "filter" not in INDEX.to_json() + repr(INDEX.to_properties())
+
+
+@pytest.mark.parametrize("filters", ["a, b", '["a", "b"]', ["a", "b"], ("a", "b")])
+def test_filters_are_names_in_any_form(filters: object) -> None:
+    assert replace(INDEX, filters=filters).filters == ("a", "b")  # type: ignore[arg-type]
+    if isinstance(filters, str):
+        (made,) = from_properties({**INDEX.to_properties(), "ann.index.e.filters": filters})
+        assert made.filters == ("a", "b")
+
+
+@pytest.mark.parametrize("filters", ["a, a", "[a", [1], 7, [""]])
+def test_filters_that_are_no_names_are_refused(filters: object) -> None:
+    with pytest.raises(DefinitionError, match="index e: filters"):
+        replace(INDEX, filters=filters)  # type: ignore[arg-type]
+
+
+def test_graphs_do_not_depend_on_filters() -> None:
+    assert replace(INDEX, filters=("a",), filter_ids=(3,)).graph_identity() == INDEX.graph_identity()
 
 
 @pytest.mark.parametrize(

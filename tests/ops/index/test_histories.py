@@ -99,9 +99,19 @@ class TableHistory(RuleBasedStateMachine):
         deltas=st.sampled_from([4, 4, 2, 1, 0]),
         share=st.sampled_from([0.25, 1.0]),
         recorded=st.booleans(),
+        filters=st.sampled_from([(), ("section",), ("section", "id")]),
         pack_bytes=st.sampled_from([1, 5_000, packs.PACK_BYTES]),
     )
-    def create(self, version: str, followed: bool, deltas: int, share: float, recorded: bool, pack_bytes: int) -> None:
+    def create(
+        self,
+        version: str,
+        followed: bool,
+        deltas: int,
+        share: float,
+        recorded: bool,
+        filters: tuple[str, ...],
+        pack_bytes: int,
+    ) -> None:
         """`recorded`: no work is so small that a retry does not find what is done."""
         self.followed = followed
         self._patch.setattr(packs, "PACK_BYTES", pack_bytes)
@@ -109,7 +119,14 @@ class TableHistory(RuleBasedStateMachine):
         if recorded:
             self._patch.setattr(refresh, "SMALL_WORK", 0)
             self._patch.setattr(dead_nodes, "NODES_AT_ONCE", 0)
-        self.definition = replace(DEFINITION, field_id=4, max_deltas=deltas, delta_share=share)
+        self.definition = replace(
+            DEFINITION,
+            field_id=4,
+            max_deltas=deltas,
+            delta_share=share,
+            filters=filters,
+            filter_ids=tuple({"section": 3, "id": 1}[name] for name in filters),
+        )
         folder = self.folder
         folder.mkdir()
         catalog = open_catalog(
@@ -128,8 +145,32 @@ class TableHistory(RuleBasedStateMachine):
 
     @rule(section=st.integers(0, 4), count=st.integers(1, 20))
     def overwrite_a_part(self, section: int, count: int) -> None:
-        self.table.overwrite(self._rows(count), overwrite_filter=f"section = 'section {section}'")
+        self.table.overwrite(self._rows(count), overwrite_filter=f"{self._section_column()} = 'section {section}'")
         COUNTS["overwrite a part"] += 1
+
+    @rule(share=st.floats(0.02, 0.5), seed=st.integers(0, 99))
+    def change_sections(self, share: float, seed: int) -> None:
+        """Rows keep their vectors, so that their nodes move with them; some sections become null."""
+        changed = self._choose(share, seed)
+        rows = self.table.scan(row_filter=In("id", changed.tolist())).to_arrow()  # type: ignore[arg-type, misc]
+        if len(rows):
+            drawn = np.random.default_rng(seed).integers(0, 6, len(rows)).tolist()
+            sections = pa.array([f"section {number}" if number < 5 else None for number in drawn])
+            rows = rows.set_column(2, self._section_column(), sections).cast(self.table.schema().as_arrow())
+            self.table.overwrite(rows, overwrite_filter=In("id", changed.tolist()))  # type: ignore[arg-type, misc]
+            COUNTS["change sections"] += 1
+
+    @rule()
+    def rename_the_section_column(self) -> None:
+        old = self._section_column()
+        with self.table.update_schema() as update:
+            update.rename_column(old, "part" if old == "section" else "section")
+        COUNTS["rename section"] += 1
+
+    @rule(filters=st.sampled_from([(), ("section",), ("section", "id")]))
+    def keep_other_attributes(self, filters: tuple[str, ...]) -> None:
+        ids = tuple({"section": 3, "id": 1}[name] for name in filters)
+        self.definition = replace(self.definition, filters=filters, filter_ids=ids)
 
     @rule()
     def compact(self) -> None:
@@ -206,7 +247,7 @@ class TableHistory(RuleBasedStateMachine):
             if fields:
                 update.remove_field(fields[0].name)
             else:
-                update.add_field("section", IdentityTransform())
+                update.add_field(self._section_column(), IdentityTransform())
         COUNTS["another partition spec"] += 1
 
     @rule(pick=st.integers(0, 50))
@@ -322,7 +363,7 @@ class TableHistory(RuleBasedStateMachine):
     def _rows(self, count: int) -> pa.Table:
         rows = make_rows(self.next_id, self.next_id + count, dims=DIMS)
         self.next_id += count
-        names = ["id", "name", "section", self._vector_column()]
+        names = ["id", "name", self._section_column(), self._vector_column()]
         rows = rows.rename_columns(names)
         if self.extra_column:
             rows = rows.append_column("extra", pa.array([f"extra {count}"] * count))
@@ -330,6 +371,9 @@ class TableHistory(RuleBasedStateMachine):
 
     def _vector_column(self) -> str:
         return "vector" if "vector" in self.table.schema().column_names else "embedding"
+
+    def _section_column(self) -> str:
+        return self.table.schema().find_field(3).name
 
     def _choose(self, share: float, seed: int) -> npt.NDArray[np.int64]:
         ids = np.sort(np.asarray(self.table.scan(selected_fields=("id",)).to_arrow()["id"]))
@@ -348,16 +392,35 @@ class TableHistory(RuleBasedStateMachine):
         found = self._check(snapshot_id)
         if report.action is not Action.EMPTY:
             assert found.coverage is Coverage.EXACT_VERSION
+            self._require_attributes(snapshot_id)
             made = [item for item in index_versions(self.table, "e") if item.base_snapshot_id == snapshot_id]
             assert check_integrity(self.table, made[-1], STORAGE).faults == ()
+
+    def _require_attributes(self, snapshot_id: int) -> None:
+        """A condition on the columns that the definition names reads no data file."""
+        reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
+        snapshot = self.table.snapshot_by_id(snapshot_id)
+        assert snapshot is not None
+        schema = self.table.schemas()[snapshot.schema_id or 0]
+        for field_id in self.definition.filter_ids or ():
+            name = schema.find_field(field_id).name
+            result = reader.search(queries(1, DIMS), 1, columns=[], where=f"{name} is not null")
+            assert result.profile.condition == f"by the index's values of {name}"
 
     def _check(self, snapshot_id: int) -> SearchResult:
         """The answers of a snapshot, all its rows and one section."""
         rows = self.table.scan(snapshot_id=snapshot_id).to_arrow()
         reader = open_index(self.table, self.definition, snapshot=snapshot_id, storage=STORAGE)
         section = f"section {snapshot_id % 5}"
-        some = reader.search(queries(4, DIMS), K, columns=["id"], where=f"section = '{section}'")
-        self._compare(some, rows.filter(pc.equal(rows["section"], section)))
+        name = rows.column_names[2]
+        some = reader.search(queries(4, DIMS), K, columns=["id"], where=f"{name} = '{section}'")
+        self._compare(some, rows.filter(pc.equal(rows[name], section)))
+        lowest = snapshot_id % max(1, self.next_id)
+        where = f"id >= {lowest} and ({name} is null or {name} != '{section}')"
+        others = reader.search(queries(4, DIMS), K, columns=["id"], where=where)
+        unlike = pc.or_kleene(pc.is_null(rows[name]), pc.not_equal(rows[name], section))
+        self._compare(others, rows.filter(pc.and_(unlike, pc.greater_equal(rows["id"], lowest))))
+        COUNTS[f"condition {others.profile.condition.split(';')[0]}"] += 1
         found = reader.search(queries(4, DIMS), K, columns=["id"])
         self._compare(found, rows)
         return found

@@ -1,0 +1,106 @@
+"""The values of the columns for conditions in a new version: those of the base version's files are copied as they are,
+those of other files are read. See docs/formats.md.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from icepuffin.ops.attributes import is_by_name, reading_of
+from icepuffin.ops.errors import IcepuffinError
+from icepuffin.ops.index.plan import VersionPlan
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.index.stages import SMALL_WORK
+from icepuffin.ops.index.version_reader import read_attribute_blob
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.storage import relative_to
+from icepuffin.ops.tasks.attributes import AttributesTask, ColumnsOfFile, read_attributes
+from icepuffin.ops.tasks.runner import StageProgress, TaskRunner, balanced_groups, driver_runner
+from icepuffin.puffin.blobs import attributes as attribute_blob
+from icepuffin.puffin.blobs.attributes import AttributeBlob, AttributeEntry
+from icepuffin.puffin.blobs.routing import CoveredFile
+from icepuffin.puffin.errors import PuffinError
+
+MAX_BLOB_BYTES = 2**31 - 1
+"""Bytes of the largest blob that readers take"""
+_BLOB_FULL = "the values of all files are more than a blob may hold (2 GiB)"
+_VALUE_BYTES = 8
+"""Bytes that reading one value takes, about"""
+_log = logging.getLogger(__name__)
+
+
+def attribute_blobs(
+    plan: VersionPlan,
+    files: Sequence[CoveredFile],
+    *,
+    storage: StorageConfig,
+    runner: TaskRunner,
+    progress: StageProgress | None = None,
+) -> list[AttributeBlob]:
+    """One blob per column that the definition names and the snapshot has. `files`: the version's file table.
+
+    Raises DataFileError, StorageError.
+    """
+    by_path = {relative_to(file.path, plan.live.location): file for file in plan.live.files}
+    live = {FileSlot(slot): by_path[file.path] for slot, file in enumerate(files) if file.present}
+    entries = {field_id: _kept(plan, field_id, live, storage) for field_id in plan.filter_ids}
+    missing = defaultdict[FileSlot, list[int]](list)
+    for field_id, kept in entries.items():
+        for slot in live.keys() - kept.keys():
+            missing[slot].append(field_id)
+    selected = [ColumnsOfFile(slot, live[slot], tuple(missing[slot])) for slot in sorted(missing)]
+    values = sum(columns.file.record_count * len(columns.field_ids) for columns in selected)
+    chosen = driver_runner(runner) if _VALUE_BYTES * values <= SMALL_WORK else runner
+    groups = balanced_groups(selected, chosen, lambda columns: (columns.slot, columns.file.record_count))
+    tasks = [AttributesTask(group, plan.filter_schema, storage) for group in groups]
+    watched = None if progress is None else lambda done, total: progress("attributes", done, total)
+    for new in chosen.run(read_attributes, tasks, label="read columns for conditions", progress=watched):
+        for field_id, entry in new:
+            entries[field_id][FileSlot(entry.slot)] = entry
+    return [_fitting(AttributeBlob(field_id, _in_order(entries[field_id]))) for field_id in plan.filter_ids]
+
+
+def _kept(
+    plan: VersionPlan, field_id: int, live: Mapping[FileSlot, LiveFile], storage: StorageConfig
+) -> dict[FileSlot, AttributeEntry]:
+    """The base version's entries of files that are live still, and would be read in the same way."""
+    base = plan.base if plan.action is Action.REFRESHED else None
+    if base is None or field_id not in base.attributes:
+        return {}
+    try:
+        blob = read_attribute_blob(base, field_id, storage)
+    except (PuffinError, IcepuffinError) as error:
+        _log.warning("the values of column %s are read anew: %s", field_id, error)
+        return {}
+    added = {file.path for file in plan.added}
+    kept = {}
+    for entry in blob.entries:
+        slot = FileSlot(entry.slot)
+        file = live.get(slot)
+        if file is None or file.path in added or entry.rows != file.record_count:
+            continue
+        if base.routing.files[slot].path != relative_to(file.path, plan.live.location):
+            continue
+        if entry.reading == reading_of(plan.filter_schema, file, field_id, by_name=is_by_name(entry.reading)):
+            kept[slot] = entry
+    return kept
+
+
+def _in_order(entries: Mapping[FileSlot, AttributeEntry]) -> tuple[AttributeEntry, ...]:
+    return tuple(entries[slot] for slot in sorted(entries))
+
+
+def _fitting(blob: AttributeBlob) -> AttributeBlob:
+    """The blob, without the values of its last files where it would be too large."""
+    if attribute_blob.encoded_bytes(blob.entries) <= MAX_BLOB_BYTES:
+        return blob
+    _log.warning("column %s: %s", blob.field_id, _BLOB_FULL)
+    entries, size = [], attribute_blob.encoded_bytes(_without_values(entry) for entry in blob.entries)
+    for entry in blob.entries:
+        size += len(entry.stored)
+        entries.append(entry if size <= MAX_BLOB_BYTES else _without_values(entry))
+    return AttributeBlob(blob.field_id, tuple(entries))
+
+
+def _without_values(entry: AttributeEntry) -> AttributeEntry:
+    return AttributeEntry(entry.slot, entry.rows, entry.kind, entry.reading, entry.left_out or _BLOB_FULL)

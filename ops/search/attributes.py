@@ -1,0 +1,411 @@
+"""Conditions on columns whose values the index version keeps: matching rows, by what was read at the refresh.
+
+A column's distinct values are compared once; its rows and nodes have their codes. So the meaning of a condition is that
+of comparing the rows of the data files: the same code compares (`predicate`).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import And, BooleanExpression, Or
+from pyiceberg.expressions.visitors import extract_field_ids
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from icepuffin.ops.attributes import Codes, code_type, decoded_values, is_by_name, merged, reading_of, stored_type
+from icepuffin.ops.catalog.row_deletes import deleted_by_file
+from icepuffin.ops.index.version_reader import OpenVersion, read_attribute_blob, same_files
+from icepuffin.ops.model import FileNumber, FileSlot, LiveFiles, ShardId, StorageConfig
+from icepuffin.ops.search.arguments import I64, Bool
+from icepuffin.ops.search.matches import Matches, scan_matches
+from icepuffin.ops.search.predicate import RowPredicate
+from icepuffin.ops.search.shards import MaskedShard
+from icepuffin.ops.storage import StorageError, open_storage
+from icepuffin.puffin.blobs.attributes import AttributeEntry, values_of
+from icepuffin.puffin.errors import PuffinError
+
+_MOST_RUNS = 8
+"""Runs of codes that are compared one by one, which is faster than a look-up"""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A part of a condition that is on one column: the codes for which it is true."""
+
+    field_id: int
+    true: Bool
+    """bool[codes]: whether it is true for the value of each code; the last code is that of rows that do not count"""
+
+    @cached_property
+    def _runs(self) -> list[tuple[int, int]]:
+        """(first, last) of the codes that lie together for which it is true."""
+        edges = np.flatnonzero(np.diff(self.true, prepend=False, append=False)).reshape(-1, 2)
+        return [(int(start), int(end) - 1) for start, end in edges]
+
+    def rows(self, codes: Codes) -> Bool:
+        """bool[n]: for which rows it is true, by their codes."""
+        runs = self._runs
+        if len(runs) <= _MOST_RUNS:
+            marked = np.zeros(len(codes), np.bool_) if not runs else _within(codes, *runs[0])
+            for run in runs[1:]:
+                marked |= _within(codes, *run)
+            return marked
+        if codes.dtype == np.uint8:
+            table = np.zeros(256, np.bool_)
+            table[: len(self.true)] = self.true
+            return np.frombuffer(bytearray(codes.tobytes().translate(table.tobytes())), np.bool_)
+        return self.true.take(codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Combination:
+    """Parts of a condition that are all true, or of which one is."""
+
+    every: bool
+    parts: "tuple[_Tree, ...]"
+
+
+_Tree = _Part | _Combination
+
+
+def _within(codes: Codes, first: int, last: int) -> Bool:
+    """bool[n]: which codes are `first` to `last`."""
+    kind = codes.dtype.type
+    if first == last:
+        return np.equal(codes, kind(first))
+    return codes <= kind(last) if not first else codes - kind(first) <= kind(last - first)  # unsigned: wraps around
+
+
+def _evaluate(tree: _Tree, codes: Mapping[int, Codes]) -> Bool:
+    """bool[n]: for which rows a tree is true, by their codes in each column."""
+    if isinstance(tree, _Part):
+        return tree.rows(codes[tree.field_id])
+    first, *others = tree.parts
+    marked = _evaluate(first, codes)
+    for part in others:
+        (np.logical_and if tree.every else np.logical_or)(marked, _evaluate(part, codes), out=marked)
+    return marked
+
+
+class AttributeColumn:
+    """The values of one column, for one snapshot: the code of each row and of each node."""
+
+    def __init__(self, values: pa.Array, codes: Codes, missing: Mapping[FileNumber, str]) -> None:
+        self.values = values
+        """Distinct values, in order where they have one, and null"""
+        self.codes = codes
+        """u8, u16 or u32 [rows]: place of each row's value, by file number and position. Rows that are deleted, or lie
+        in a file whose values are missing, have the number of the values"""
+        self.missing = missing
+        """Live files whose values the version lacks, with the reason"""
+        self.nodes: dict[ShardId, Codes] = {}
+        """Codes of the nodes of each shard"""
+
+    @cached_property
+    def counts(self) -> I64:
+        """int64[codes]: rows with each code."""
+        return np.bincount(self.codes, minlength=len(self.values) + 1)
+
+
+class Attributes:
+    """The columns for conditions of an index version, for one snapshot. Thread-safe; a column is read once, when a
+    condition is on it.
+    """
+
+    def __init__(self, opened: OpenVersion, live: LiveFiles, schema: Schema, storage: StorageConfig) -> None:
+        self._opened = opened
+        self._live = live
+        self._schema = schema
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._columns: dict[int, AttributeColumn] = {}
+        counts = np.array([file.record_count for file in live.files], np.int64)
+        self._counts = counts
+        self.starts: I64 = np.concatenate([[0], np.cumsum(counts)])
+        """int64[files + 1]: rows before each file"""
+
+    @property
+    def files(self) -> int:
+        """Number of live files."""
+        return len(self._live.files)
+
+    def has(self, field_id: int) -> bool:
+        """Whether the version keeps the values of a column."""
+        return field_id in self._opened.attributes
+
+    def column(self, field_id: int) -> AttributeColumn:
+        """One column. Where it cannot be read, the values of all files are missing."""
+        with self._lock:
+            if field_id not in self._columns:
+                self._columns[field_id] = self._read(field_id)
+            return self._columns[field_id]
+
+    def name(self, field_id: int) -> str:
+        """The name of a column in the snapshot."""
+        return str(self._schema.find_column_name(field_id))
+
+    def node_codes(self, column: AttributeColumn, shard_id: ShardId, shard: MaskedShard) -> Codes:
+        """The codes of a shard's nodes; those of nodes without a live row mean nothing."""
+        with self._lock:
+            if shard_id not in column.nodes:
+                numbers, positions = shard.file_numbers, shard.positions
+                outside = (numbers < 0) | (positions >= self._counts[numbers])
+                rows = np.where(outside, 0, self.starts[numbers] + positions)
+                codes = column.codes[rows] if len(column.codes) else np.empty(0, column.codes.dtype)
+                if outside.any():
+                    codes[outside] = len(column.values)
+                column.nodes[shard_id] = codes
+            return column.nodes[shard_id]
+
+    @cached_property
+    def _numbers(self) -> dict[FileSlot, FileNumber]:
+        """File number of each file slot whose file is live in the snapshot."""
+        same = same_files(self._opened, self._live)
+        files = enumerate(self._opened.routing.files)
+        return {FileSlot(slot): same[file.path] for slot, file in files if file.present and file.path in same}
+
+    @cached_property
+    def _deleted(self) -> I64:
+        """Numbers of the deleted rows among all rows, by file number and position."""
+        deleted = deleted_by_file(lambda path: open_storage(path, self._storage), self._live.files)
+        rows = [start + deleted[file.path] for start, file in zip(self.starts, self._live.files, strict=False)]
+        return np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int64)
+
+    def _read(self, field_id: int) -> AttributeColumn:
+        kind = stored_type(self._schema.find_field(field_id))
+        missing = {FileNumber(number): "the version lacks them" for number in range(self.files)}
+        values: dict[FileNumber, tuple[pa.Array, Codes]] = {}
+        try:
+            for entry in read_attribute_blob(self._opened, field_id, self._storage).entries:
+                number = self._numbers.get(FileSlot(entry.slot))
+                if number is None:
+                    continue
+                missing[number] = self._unlike(entry, number, field_id)
+                if not missing[number]:
+                    file_values = values_of(entry)
+                    values[number] = decoded_values(file_values, kind), file_values.codes
+                    del missing[number]
+        except (PuffinError, StorageError) as error:
+            values, missing = {}, {FileNumber(number): f"they cannot be read: {error}" for number in range(self.files)}
+        return self._joined(values, kind, missing)
+
+    def _unlike(self, entry: AttributeEntry, number: FileNumber, field_id: int) -> str:
+        """Why an entry does not serve; empty where it does."""
+        file = self._live.files[number]
+        if entry.left_out:
+            return entry.left_out
+        if entry.rows != file.record_count:
+            return "the file has another number of rows"
+        if entry.reading != reading_of(self._schema, file, field_id, by_name=is_by_name(entry.reading)):
+            return "the schema has changed since they were read"
+        return ""
+
+    def _joined(
+        self, values: Mapping[FileNumber, tuple[pa.Array, Codes]], kind: pa.DataType, missing: Mapping[FileNumber, str]
+    ) -> AttributeColumn:
+        """The column with one code for equal values of all files."""
+        distinct, places = merged([pa.array([], kind), *(own for own, _ in values.values())])
+        distinct, ranks = _sorted(distinct)
+        null = len(distinct)
+        dead = null + 1
+        codes = np.full(int(self.starts[-1]), dead, code_type(dead))
+        first = 0
+        for number, (own, own_codes) in values.items():
+            new_codes = np.append(ranks[places[first : first + len(own)]], null).astype(codes.dtype)
+            codes[self.starts[number] : self.starts[number + 1]] = new_codes[own_codes]
+            first += len(own)
+        codes[self._deleted] = dead
+        return AttributeColumn(pa.concat_arrays([distinct, pa.nulls(1, kind)]), codes, missing)
+
+
+def _sorted(values: pa.Array) -> tuple[pa.Array, I64]:
+    """(the values in order, the new place of each), so that ranges are runs; as they are, where Arrow has no order."""
+    try:
+        order = pc.array_sort_indices(values)
+    except pa.ArrowNotImplementedError:
+        return values, np.arange(len(values))
+    ranks = np.empty(len(values), np.int64)
+    ranks[order.to_numpy()] = np.arange(len(values))
+    return values.take(order), ranks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition:
+    """The part of a condition that is on columns of an index version."""
+
+    attributes: Attributes
+    tree: _Tree
+    columns: Mapping[int, AttributeColumn]
+    """Its columns, by field id"""
+
+    @classmethod
+    def of(cls, parts: Sequence[BooleanExpression], predicate: RowPredicate, attributes: Attributes) -> "Condition":
+        """The condition that all parts of a predicate are true. Raises FilterError."""
+        field_ids = sorted({field_id for part in parts for field_id in extract_field_ids(part)})
+        columns = {field_id: attributes.column(field_id) for field_id in field_ids}
+
+        def tree_of(part: BooleanExpression) -> _Tree:
+            own = extract_field_ids(part)
+            if len(own) == 1:
+                (field_id,) = own
+                return _Part(field_id, np.append(predicate.truth(part, columns[field_id].values), False))
+            if not isinstance(part, And | Or):
+                raise TypeError(f"{part} is on several columns")
+            return _Combination(isinstance(part, And), (tree_of(part.left), tree_of(part.right)))
+
+        trees = tuple(map(tree_of, parts))
+        return cls(attributes, trees[0] if len(trees) == 1 else _Combination(every=True, parts=trees), columns)
+
+    @property
+    def missing(self) -> dict[FileNumber, str]:
+        """Live files that it does not decide, with the reason."""
+        reasons: dict[FileNumber, str] = {}
+        for field_id, column in self.columns.items():
+            name = self.attributes.name(field_id)
+            reasons |= {number: f"values of {name}: {why}" for number, why in column.missing.items()}
+        return reasons
+
+    def rows(self, number: FileNumber) -> Bool:
+        """bool[rows]: which rows of a file satisfy it."""
+        own = slice(self.attributes.starts[number], self.attributes.starts[number + 1])
+        return self._evaluated(lambda column: column.codes[own])
+
+    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
+        """bool[N]: which nodes of a shard satisfy it, of those with a live row."""
+        return self._evaluated(lambda column: self.attributes.node_codes(column, shard_id, shard))
+
+    def count(self) -> int:
+        """Number of rows that satisfy it."""
+        if isinstance(self.tree, _Part):
+            return int(self.columns[self.tree.field_id].counts[self.tree.true].sum())
+        return int(np.count_nonzero(self._evaluated(lambda column: column.codes)))
+
+    def _evaluated(self, codes: Callable[[AttributeColumn], Codes]) -> Bool:
+        return _evaluate(self.tree, {field_id: codes(column) for field_id, column in self.columns.items()})
+
+
+class _MatchingRows(Mapping[FileNumber, I64]):
+    """Positions of the rows that satisfy a condition, by file number: made when they are needed."""
+
+    def __init__(self, condition: Condition, rest: Matches | None, others: Matches) -> None:
+        self._condition = condition
+        self._rest = rest
+        self._others = others
+        self._decided = frozenset(range(condition.attributes.files)) - condition.missing.keys()
+
+    def __getitem__(self, number: FileNumber) -> I64:
+        if number not in self._decided:
+            return self._others.positions[number]
+        positions = np.flatnonzero(self._condition.rows(number))
+        if self._rest is not None:
+            positions = np.intersect1d(positions, self._rest.positions[number], assume_unique=True)
+        if not len(positions):
+            raise KeyError(number)
+        return positions
+
+    def __iter__(self) -> Iterator[FileNumber]:
+        candidates = (FileNumber(number) for number in range(self._condition.attributes.files))
+        return (number for number in candidates if number in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttributeMatches(Matches):
+    """The live rows that satisfy a condition which attributes decide, if not for all files or in all parts."""
+
+    condition: Condition
+    rest: Matches | None
+    """Rows that satisfy the other conjuncts, of the files that attributes decide; None where there are none"""
+    others: Matches
+    """Matches in the other files"""
+
+    def __reduce__(self) -> tuple[type[Matches], tuple[dict[FileNumber, I64], int, str]]:
+        """Tasks get the rows: attributes stay here."""
+        return Matches, (dict(self.positions), self.files_read, self.how)
+
+    @cached_property
+    def count(self) -> int:
+        if self.rest is not None:
+            return sum(len(positions) for positions in self.positions.values())
+        return self.condition.count() + self.others.count
+
+    def nodes(self, shard_id: ShardId, shard: MaskedShard) -> Bool:
+        """See Matches."""
+        marked = self.condition.nodes(shard_id, shard)
+        files, positions = (shard.file_numbers, shard.positions) if self.rest or self.others.positions else (None, None)
+        if files is not None and positions is not None:
+            if self.rest is not None:
+                marked &= self.rest.mask(files, positions)
+            if self.others.positions:
+                marked |= self.others.mask(files, positions)
+        return marked
+
+
+def find_matches_by_attributes(
+    table: Table,
+    live: LiveFiles,
+    schema: Schema,
+    where: str | BooleanExpression,
+    storage: StorageConfig,
+    attributes: Attributes,
+) -> Matches:
+    """The live rows that satisfy `where`, as `find_matches` finds them. Of the data files only what attributes do not
+    decide is read. Raises FilterError.
+    """
+    predicate = RowPredicate(where, schema)
+    conjuncts = list(_conjuncts(predicate.bound))
+    own = [part for part in conjuncts if _is_decided(part, attributes)]
+    if not own:
+        return scan_matches(table, live, schema, predicate, storage)
+    condition = Condition.of(own, predicate, attributes)
+    missing = condition.missing
+    others, rest = Matches({}, 0), None
+    if missing:
+        others = scan_matches(table, live, schema, predicate, storage, files=missing.keys())
+    left_over = [part for part in conjuncts if part not in own]
+    if left_over:
+        decided = {FileNumber(number) for number in range(attributes.files)} - missing.keys()
+        candidates = {number for number in decided if condition.rows(number).any()}
+        part = predicate.part(_conjunction(left_over))
+        rest = scan_matches(table, live, schema, part, storage, files=candidates)
+    read = others.files_read + (rest.files_read if rest else 0)
+    how = f"by the index's values of {', '.join(map(attributes.name, condition.columns))}"
+    if rest is not None:
+        how += f"; {rest.files_read:,} data files read for the other columns"
+    if missing:
+        why = next(iter(missing.values()))
+        how += f"; {others.files_read:,} data files read, of {len(missing):,} without {why}"
+    rows = _MatchingRows(condition, rest, others)
+    return AttributeMatches(rows, read, how, condition=condition, rest=rest, others=others)
+
+
+def _is_decided(part: BooleanExpression, attributes: Attributes) -> bool:
+    """Whether the columns of a version decide a part of a condition."""
+    field_ids = extract_field_ids(part)
+    if not field_ids or not all(map(attributes.has, field_ids)):
+        return False
+    return len(field_ids) == 1 or (
+        isinstance(part, And | Or) and _is_decided(part.left, attributes) and _is_decided(part.right, attributes)
+    )
+
+
+def _conjuncts(expression: BooleanExpression) -> Iterator[BooleanExpression]:
+    if isinstance(expression, And):
+        yield from _conjuncts(expression.left)
+        yield from _conjuncts(expression.right)
+    else:
+        yield expression
+
+
+def _conjunction(parts: Sequence[BooleanExpression]) -> BooleanExpression:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = And(whole, part)
+    return whole

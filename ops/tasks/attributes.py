@@ -1,0 +1,58 @@
+"""Reading the columns for conditions of data files, each column alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from icepuffin.ops.attributes import BYTES_PER_ROW, file_values, plain_values, reading_of, stored_type
+from icepuffin.ops.datafile import BATCH_ROWS, DataFile
+from icepuffin.ops.model import FileSlot, LiveFile, StorageConfig
+from icepuffin.ops.storage import open_storage
+from icepuffin.puffin.blobs.attributes import AttributeEntry, entry_of
+
+_TOO_MANY = f"its distinct values take more than {BYTES_PER_ROW} bytes per row"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsOfFile:
+    """Columns of one data file that are to be read."""
+
+    slot: FileSlot
+    file: LiveFile
+    field_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttributesTask:
+    """Data files some of whose columns are to be read."""
+
+    files: tuple[ColumnsOfFile, ...]
+    schema: Schema
+    storage: StorageConfig
+
+
+def read_attributes(task: AttributesTask) -> list[tuple[int, AttributeEntry]]:
+    """(field id, entry) of each column of each file. Raises DataFileError, StorageError."""
+    return [
+        (field_id, _entry(task, columns.slot, columns.file, field_id))
+        for columns in task.files
+        for field_id in columns.field_ids
+    ]
+
+
+def _entry(task: AttributesTask, slot: FileSlot, file: LiveFile, field_id: int) -> AttributeEntry:
+    opened = DataFile(open_storage(file.path, task.storage), file, task.schema, [field_id])
+    field = task.schema.find_field(field_id)
+    reading = reading_of(task.schema, file, field_id, by_name=not opened.has_field_ids)
+    kind = str(field.field_type)
+    values = file_values(_columns(opened), stored_type(field), file.record_count)
+    if values is None:
+        return AttributeEntry(slot, file.record_count, kind, reading, _TOO_MANY)
+    return entry_of(slot, file.record_count, kind, reading, values)
+
+
+def _columns(opened: DataFile) -> Iterator[pa.Array]:
+    for batch in opened.batches(BATCH_ROWS):
+        yield plain_values(opened.conform(batch).column(0))

@@ -1,0 +1,312 @@
+"""Conditions by the values that a version keeps: the rows that the data files give, and no data file is read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform, Transform
+from pyiceberg.types import IntegerType, LongType, StringType
+
+from icepuffin.ops import attributes as kept_values
+from icepuffin.ops.catalog.bound_versions import index_versions
+from icepuffin.ops.catalog.connection import open_catalog
+from icepuffin.ops.catalog.live_files import live_files
+from icepuffin.ops.index import (
+    DefinitionError,
+    IndexDefinition,
+    attributes,
+    create_index,
+    load_definition,
+    materialize_index,
+)
+from icepuffin.ops.index.integrity import check_integrity
+from icepuffin.ops.index.report import Action
+from icepuffin.ops.index.version_reader import open_version, read_attribute_blob
+from icepuffin.ops.search import Coverage, IndexReader, open_index
+from icepuffin.ops.search.attributes import Attributes, find_matches_by_attributes
+from icepuffin.ops.search.matches import find_matches
+from icepuffin.ops.storage.local import to_path
+from icepuffin.ops.tasks import attributes as reading
+from icepuffin.ops.tasks.runner import LocalRunner
+from icepuffin.orchestration.demo.rowdeletes import append_position_deletes
+from tests.conftest import STORAGE, make_rows, queries
+from tests.ops.search.partitioned import TYPES, random_table
+from tests.ops.search.test_random_conditions import PARTITIONS, Conditions
+
+RANDOM = IndexDefinition(name="r", column="embedding", metric="l2", target_recall=0.0, filters=tuple(TYPES))
+SECTIONS = IndexDefinition(
+    name="s", column="embedding", metric="l2", shards=2, target_recall=0.0, filters=("section", "id")
+)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    folder: Path = tmp_path_factory.mktemp("attributes")
+    made = open_catalog("test", {"type": "sql", "uri": f"sqlite:///{folder}/c.db", "warehouse": f"file://{folder}/w"})
+    made.create_namespace("db")
+    return made
+
+
+def index(table: Table, definition: IndexDefinition) -> Action:
+    head = table.refresh().metadata.current_snapshot_id or 0
+    return materialize_index(table, definition, head, runner=LocalRunner(1), storage=STORAGE).action
+
+
+def both_ways(table: Table, definition: IndexDefinition, where: str | BooleanExpression) -> tuple[Any, Any, str]:
+    """(rows by the version's values, rows by the data files, how the first were found)."""
+    table.refresh()
+    live = live_files(table, table.metadata.current_snapshot_id or 0)
+    version = open_version(index_versions(table, definition.name)[-1], STORAGE)
+    values = Attributes(version, live, table.schema(), STORAGE)
+    kept = find_matches_by_attributes(table, live, table.schema(), where, STORAGE, values)
+    scanned = find_matches(table, live, table.schema(), where, STORAGE)
+    assert kept.count == scanned.count
+    return *({number: rows.tolist() for number, rows in one.positions.items()} for one in (kept, scanned)), kept.how
+
+
+@pytest.mark.parametrize(("column", "transform"), PARTITIONS, ids=lambda value: str(value or "plain"))
+def test_random_conditions_mean_what_they_mean_to_the_data_files(
+    catalog: Catalog, column: str, transform: Transform[Any, Any] | None
+) -> None:
+    """Every type, nulls, NaN, defaults, partitions that are no column of their files, deletes."""
+    number = PARTITIONS.index((column, transform))
+    table, _ = random_table(catalog, f"db.t{number}", column, transform)
+    index(table, RANDOM)
+    drawn = Conditions(number)
+    for _ in range(40):
+        where, text, _ = drawn.draw()
+        own, scanned, how = both_ways(table, RANDOM, where)
+        assert own == scanned, text
+        assert "read" not in how, how
+
+
+@pytest.mark.parametrize("kept", [("i64", "text"), ("f64", "price", "flag"), ("utc",)], ids=str)
+def test_conditions_on_other_columns_go_to_the_data_files(catalog: Catalog, kept: tuple[str, ...]) -> None:
+    name = f"db.{'_'.join(kept)}"
+    table, _ = random_table(catalog, name, "text", IdentityTransform())
+    definition = replace(RANDOM, filters=kept)
+    index(table, definition)
+    drawn, ways = Conditions(len(kept)), set()
+    for _ in range(40):
+        where, text, _ = drawn.draw()
+        own, scanned, how = both_ways(table, definition, where)
+        assert own == scanned, text
+        ways.add(how.split("; ")[-1].split(" ", 2)[-1])
+    assert len(ways) > 1
+
+
+@pytest.fixture
+def table(table_factory: Any) -> Table:
+    new_table = table_factory(**{"format-version": "2"})
+    for start in range(0, 900, 300):
+        new_table.append(make_rows(start, start + 300))
+    return new_table
+
+
+def reader(table: Table, definition: IndexDefinition = SECTIONS) -> IndexReader:
+    return open_index(table.refresh(), definition, storage=STORAGE, threads=1)
+
+
+def hide_data_files(table: Table) -> None:
+    for file in live_files(table, table.metadata.current_snapshot_id or 0).files:
+        path = to_path(file.path)
+        path.rename(path.with_suffix(".away"))
+
+
+@pytest.mark.parametrize("where", ["section = 'section 3'", "id >= 880 and section != 'section 1'", "id < 3 or id > 7"])
+def test_no_data_file_is_read(table: Table, where: str) -> None:
+    index(table, SECTIONS)
+    opened = reader(table)
+    expected = table.scan(row_filter=where).to_arrow()
+    hide_data_files(table)
+    result = opened.search(queries(2), 5, where=where, columns=[])
+    assert result.coverage is Coverage.EXACT_VERSION
+    assert result.profile.matching_rows == len(expected)
+    assert "by the index's values of" in result.explain()
+    vectors = np.array(expected["embedding"].to_pylist(), np.float64)
+    distances = np.sort(np.linalg.norm(vectors[None] - queries(2)[:, None], axis=2), axis=1)[:, :5]
+    np.testing.assert_allclose(np.asarray(result.rows["distance"]).reshape(2, 5), distances, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("uncached")
+def test_no_data_file_is_read_where_tasks_search(table: Table) -> None:
+    index(table, SECTIONS)
+    opened = open_index(table.refresh(), SECTIONS, storage=STORAGE, runner=LocalRunner(1), in_process_mb=0)
+    assert opened.tier == "distributed"
+    where = "section = 'section 3' and id >= 100"
+    true = reader(table).search(queries(3), 8, where=where, columns=["id"])
+    hide_data_files(table)
+    result = opened.search(queries(3), 8, where=where, columns=[])
+    assert result.rows["distance"].equals(true.rows["distance"])
+    assert result.profile.matching_rows == true.profile.matching_rows == 160
+
+
+def test_within_takes_them_too(table: Table) -> None:
+    index(table, SECTIONS)
+    result = reader(table).within(queries(2), 3.0, where="section = 'section 3'", columns=["id"])
+    assert "by the index's values of section" in result.profile.condition
+    ids = table.scan("section = 'section 3'", selected_fields=("id",)).to_arrow()["id"].to_pylist()
+    every = reader(table).within(queries(2), 3.0, columns=["id"]).rows
+    assert result.rows["id"].to_pylist() == [row for row in every["id"].to_pylist() if row in set(ids)]
+
+
+def test_rows_that_are_not_indexed_yet_are_read(table: Table) -> None:
+    index(table, SECTIONS)
+    table.refresh().append(make_rows(900, 950))
+    own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2' and id > 500")
+    assert own == scanned
+    assert how.endswith("1 data files read, of 1 without values of section: the version lacks them")
+    result = reader(table).search(queries(1), 300, where="section = 'section 2'", columns=["id"])
+    assert result.coverage is Coverage.NEAREST_VERSION_AND_TAIL
+    assert sorted(result.rows["id"].to_pylist()) == list(range(2, 950, 5))
+
+
+def test_deleted_rows_do_not_match(table: Table) -> None:
+    index(table, SECTIONS)
+    files = live_files(table, table.metadata.current_snapshot_id or 0).files
+    append_position_deletes(table, {files[0].path: np.arange(0, 100)})
+    for action in (None, Action.REFRESHED):
+        assert action is None or index(table, SECTIONS) is action
+        own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2'")
+        assert own == scanned
+        assert "read" not in how
+
+
+def test_values_are_copied_where_the_file_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    index(table, SECTIONS)
+    table.refresh().append(make_rows(900, 950))
+    read = []
+    original = reading.read_attributes
+    monkeypatch.setattr(attributes, "read_attributes", lambda task: read.extend(task.files) or original(task))
+    index(table, SECTIONS)
+    assert [(columns.file.record_count, columns.field_ids) for columns in read] == [(50, (3, 1))]
+    first, second = (open_version(version, STORAGE) for version in index_versions(table.refresh(), "s"))
+    for field_id in (1, 3):
+        old, new = (read_attribute_blob(version, field_id, STORAGE).entries for version in (first, second))
+        assert [bytes(entry.stored) for entry in new[:3]] == [bytes(entry.stored) for entry in old]
+    own, scanned, how = both_ways(table, SECTIONS, "section = 'section 2' and id > 3")
+    assert own == scanned
+    assert "read" not in how
+
+
+def test_a_changed_definition_needs_no_new_graph(table: Table) -> None:
+    plain = replace(SECTIONS, filters=())
+    assert index(table, plain) is Action.BUILT
+    create_index(table, plain)
+    assert reader(table, plain).search(queries(1), where="id < 5").profile.condition == "by the data files"
+    create_index(table, SECTIONS)
+    definition = load_definition(table, "s")
+    assert (definition.filters, definition.filter_ids) == (("section", "id"), (3, 1))
+    assert index(table, definition) is Action.REFRESHED
+    assert index(table, definition) is Action.REUSED
+    assert reader(table).search(queries(1), where="id < 5").profile.condition == "by the index's values of id"
+    create_index(table, plain)
+    assert load_definition(table, "s").filters == ()
+
+
+def test_a_renamed_column_is_the_same_column(table: Table) -> None:
+    create_index(table, SECTIONS)
+    index(table, load_definition(table, "s"))
+    with table.update_schema() as update:
+        update.rename_column("section", "part")
+    own, scanned, how = both_ways(table, SECTIONS, "part = 'section 2'")
+    assert own == scanned
+    assert how == "by the index's values of part"
+    table.append(make_rows(900, 950).rename_columns(["id", "name", "part", "embedding"]))
+    assert index(table, load_definition(table, "s")) is Action.REFRESHED
+    assert both_ways(table, SECTIONS, "part = 'section 2'")[2] == "by the index's values of part"
+
+
+def test_a_promoted_column_is_read_until_the_next_refresh(table: Table) -> None:
+    with table.update_schema() as update:
+        update.add_column("size", IntegerType())
+    rows = make_rows(900, 950).append_column("size", pa.array(range(50), pa.int32()))
+    table.append(rows)
+    definition = replace(SECTIONS, filters=("size",))
+    index(table, definition)
+    assert both_ways(table, definition, "size > 40")[2] == "by the index's values of size"
+    with table.update_schema() as update:
+        update.update_column("size", LongType())
+    own, scanned, how = both_ways(table, definition, "size > 40")
+    assert own == scanned
+    assert how.endswith("without values of size: the schema has changed since they were read")
+    table.append(rows.set_column(4, "size", pa.array([2**40] * 50)))
+    index(table, definition)
+    own, scanned, how = both_ways(table, definition, "size > 40")
+    assert own == scanned
+    assert how == "by the index's values of size"
+
+
+def test_a_column_that_comes_again_is_another_column(table: Table) -> None:
+    index(table, SECTIONS)
+    with table.update_schema() as update:
+        update.delete_column("section")
+    with table.update_schema() as update:
+        update.add_column("section", StringType())
+    own, scanned, how = both_ways(table, SECTIONS, "section is null")
+    assert own == scanned
+    assert how == "by the data files"
+
+
+def test_a_column_of_unique_texts_is_left_out_with_a_reason(
+    table_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_values, "ALWAYS_KEPT", 100)
+    table = table_factory()
+    names = pa.array([f"a name that no other row has, as {number}" for number in range(500)])
+    table.append(make_rows(0, 500).set_column(1, "name", names))
+    rows = make_rows(500, 900)
+    table.append(rows.set_column(1, "name", pa.array(["same"] * 400)))
+    definition = replace(SECTIONS, filters=("name", "id"))
+    index(table, definition)
+    own, scanned, how = both_ways(table, definition, "name = 'same' and id >= 600")
+    assert own == scanned
+    assert how.endswith("1 without values of name: its distinct values take more than 16 bytes per row")
+    assert both_ways(table, definition, "id >= 600")[2] == "by the index's values of id"
+    version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
+    assert version.attributes[2].properties["files_left_out"] == "1"
+
+
+def test_a_blob_over_the_limit_loses_the_values_of_its_last_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attributes, "MAX_BLOB_BYTES", 1_500)
+    index(table, SECTIONS)
+    own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
+    assert own == scanned
+    assert "2 GiB" in how
+
+
+def test_damaged_values_are_not_used(table: Table) -> None:
+    index(table, SECTIONS)
+    version = open_version(index_versions(table.refresh(), "s")[-1], STORAGE)
+    blob = version.attributes[1]
+    path = to_path(version.version.puffin_path)
+    data = bytearray(path.read_bytes())
+    data[blob.offset + blob.length - 3] ^= 1
+    path.write_bytes(data)
+    own, scanned, how = both_ways(table, SECTIONS, "id >= 600")
+    assert own == scanned
+    assert "they cannot be read" in how
+    assert "CRC-32" in check_integrity(table, version.version, STORAGE).faults[0]
+    table.append(make_rows(900, 950))
+    index(table, SECTIONS)
+    assert both_ways(table, SECTIONS, "id >= 600")[2] == "by the index's values of id"
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        (("colour",), "filters names 'colour', which is no column at the top level; there are id, name, section"),
+        (("embedding",), "filters names 'embedding', which is list<float>; only columns of plain values"),
+    ],
+)
+def test_a_column_that_cannot_be_kept_is_refused(table: Table, filters: tuple[str, ...], says: str) -> None:
+    with pytest.raises(DefinitionError, match=says):
+        create_index(table, replace(SECTIONS, filters=filters))
