@@ -183,7 +183,9 @@ def load(path: Path | None = None, directory: Path | None = None) -> Settings:
         ) from error
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}; name a file with --settings") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file} is no text in UTF-8, as TOML is; name a settings file with --settings") from error
+    except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{file} is not valid TOML: {error}") from error
     try:
         return Settings.model_validate(overridden(_substituted(raw, file, ()), os.environ, Settings))

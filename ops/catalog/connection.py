@@ -1,5 +1,6 @@
 """Opening catalogs with time limits on all calls, and with errors that show no secrets."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 _BUSY_TIMEOUT_MS = 30_000
 _TYPES_BY_URI = {"http": "rest", "thrift": "hive", "sqlite": "sql", "postgres": "sql"}
 """Type of a catalog by the start of its uri, where no type is set"""
+_URI_FORMS = {
+    CatalogType.SQL: "sqlite:////folder/catalog.db (three slashes before a relative path) or postgresql://host/database",
+    CatalogType.REST: "https://host/path",
+}
+"""Form of the uri by the type of a catalog"""
 
 
 class CatalogUnavailableError(IcepuffinError):
@@ -170,11 +176,13 @@ def _distrust_tables(catalog: Catalog) -> None:
 
 def _load(name: str, properties: dict[str, str]) -> Catalog:
     settings = _merged(name, properties)
-    if _catalog_type(name, settings) is CatalogType.REST:
+    kind, uri = _catalog_type(name, settings), str(settings.get("uri", ""))
+    if kind in _URI_FORMS and not re.match(r"https?://" if kind is CatalogType.REST else r"[\w+]+://", uri):
+        raise CatalogUnavailableError(f"catalog {name!r} cannot be opened: its uri must be like {_URI_FORMS[kind]}")
+    if kind is CatalogType.REST:
         from icepuffin.ops.catalog.rest_catalog import VendingCatalog  # noqa: PLC0415  a client that others do not need
 
         return VendingCatalog(name, **_nested(settings))
-    uri = str(settings.get("uri", ""))
     if uri.startswith(("postgresql", "postgres")):
         properties = {**properties, "uri": _bounded_postgres(uri)}
     return load_catalog(name, **properties)

@@ -387,6 +387,6 @@ def _vector_field_id(field: "NestedField", table: str) -> int:
     field_type = field.field_type
     if not isinstance(field_type, ListType) or not isinstance(field_type.element_type, FloatType | DoubleType):
         raise DefinitionError(
-            f"{table}: column {field.name!r} is {field_type}; an index needs list<float> or list<double>"
+            f"{table}: column {field.name!r} is {field_type}; a column of vectors is list<float> or list<double>"
         )
     return field.field_id

@@ -3,6 +3,7 @@
 import atexit
 import gc
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,17 @@ class _LazyGroup(click.Group):
         module, _ = _COMMANDS[cmd_name]
         command: click.Command = import_module(f"{__name__}.{module}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            alike = get_close_matches(args[0], _COMMANDS, n=1)
+            if not alike:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{alike[0]}'?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

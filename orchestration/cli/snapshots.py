@@ -1,7 +1,7 @@
 """`icepuffin snapshots`."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,24 @@ if TYPE_CHECKING:
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 
+_OPERATIONS = ("append", "overwrite", "delete", "replace")
+"""Operations of snapshots, by Iceberg's specification"""
+
+
+class _Time(click.DateTime):
+    """A time, of which an error shows an example and no format."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is no time; write one such as 2026-11-20 or 2026-11-20T08:00", param, ctx)
+
+
 @click.command("snapshots")
 @metadata_command
-@click.option("--operation", help="Only this operation: append, overwrite, delete or replace.")
-@click.option("--since", type=click.DateTime(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
+@click.option("--operation", type=click.Choice(_OPERATIONS), help="Only snapshots of this operation.")
+@click.option("--since", type=_Time(_TIMES), help="Only snapshots committed at this time (UTC) or later.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Snapshots to list, the newest first."
 )

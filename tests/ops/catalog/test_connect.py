@@ -64,6 +64,8 @@ def test_an_address_that_cannot_be_read_does_not_show() -> None:
             "type = 'polaris' is no kind of catalog; set type to",
         ),
         ({"uri": f"grpc://{SECRET}"}, "its uri does not tell what kind it is; set type"),
+        ({"uri": f"sqlite:/{SECRET}"}, "its uri must be like sqlite:////folder/catalog.db"),
+        ({"type": "rest", "uri": f"localhost/{SECRET}"}, "its uri must be like https://host/path"),
         ({}, "its uri does not tell"),
         ({"type": "REST"}, "type rest needs a uri"),
         ({"type": "hive", "uri": f"thrift://{SECRET}"}, "not installed: pip install 'pyiceberg[hive]'"),
