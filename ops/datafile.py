@@ -360,7 +360,7 @@ def _stored_alike(stored: pa.Schema, projected: Schema, requested: pa.Schema) ->
     names = []
     for field, target in zip(projected.fields, requested, strict=True):
         stored_field = by_id.get(field.field_id)
-        if stored_field is None or _plain(stored_field.type) != target.type or _is_nested(target.type):
+        if stored_field is None or _with_small_offsets(stored_field.type) != target.type or _is_nested(target.type):
             return None
         names.append(stored_field.name)
     return names
@@ -413,14 +413,16 @@ def _nothing(rows: int) -> pa.RecordBatch:
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow types that this module returns for a schema: plain strings, binaries and lists, not the large ones."""
     fields = schema_to_pyarrow(schema, include_field_ids=False)
-    return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in fields])
+    return pa.schema([pa.field(field.name, _with_small_offsets(field.type), field.nullable) for field in fields])
 
 
-def _plain(arrow_type: pa.DataType) -> pa.DataType:
+def _with_small_offsets(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(arrow_type):
         return pa.string()
     if pa.types.is_large_binary(arrow_type):
         return pa.binary()
     if pa.types.is_large_list(arrow_type) or pa.types.is_list(arrow_type):
-        return pa.list_(pa.field("element", _plain(arrow_type.value_type), arrow_type.value_field.nullable))
+        return pa.list_(
+            pa.field("element", _with_small_offsets(arrow_type.value_type), arrow_type.value_field.nullable)
+        )
     return arrow_type

@@ -158,13 +158,13 @@ def choose(target: float, k: int, curve: Sequence[Width], routing: Sequence[Reac
     """
     if not curve:
         return None
-    ways = [*routing, Reach(math.inf, float(max(1, shards)), 1.0)]
+    reaches = [*routing, Reach(math.inf, float(max(1, shards)), 1.0)]
     choices: list[tuple[float, Choice]] = []
-    for way in ways:
-        point = _narrowest(curve, target / way.recall if way.recall else math.inf)
+    for reach in reaches:
+        point = _narrowest(curve, target / reach.recall if reach.recall else math.inf)
         if point is not None:
-            cost = point.distances * way.shards
-            choices.append((cost, _choice(point, way.probe_slack, point.recall * way.recall, k)))
+            cost = point.distances * reach.shards
+            choices.append((cost, _choice(point, reach.probe_slack, point.recall * reach.recall, k)))
     if not choices:
         widest = max(curve, key=lambda point: (point.recall, point.search_list))
         return _choice(widest, math.inf, widest.recall, k)

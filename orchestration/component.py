@@ -105,21 +105,21 @@ class CatalogAttributes(BaseModel):
     warehouse: str | None = Field(default=None, description="The catalog's warehouse.")
 
 
-def _plain(value: Any) -> Any:
+def _written_values(value: Any) -> Any:
     """Models as dictionaries of what was written."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True)
-    return {key: _plain(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
+    return {key: _written_values(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 
-def _resolve_plain(context: dg.ResolutionContext, value: Any) -> Any:
-    return context.resolve_value(_plain(value))
+def _resolve_written_values(context: dg.ResolutionContext, value: Any) -> Any:
+    return context.resolve_value(_written_values(value))
 
 
 def _resolve_texts(context: dg.ResolutionContext, value: Any) -> Any:
     """Texts stay what they are: Dagster's templates read the result as Python, and a password `1e5` as a number."""
     if isinstance(value, BaseModel | Mapping):
-        return {key: _resolve_texts(context, entry) for key, entry in _plain(value).items()}
+        return {key: _resolve_texts(context, entry) for key, entry in _written_values(value).items()}
     if not isinstance(value, str) or context.resolve_value(value) is None:
         return context.resolve_value(value)
     return str(context.resolve_value(_NO_PYTHON + value)).removeprefix(_NO_PYTHON)
@@ -169,7 +169,7 @@ class IcepuffinTableComponent(TablesComponent, dg.Resolvable):
     indexes: Annotated[
         Mapping[str, Any],
         dg.Resolver(
-            _resolve_plain,
+            _resolve_written_values,
             model_field_type=dict[str, IndexSettings],
             description="Vector indexes by name: `column`, `metric` and parameters.",
             examples=[{"embedding": {"column": "embedding", "metric": "cosine"}}],

@@ -61,10 +61,10 @@ def find_indexes(settings: TableSettings, catalogs: Catalogs, *, by_pattern: boo
         indexes = indexes_of(table, settings)
     except IcepuffinError as error:
         return PropertyIndexes(unknown=str(error))
-    return replace(indexes, lacking=_lacking(table, settings)) if by_pattern else indexes
+    return replace(indexes, lacking=_indexes_without_column(table, settings)) if by_pattern else indexes
 
 
-def _lacking(table: Table, settings: TableSettings) -> tuple[str, ...]:
+def _indexes_without_column(table: Table, settings: TableSettings) -> tuple[str, ...]:
     columns = {field.name for field in table.schema().fields}
     return tuple(name for name, index in settings.indexes.items() if index.column not in columns)
 
@@ -106,7 +106,7 @@ def listed_tables(
         for name, indexes in listings[key].tables.items():
             table = tables[key].model_copy(update={"name": name})
             label, place = slug(table.catalog, name), node(table.catalog, name)
-            within = next((other for other, there in nodes.items() if is_within(place, there)), None)
+            within = next((other for other, node_of_other in nodes.items() if is_within(place, node_of_other)), None)
             other = labels.get(label, within)
             if other is not None and is_pattern(tables[key].name):
                 if other != name:

@@ -109,11 +109,11 @@ def _pieces(where: ObjectRange, storage: StorageConfig, executor: ThreadPoolExec
         ranges = [(where.offset + at, min(_PIECE, ends - at)) for at in range(start, ends, _PIECE)]
         return store.read_ranges(where.path, ranges)
 
-    coming = executor.submit(read, 0)
+    pending = executor.submit(read, 0)
     for start in range(step, where.length + step, step):
-        parts = coming.result()
+        parts = pending.result()
         if start < where.length:
-            coming = executor.submit(read, start)
+            pending = executor.submit(read, start)
         if sum(map(len, parts)) < min(step, where.length - start + step):
             raise BadBlobError(f"{where.path}: the shard at {where.offset} is cut off")
         yield from parts

@@ -198,11 +198,11 @@ def _catalog_type(name: str, settings: Mapping[str, Any]) -> CatalogType | None:
     uri, configured = str(settings.get("uri", "")), str(settings.get("type", "")).lower()
     type_name = configured or next((text for start, text in _TYPES_BY_URI.items() if uri.startswith(start)), "")
     if type_name not in {member.value for member in CatalogType}:
-        wrong = (
+        fault = (
             f"type = {configured!r} is no kind of catalog" if configured else "its uri does not tell what kind it is"
         )
         types = ", ".join(member.value for member in CatalogType)
-        raise CatalogUnavailableError(f"catalog {name!r}: {wrong}; set type to one of {types}")
+        raise CatalogUnavailableError(f"catalog {name!r}: {fault}; set type to one of {types}")
     if not uri and type_name in _TYPES_BY_URI.values():
         raise CatalogUnavailableError(f"catalog {name!r}: type {type_name} needs a uri; set it")
     return CatalogType(type_name)

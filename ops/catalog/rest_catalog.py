@@ -74,7 +74,7 @@ class VendingCatalog(RestCatalog):
             grants = _grants({}, self._load_credentials(identifier).storage_credentials)
             if grants:
                 return grants
-        return _granted(self.load_table(identifier), self)
+        return _grants_of(self.load_table(identifier), self)
 
     def _config_headers(self, session: Session) -> None:  # the first thing that is done to a new session
         super()._config_headers(session)
@@ -97,7 +97,7 @@ class Renewal:
             with lock:
                 if isinstance(client, VendingCatalog):
                     return client.grants(self.identifier)
-                return _granted(client.load_table(self.identifier), client)
+                return _grants_of(client.load_table(self.identifier), client)
         except Exception as error:
             # the client's own error may quote what is secret; what it says otherwise is kept
             said = str(without_values(error, self.properties)).splitlines()[0]
@@ -127,7 +127,7 @@ def _storage(
     return StorageConfig(own, VendedGrants(catalog.name, ".".join(identifier), who, grants, renewal))
 
 
-def _granted(table: Table, catalog: RestCatalog) -> tuple[Grant, ...]:
+def _grants_of(table: Table, catalog: RestCatalog) -> tuple[Grant, ...]:
     vended = vended_storage(table, catalog).vended
     return vended.grants if vended else ()
 

@@ -119,8 +119,8 @@ def carry_out(
         if plan.action is not Action.REFRESHED:
             raise
         _log.warning("%s; it is built anew", error)
-        anew = plan_build(plan, "a shard of the nearest version has no room for the new rows")
-        return _carry_out(table, anew, clock, runner=runner, storage=storage, progress=progress)
+        build = plan_build(plan, "a shard of the nearest version has no room for the new rows")
+        return _carry_out(table, build, clock, runner=runner, storage=storage, progress=progress)
 
 
 def rebuild_tombstoned_shards(

@@ -49,8 +49,8 @@ def require_rows(
     slots = {covered.path: FileSlot(slot) for slot, covered in enumerate(routing.files) if covered.present}
     files = {relative_to(live.path, plan.live.location): live for live in plan.live.files}
     if slots.keys() != files.keys():
-        odd = min(slots.keys() ^ files.keys())
-        raise _coverage_error(where, f"{odd} is live in only one of snapshot and index")
+        unmatched_path = min(slots.keys() ^ files.keys())
+        raise _coverage_error(where, f"{unmatched_path} is live in only one of snapshot and index")
     rows = draw_rows(plan, slots, storage)
     nodes = _nodes(file, np.concatenate([np.empty(0, np.int64), *(part.addresses for part in rows)]), storage, runner)
     for slot, covered in enumerate(routing.files):

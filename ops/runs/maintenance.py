@@ -47,9 +47,9 @@ def collect_table_garbage(
     refusals: list[str] = []
     if not dry_run:
         for tag in (*(index_tag(name) for name in defined), SKETCHES_TAG):
-            with _noting(refusals):
+            with _collecting_refusals(refusals):
                 make_lasting(table, tag)
-        with _noting(refusals):
+        with _collecting_refusals(refusals):
             keep_packs(table)
     plans = {
         index_tag(name): plan_retention(table, BlobKind.INDEX, name, policy, grace=grace, now_ms=now_ms)
@@ -60,14 +60,14 @@ def collect_table_garbage(
     expired: list[ExpiredVersion] = []
     pinned: list[str] = []
     for tag, plan in plans.items():
-        with _noting(refusals):
+        with _collecting_refusals(refusals):
             expired += plan.expire if dry_run else carry_out_retention(table, tag, plan)
             pinned += (f"{tag}-{version.base_snapshot_id}" for version in plan.pin)
     expiring = {version.index_snapshot_id for version in expired} if dry_run else set()
     if dry_run:
         expiring |= unnamed_packs(table, expiring).keys()
     else:
-        with _noting(refusals):
+        with _collecting_refusals(refusals):
             expire_packs(table)
     report = collect_garbage(table, storage=storage, grace=grace, dry_run=dry_run, expiring=expiring)
     later = sum(plan.postponed for plan in plans.values())
@@ -75,7 +75,7 @@ def collect_table_garbage(
 
 
 @contextmanager
-def _noting(refusals: list[str]) -> Iterator[None]:
+def _collecting_refusals(refusals: list[str]) -> Iterator[None]:
     """Add to `refusals` why a step could not be done; the others do not depend on it."""
     try:
         yield

@@ -113,7 +113,7 @@ class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
             nearest = [_neighbors(literal, field) for literal in predicate.literals]
             exact = {neighbors.under for neighbors in nearest if neighbors.exact}
             return operator(predicate.term, exact) if exact else _every_or_none(predicate.term, every=operator is NotIn)
-        comparison = _compared(operator, predicate.term, _neighbors(predicate.literal, field))
+        comparison = _comparison(operator, predicate.term, _neighbors(predicate.literal, field))
         if operator in (*_UPWARDS, NotEqualTo) and isinstance(field.field_type, FloatType | DoubleType):
             nan: Any = IsNaN
             return Or(comparison, nan(predicate.term))
@@ -138,7 +138,7 @@ class _LiteralFitter(BooleanExpressionVisitor[BooleanExpression]):
         return Or(left_result, right_result)
 
 
-def _compared(operator: Any, term: Any, neighbors: _Neighbors) -> BooleanExpression:
+def _comparison(operator: Any, term: Any, neighbors: _Neighbors) -> BooleanExpression:
     """The comparison `term operator literal`, by the values that the column may have."""
     if not neighbors.exact and operator in (EqualTo, NotEqualTo):
         return _every_or_none(term, every=operator is NotEqualTo)
@@ -270,12 +270,12 @@ def _time_neighbors(literal: Literal[Any], field: NestedField) -> _Neighbors:
             return _both(literal)
         day, rest = divmod(literal.value, _MICROS)
         return _Neighbors(DateLiteral(day), DateLiteral(day + 1)) if rest else _both(DateLiteral(day))
-    said = (
+    remedy = (
         "write it with a zone, such as '2026-11-20T08:00:00+00:00'"
         if isinstance(own_type, TimestamptzType)
         else "a time"
     )
-    raise ValueError(f"{field.name} is {own_type}, which {literal.value!r} is not: {said}")
+    raise ValueError(f"{field.name} is {own_type}, which {literal.value!r} is not: {remedy}")
 
 
 def _read_time(text: str, field: NestedField) -> Literal[Any]:
@@ -288,8 +288,8 @@ def _read_time(text: str, field: NestedField) -> Literal[Any]:
             f"Invalid {'date' if isinstance(own_type, DateType) else f'timestamp {without} zone'}: {text!r}"
         )
     if zoned is not isinstance(own_type, TimestamptzType):
-        said = "without a zone" if zoned else "with a zone, such as '2026-11-20T08:00:00+00:00'"
-        raise ValueError(f"{field.name} is {own_type}, write it {said}")
+        remedy = "without a zone" if zoned else "with a zone, such as '2026-11-20T08:00:00+00:00'"
+        raise ValueError(f"{field.name} is {own_type}, write it {remedy}")
     if len(text) == _DAY:
         return DateLiteral((dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days)
     moment = dt.datetime.fromisoformat(text)

@@ -149,13 +149,13 @@ def _job(left: DataFrame, join: Join, schema: StructType) -> DataFrame:
     blocks = blocks.sortWithinPartitions("number").mapInArrow(staged(join, search), ROW)
     last = select
     if join.reads:
-        blocks = _by(blocks, join, "block", "number").mapInArrow(staged(join, select), ROW)
-        blocks = _by(blocks, join, "number").mapInArrow(staged(join, read), ROW)
+        blocks = _repartitioned(blocks, join, "block", "number").mapInArrow(staged(join, select), ROW)
+        blocks = _repartitioned(blocks, join, "number").mapInArrow(staged(join, read), ROW)
         last = finish
-    return _by(blocks, join, "block", "number").mapInArrow(staged(join, last), schema)
+    return _repartitioned(blocks, join, "block", "number").mapInArrow(staged(join, last), schema)
 
 
-def _by(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
+def _repartitioned(rows: DataFrame, join: Join, *keys: str) -> DataFrame:
     return rows.repartitionById(join.parts, "part").sortWithinPartitions(*keys)
 
 

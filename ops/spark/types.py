@@ -17,7 +17,7 @@ def as_spark(rows: pa.Table) -> pa.Table:
     for number, field in enumerate(rows.schema):
         spark_type = _spark_type(field.type)
         if spark_type != field.type:
-            values = [_plain(value) for value in rows.column(number).to_pylist()]
+            values = [_python_value(value) for value in rows.column(number).to_pylist()]
             rows = rows.set_column(number, field.with_type(spark_type), pa.array(values, spark_type))
     return rows
 
@@ -37,7 +37,7 @@ def _spark_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type
 
 
-def _plain(value: Any) -> Any:
+def _python_value(value: Any) -> Any:
     """A value of Python, however nested."""
     match value:
         case uuid.UUID():
@@ -45,7 +45,7 @@ def _plain(value: Any) -> Any:
         case dt.time():
             return value.isoformat()
         case dict():
-            return {name: _plain(item) for name, item in value.items()}
+            return {name: _python_value(item) for name, item in value.items()}
         case list() | tuple():
-            return type(value)(_plain(item) for item in value)
+            return type(value)(_python_value(item) for item in value)
     return value

@@ -14,8 +14,8 @@ from icepuffin.ops.storage.locations import normalize
 
 _log = logging.getLogger(__name__)
 KEYS = tuple(
-    f"{whose}.{name}"
-    for whose in ("s3", "client")
+    f"{scope}.{name}"
+    for scope in ("s3", "client")
     for name in ("access-key-id", "secret-access-key", "session-token", "role-arn", "role-session-name", "profile-name")
 )
 """Settings that identify the user of a store. Where a catalog vends any of them, it replaces all of them"""

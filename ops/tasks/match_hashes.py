@@ -30,7 +30,7 @@ from icepuffin.ops.tasks.file_balls import Ball, BallSet, ball_around, merge_bal
 from icepuffin.ops.tasks.rows import VectorRows, by_file, range_of
 from icepuffin.ops.tasks.scatter import RowSelection
 from icepuffin.ops.tasks.staged_blocks import Block, BlockWriters, StagedRows, read_blocks
-from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared
+from icepuffin.ops.tasks.vectors import VectorFiles, is_selected, prepared
 from icepuffin.puffin.blobs import deletion_vector
 from icepuffin.puffin.blobs.shard import ShardReader
 
@@ -105,13 +105,13 @@ def hash_files(task: HashTask) -> StagedRows:
 
         def read(selection: RowSelection) -> tuple[int, list[Ball]]:
             selected = None if selection.positions is None else deletion_vector.decode(selection.positions)
-            around, count = [], 0
+            file_balls, count = [], 0
             for all_positions, vectors in _ahead(vectors_of.read(selection.file), readers):
-                keep = slice(None) if selected is None else among(all_positions, selected)
+                keep = slice(None) if selected is None else is_selected(all_positions, selected)
                 positions, raw = all_positions[keep], vectors[keep]
                 if not len(raw):
                     continue
-                around.append(ball_around(prepared(raw, positions, selection.file, task.metric)))
+                file_balls.append(ball_around(prepared(raw, positions, selection.file, task.metric)))
                 hashes = content_hash(raw)
                 nothing = np.empty((len(raw), 0), np.float32)
                 rows = VectorRows(np.full(len(raw), selection.slot, np.uint32), positions, hashes, nothing)
@@ -119,21 +119,21 @@ def hash_files(task: HashTask) -> StagedRows:
                     writers.write(rows, range_of(hashes, task.range_bits))
                 count += len(raw)
             pa.default_memory_pool().release_unused()
-            return count, merge_balls(around)
+            return count, merge_balls(file_balls)
 
         with ThreadPoolExecutor(task.threads) as threads, ThreadPoolExecutor(task.threads) as readers:
             read_files = list(threads.map(read, task.files))
     slots = [selection.slot for selection in task.files]
     live_rows = tuple((slot, count) for slot, (count, _) in zip(slots, read_files, strict=True))
-    balls = [(slot, ball) for slot, (_, around) in zip(slots, read_files, strict=True) for ball in around]
+    balls = [(slot, ball) for slot, (_, file_balls) in zip(slots, read_files, strict=True) for ball in file_balls]
     return StagedRows(writers.blocks(), live_rows, vectors_of.without_vector, BallSet.of(balls, task.dims))
 
 
 def _ahead(items: Iterator[T], threads: ThreadPoolExecutor) -> Iterator[T]:
     """The same items, each made while the one before is worked on."""
-    coming = threads.submit(next, items, None)
-    while (item := coming.result()) is not None:
-        coming = threads.submit(next, items, None)
+    pending = threads.submit(next, items, None)
+    while (item := pending.result()) is not None:
+        pending = threads.submit(next, items, None)
         yield item
 
 

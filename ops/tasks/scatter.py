@@ -21,7 +21,7 @@ from icepuffin.ops.tasks import markers
 from icepuffin.ops.tasks.file_balls import Ball, BallSet, partition_balls
 from icepuffin.ops.tasks.rows import VectorRows
 from icepuffin.ops.tasks.staged_blocks import BlockWriters, StagedRows
-from icepuffin.ops.tasks.vectors import VectorFiles, among, prepared, require_half
+from icepuffin.ops.tasks.vectors import VectorFiles, is_selected, prepared, require_half
 from icepuffin.puffin.blobs import deletion_vector
 
 
@@ -102,7 +102,7 @@ def _scatter(task: ScatterTask, storage: Storage) -> StagedRows:
             selected = None if selection.positions is None else deletion_vector.decode(selection.positions)
             count = 0
             for all_positions, raw in vectors_of.read(selection.file):
-                keep = slice(None) if selected is None else among(all_positions, selected)
+                keep = slice(None) if selected is None else is_selected(all_positions, selected)
                 positions = all_positions[keep]
                 vectors = prepared(raw[keep], positions, selection.file, task.metric)
                 if task.vectors == "f16":

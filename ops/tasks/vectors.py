@@ -109,7 +109,7 @@ def require_half(vectors: npt.NDArray[np.float32], positions: npt.NDArray[np.int
         )
 
 
-def among(positions: npt.NDArray[np.int64], selected: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def is_selected(positions: npt.NDArray[np.int64], selected: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """bool[n], which positions of a batch are among all that are selected of the file; both ascend."""
     first, last = np.searchsorted(selected, (positions[0], positions[-1] + 1))
     return np.isin(positions, selected[first:last])

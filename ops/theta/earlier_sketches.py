@@ -45,26 +45,26 @@ class EarlierSketches:
         sketches_by_key: dict[FileKey, dict[int, ThetaSketch]] = {key: {} for key in keys}
         types = {c.field_id: c.counted_as for c in columns}
 
-        def lacking(key: FileKey, there: Iterable[ColumnKey]) -> list[ColumnKey]:
-            return [(i, text) for i, text in there if types.get(i) == text and i not in sketches_by_key[key]]
+        def missing_columns(key: FileKey, stored: Iterable[ColumnKey]) -> list[ColumnKey]:
+            return [(i, text) for i, text in stored if types.get(i) == text and i not in sketches_by_key[key]]
 
         for reader in self._readers:
             keys_to_read = []
             for key in (key for key, sketches in sketches_by_key.items() if len(sketches) < len(types)):
-                with self._noting(key):
-                    if lacking(key, reader.columns(key)):
+                with self._noting_damage(key):
+                    if missing_columns(key, reader.columns(key)):
                         keys_to_read.append(key)
             for group in reader.in_order(keys_to_read):
                 with suppress(IcepuffinError, PuffinError):  # each file's own read raises it again
                     reader.fetch(group)
                 for key in group:
-                    with self._noting(key):
+                    with self._noting_damage(key):
                         sketches = reader.read(key).columns
-                        sketches_by_key[key] |= {i: sketches[i, text] for i, text in lacking(key, sketches)}
+                        sketches_by_key[key] |= {i: sketches[i, text] for i, text in missing_columns(key, sketches)}
         return sketches_by_key
 
     @contextmanager
-    def _noting(self, key: FileKey) -> Iterator[None]:
+    def _noting_damage(self, key: FileKey) -> Iterator[None]:
         """Turn the error of a broken blob into a note: its file is counted again."""
         try:
             yield

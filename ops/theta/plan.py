@@ -52,8 +52,8 @@ def data_snapshot(table: Table, snapshot_id: SnapshotId) -> Snapshot:
     snapshot = find_snapshot(table, snapshot_id)
     if is_derived(snapshot):
         base = snapshot.parent_snapshot_id
-        whose = f"data of {base}; name that" if base is not None else "data; name a snapshot of the table's own"
-        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived {whose}")
+        content = f"data of {base}; name that" if base is not None else "data; name a snapshot of the table's own"
+        raise ThetaError(f"{table_name(table)}: snapshot {snapshot_id} holds derived {content}")
     return snapshot
 
 

@@ -123,7 +123,7 @@ def statistics_file(
             codec="zstd",
             properties={"ndv": str(ndv_of(new.sketch)), PROPERTY: new.build_id},
         )
-        listed.append(_listed(blob))
+        listed.append(_list_entry(blob))
     for old in carried:
         meta = old.metadata
         blob = writer.add_blob(
@@ -136,12 +136,12 @@ def statistics_file(
             properties=meta.properties,
         )
         if old.listed:
-            listed.append(_listed(blob))
+            listed.append(_list_entry(blob))
     finished = writer.finish({"created-by": CREATED_BY})
     return sink.getvalue(), finished, listed
 
 
-def _listed(blob: BlobMetadata) -> ListedBlob:
+def _list_entry(blob: BlobMetadata) -> ListedBlob:
     return ListedBlob.model_validate(
         {
             "type": blob.type,

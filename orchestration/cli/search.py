@@ -237,7 +237,7 @@ def _show(console: "Console", table: str, result: "SearchResult", *, explained: 
     if not rows:
         print_lines(console, f"{title}: no rows")
         return
-    several = rows[-1]["query"] > 0
-    columns = [name for name in rows[0] if several or name != "query"]
+    has_several_queries = rows[-1]["query"] > 0
+    columns = [name for name in rows[0] if has_several_queries or name != "query"]
     values = ([format(row[name], ".4f") if name == "distance" else row[name] for name in columns] for row in rows)
     print_table(console, columns, values, title=title, width=_VALUE_WIDTH)

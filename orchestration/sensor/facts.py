@@ -82,7 +82,7 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
     tags = {TABLE_TAG: "/".join(spec.path)}
     unfinished = RunsFilter(statuses=_UNFINISHED, tags=tags)
     oldest = instance.get_runs(unfinished, limit=1, ascending=True)
-    bare = TableFacts(
+    facts = TableFacts(
         watched=watched,
         head=head,
         parents=_parents(table),
@@ -98,12 +98,12 @@ def gather_facts(instance: dg.DagsterInstance, spec: TableSpec, table: Table, cu
         oldest_unfinished_run=f"run {oldest[0].run_id} ({oldest[0].status.value.lower()})" if oldest else "",
         overwritten_by=foreign or "",
     )
-    head_is_new = head not in ("", cursor.head) or bare.overwritten_by not in ("", cursor.merged)
-    keys = {*pending_snapshots(bare, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
+    head_is_new = head not in ("", cursor.head) or facts.overwritten_by not in ("", cursor.merged)
+    keys = {*pending_snapshots(facts, cursor, spec.settings.snapshots), *([head] if head_is_new else [])}
     done = [_materialized(instance, key, keys) for key in spec.derived_keys]
     return replace(
-        bare,
-        recorded=_materialized(instance, spec.key, keys) if spec.is_recorded else keys & set(bare.partitions),
+        facts,
+        recorded=_materialized(instance, spec.key, keys) if spec.is_recorded else keys & set(facts.partitions),
         done=set.intersection(*done) if done else set(),
     )
 
